@@ -210,7 +210,9 @@ class BrokerProcess(Broker, Process):
         except KafkaUnavailableError as error:
             pytest.skip(f"Kafka: {error.message}")
         ports = free_ports("port", "controller")
-        own = {} if advertised is None else {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{advertised}"}
+        own = {"group.min.session.timeout.ms": "1000"}
+        if advertised is not None:
+            own["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{advertised}"
         for key, value in (more or {}).items():
             own[key] = value.replace("{port}", str(ports["port"])).replace("{controller}", str(ports["controller"]))
         self.server = KafkaServer(folder, found, ports["port"], ports["controller"], own)

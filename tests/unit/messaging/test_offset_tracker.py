@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from saga_workers.trigger.reader import OffsetTracker
+from saga_workers.trigger.offset_tracker import OffsetTracker
 
 
 def test_the_lowest_open_offset_limits_the_commit() -> None:

@@ -98,6 +98,9 @@ class FakeClient:
     def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
         return [TopicPartition(one.topic, one.partition, -1001) for one in partitions]
 
+    def get_watermark_offsets(self, _: Any, **options: Any) -> tuple[int, int]:
+        return 0, 0
+
     def assign(self, partitions: list[Any]) -> None: ...
 
     def pause(self, _: list[Any]) -> None:

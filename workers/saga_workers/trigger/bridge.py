@@ -14,8 +14,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,9 +30,13 @@ from saga_activities.kafka.record_codec import record_value
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
 from saga_activities.messaging.outbox import check_topic, header_strings, key_text
 from saga_workers.runtime.logs import fields
+from saga_workers.trigger.attempt_gate import AttemptGate
+from saga_workers.trigger.careful_partitions import log_careful_attempt
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
+from saga_workers.trigger.delivery import Delivery
 from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, is_cooperative, member_properties
+from saga_workers.trigger.partition_marks import PartitionMarks
 from saga_workers.trigger.retry import error_message
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
@@ -38,7 +44,7 @@ from saga_workers.trigger.start_positions import (
     assign_from_commits,
     commit_position,
 )
-from saga_workers.trigger.trigger_metrics import PartitionLag, TriggerMetrics
+from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag, TriggerMetrics
 from sagas.actions.consumers import Bridge, Message
 from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message
@@ -68,14 +74,20 @@ class BridgeRunner:
         dead_letters: DeadLetters,
         metrics: TriggerMetrics,
         *,
+        gate: AttemptGate | None = None,
         batch_size: int = BATCH_SIZE,
     ) -> None:
+        """``gate``: shared with the other readers of the process."""
         self.group, self.topic = group, bridge.topic
         self._settings = settings
         self._bridge = bridge
         self._dead_letters = dead_letters
         self._metrics = metrics
         self._batch_size = batch_size
+        self._gate = gate or AttemptGate()
+        self._marks = PartitionMarks(uuid.uuid4().hex[:12])
+        self.assigned_at: float | None = None
+        self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._consumer: Any = None
         self._producers: dict[int, TransactionalProducer] = {}
@@ -114,6 +126,13 @@ class BridgeRunner:
             if behind is not None:
                 yield self.group, self.topic, partition, behind
 
+    def ended_attempts(self) -> Iterator[PartitionAttempts]:
+        """The attempts for the next record of each partition that have ended their process."""
+        return ((self.group, self.topic, partition, attempts) for partition, attempts in self._marks.attempts())
+
+    async def flush(self) -> None:
+        """Nothing to do: the offsets are committed in each transaction."""
+
     def _run_sessions(self) -> None:
         from confluent_kafka import KafkaException
 
@@ -122,6 +141,8 @@ class BridgeRunner:
             began = time.monotonic()
             try:
                 self._run_session()
+            except _Stopping:
+                return
             except (KafkaException, KafkaOperationError, KafkaTransactionError) as error:
                 failures = 0 if time.monotonic() - began > 60 else failures + 1
                 log.warning("bridge restarts: %s", _error_message(error), extra=fields(group=self.group))
@@ -138,17 +159,20 @@ class BridgeRunner:
         self._topic_id = self._cluster.topic_id(self.topic)
         try:
             self._consumer.subscribe(
-                [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_revoked
+                [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
             )
             while not self._stop.is_set():
                 for partition, records in self._poll_batch().items():
                     for portion in self._split_batch(partition, records):
                         if partition in self._producers:
                             self._publish_transaction(partition, portion)
+        except BaseException:
+            self._positions.clear()  # nothing is committed any more: what the brokers have decides
+            raise
         finally:
+            self._consumer.close()
             self._producers.clear()
             self._positions.clear()
-            self._consumer.close()
 
     def _poll_batch(self) -> dict[int, list[ConsumedRecord]]:
         from confluent_kafka import KafkaError, KafkaException
@@ -174,6 +198,8 @@ class BridgeRunner:
             elif error.code() == KafkaError._PARTITION_EOF:
                 if read.partition() in self._producers:
                     self._positions[read.partition()] = read.offset()
+                    if not found.get(read.partition()):
+                        self._marks.finish(read.partition())
             elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise KafkaException(error)  # the next session begins at a position that the partition has
             else:
@@ -205,11 +231,34 @@ class BridgeRunner:
             self._producers[partition.partition] = TransactionalProducer(self._settings, id).fence_and_open()
             self._checked_topics[partition.partition] = set()
         cooperative = is_cooperative(self._settings)
-        assign_from_commits(client, self.group, partitions, {self.topic: self._topic_id}, is_cooperative=cooperative)
+        ids, reader = {self.topic: self._topic_id}, self._marks.reader
+        starts = assign_from_commits(client, self.group, partitions, ids, is_cooperative=cooperative, reader=reader)
+        self._marks.begin(starts)
+        self._positions.update((start.partition, start.offset) for start in starts)
+        self.assigned_at = self.assigned_at or time.monotonic()
         numbers = [one.partition for one in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
 
-    def _on_revoked(self, _: Any, partitions: list[Any]) -> None:
+    def _on_revoked(self, client: Any, partitions: list[Any]) -> None:
+        from confluent_kafka import KafkaException
+
+        offsets = [
+            commit_position(self.topic, number, self._positions[number], self._marks.given_up(number))
+            for number in (one.partition for one in partitions)
+            if number in self._positions
+        ]
+        self._on_lost(client, partitions)
+        if offsets:
+            try:
+                client.commit(offsets=offsets, asynchronous=False)
+            except KafkaException as error:
+                about = fields(group=self.group, topic=self.topic)
+                log.warning(
+                    "offsets of revoked partitions not committed: %s", classify_kafka_error(error).reason, extra=about
+                )
+
+    def _on_lost(self, _: Any, partitions: list[Any]) -> None:
+        self._marks.end(one.partition for one in partitions)
         for partition in partitions:
             self._moved_partitions.add(partition.partition)
             self._producers.pop(partition.partition, None)
@@ -217,15 +266,21 @@ class BridgeRunner:
 
     def _split_batch(self, partition: int, records: list[ConsumedRecord]) -> list[list[ConsumedRecord]]:
         """Split records into transactions. The broker refuses a whole batch for one record that is too large: the
-        messages of such a batch get a transaction each, which shows the one at fault.
+        messages of such a batch get a transaction each, which shows the one at fault. So do those that may have ended
+        the last process.
         """
-        singly = [record for record in records if record.offset <= self._individual_up_to.get(partition, -1)]
+        careful = self._marks.left(partition)
+        singly = [
+            record
+            for index, record in enumerate(records)
+            if index < careful or record.offset <= self._individual_up_to.get(partition, -1)
+        ]
         rest = records[len(singly) :]
         return [*([one] for one in singly), *([rest] if rest else [])]
 
     def _publish_transaction(self, partition: int, records: list[ConsumedRecord]) -> None:
         producer = self._producers[partition]
-        made = [self._make_output(record) for record in records]
+        made = self._make_outputs(partition, records)
         self._abort_hanging(partition, records[0].offset, {one["topic"] for output in made for one in output.records})
         producer.begin(self._settings.transaction_timeout)
         dead = 0
@@ -244,7 +299,9 @@ class BridgeRunner:
             if error.verdict.scope == "event":
                 self._isolate_refused(records, error)
             raise
-        position = commit_position(self.topic, partition, records[-1].offset + 1, self._topic_id)
+        if self._marks.left(partition) > 0:
+            self._marks.handled(partition)
+        position = commit_position(self.topic, partition, records[-1].offset + 1, self._marks.current(partition))
         producer.send_offsets([position], self._consumer.consumer_group_metadata())
         producer.commit()
         self._positions[partition] = position.offset
@@ -275,6 +332,41 @@ class BridgeRunner:
             hanging_transactions.abort_hanging(self._settings, self._producers[partition], topic, tried, kept)
             self._checked_topics[partition].add(topic)
 
+    def _make_outputs(self, partition: int, records: list[ConsumedRecord]) -> list[BridgeOutput]:
+        if self._marks.left(partition) <= 0:
+            with self._entered(self._gate.shared()):
+                return [self._make_output(record) for record in records]
+        [record] = records
+        ended, limit = self._marks.ended(partition, record.offset), self._bridge.max_attempts
+        record.delivery = Delivery(ended)
+        if record.delivery.give_up_reason(limit) is not None:
+            return [self._make_output(record)]
+        alone = ended > 0 or limit <= 1
+        with self._entered(self._gate.alone(ended) if alone else self._gate.shared()):
+            mark = self._marks.began(partition, record.offset)
+            position = commit_position(self.topic, partition, record.offset, mark)
+            self._consumer.commit(offsets=[position], asynchronous=False)
+            log_careful_attempt(self.group, record, ended, limit)
+            return [self._make_output(record)]
+
+    @contextmanager
+    def _entered(self, turn: AbstractAsyncContextManager[None]) -> Iterator[None]:
+        """Enter ``turn``, which belongs to the event loop, in this thread. Raises _Stopping."""
+        self._in_loop(turn.__aenter__())
+        try:
+            yield
+        finally:
+            self._in_loop(turn.__aexit__(None, None, None))
+
+    def _in_loop(self, work: Coroutine[Any, Any, Any]) -> None:
+        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            try:
+                return waiting.result(_POLL_TIMEOUT)
+            except TimeoutError:
+                if self._stop.is_set() and waiting.cancel():
+                    raise _Stopping from None
+
     def _make_output(self, record: ConsumedRecord) -> BridgeOutput:
         refused = self._refused_offsets.pop((record.partition, record.offset), None)
         if refused is None:
@@ -295,6 +387,10 @@ class BridgeRunner:
             self._individual_up_to[records[0].partition] = records[-1].offset
 
 
+class _Stopping(Exception):
+    """The process stops before an attempt has begun."""
+
+
 def _error_message(error: Exception) -> str:
     if isinstance(error, KafkaTransactionError):
         return error.verdict.reason
@@ -311,8 +407,9 @@ class BridgeOutput:
 
 def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> BridgeOutput:
     """Run the bridge's function, up to ``max_attempts`` times; a failure becomes a dead letter in the transaction."""
-    reason = ""
-    for number in range(1, bridge.max_attempts + 1):
+    ended = record.delivery.ended
+    reason = record.delivery.give_up_reason(bridge.max_attempts) or ""
+    for number in range(ended + 1, bridge.max_attempts + 1):
         try:
             message = record.message()
             message.attempt = number

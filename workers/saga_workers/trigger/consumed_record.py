@@ -7,19 +7,22 @@ from functools import cached_property
 from typing import Any
 
 from saga_activities.kafka.record_codec import MalformedRecord, RawHeaders, decode, decode_headers, raw_headers
+from saga_workers.trigger.delivery import Delivery
 from sagas.actions.consumers import Message, message_id
 
 __all__ = ["ConsumedRecord", "MalformedRecord"]
 
 OUTCOME_HEADER, REJECTED_OUTCOME = "sagaoutcome", "rejected"
+_ONCE = Delivery()
 
 
 class ConsumedRecord:
-    """One record of a topic with this id; wraps the client library's message."""
+    """One record of a topic with this id; wraps the client library's message. ``delivery``: how it is delivered."""
 
-    def __init__(self, message: Any, topic_id: str = "") -> None:
+    def __init__(self, message: Any, topic_id: str = "", delivery: Delivery = _ONCE) -> None:
         self._message = message
         self._topic_id = topic_id
+        self.delivery = delivery
         self.topic: str = message.topic()
         self.partition: int = message.partition()
         self.offset: int = message.offset()

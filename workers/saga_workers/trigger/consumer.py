@@ -93,9 +93,10 @@ class ConsumerRunner:
 
         about = fields(group=self._group, record=record.position)
         limit = self._consumer.max_attempts or USUAL_ATTEMPTS
-        reason = await retry_until_done(attempt, about=about, stop=self._stop, max_attempts=limit)
-        if reason is not None:
-            await self._give_up(record, reason)
+        reason = await retry_until_done(
+            attempt, about=about, stop=self._stop, max_attempts=limit, delivery=record.delivery
+        )
+        if reason is not None and await self._give_up(record, reason):
             dead.append(reason)
         if dead:
             await self._dead_letters.send(record, self._group, dead[0], self._stop)
@@ -186,21 +187,24 @@ class ConsumerRunner:
         log.info("message rejected: %s", printable(reason), extra=fields(group=self._group, record=record.position))
         await self._record_outcome(record, "REJECTED", reason, details)
 
-    async def _give_up(self, record: ConsumedRecord, reason: str) -> None:
+    async def _give_up(self, record: ConsumedRecord, reason: str) -> bool:
         """Record that the message is given up: it can have no effect from now on, and a requester gets a reply.
 
-        If the reply cannot be written, it is left out: no message may block those behind it.
+        False if it has had its effect: its process ended only afterwards. If the reply cannot be written, it is left
+        out: no message may block those behind it.
         """
         about, details = fields(group=self._group, record=record.position), {"dead_letter": record.position}
+        earlier: list[inbox.Duplicate | None] = []
         for reply in (True, False):
 
             async def record_dead(_: int, reply: bool = reply) -> None:
-                await self._record_outcome(record, "DEAD", reason, details, reply=reply)
+                earlier.append(await self._record_outcome(record, "DEAD", reason, details, reply=reply))
 
             why = await retry_until_done(record_dead, about=about, stop=self._stop, max_attempts=_RECORD_ATTEMPTS)
             if why is None:
-                return
+                return earlier[-1] is None or earlier[-1].status == "DEAD"
             log.error("dead letter not recorded %s: %s", "with a reply" if reply else "in the inbox", why, extra=about)
+        return True
 
     async def _record_outcome(
         self,
@@ -210,16 +214,20 @@ class ConsumerRunner:
         details: Mapping[str, Any],
         *,
         reply: bool = True,
-    ) -> None:
+    ) -> inbox.Duplicate | None:
+        """Record an outcome; returns the one that the inbox has already."""
         reason = printable(reason[:_MAX_REASON])
 
-        async def body(sql: SqlSession) -> None:
-            if await inbox.record(sql, self._inbox_entry(record), status, reason) is None and reply:
+        async def body(sql: SqlSession) -> inbox.Duplicate | None:
+            recorded = await inbox.record(sql, self._inbox_entry(record), status, reason)
+            if recorded is None and reply:
                 await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": jsonable(dict(details))})
+            return recorded
 
         outcome = await self._run_guarded(body, _RECORD_TIMEOUT)
         if outcome.kind != "done":
             await self._raise_failure(outcome)
+        return outcome.result
 
     async def _reply(self, sql: SqlSession, record: ConsumedRecord, outcome: str, value: Any) -> None:
         headers, topic = record.headers, self._reply_topic(record)

@@ -10,28 +10,34 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_workers.runtime.logs import fields
+from saga_workers.trigger.attempt_gate import AttemptGate
+from saga_workers.trigger.careful_partitions import CarefulPartitions, WorkItem
 from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.delivery import Delivery, DeliveryMark
 from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, is_cooperative, member_properties
-from saga_workers.trigger.retry import ProcessStopping
+from saga_workers.trigger.keyed_executor import KeyedExecutor
+from saga_workers.trigger.offset_tracker import OffsetTracker
+from saga_workers.trigger.partition_marks import PartitionMarks
+from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
     OWN_RESET,
+    StartPosition,
     assign_from_commits,
     commit_position,
     is_within,
     move_assignment,
     warn_created_again,
 )
-from saga_workers.trigger.trigger_metrics import PartitionLag
+from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag
 from sagas.settings import KafkaSettings
 
 log = logging.getLogger("saga.trigger")
@@ -40,6 +46,8 @@ RecordHandler = Callable[[ConsumedRecord], Awaitable[None]]
 """Handles a record completely, dead letter included. Raises ProcessStopping if it did not."""
 
 POLL_TIMEOUT = 0.2
+_SHORT_POLL_TIMEOUT = 0.005
+"""While the mark of an attempt waits for the thread of the client."""
 COMMIT_INTERVAL = 0.5
 HANDOVER_TIMEOUT = 10.0
 """Seconds that messages in flight have to end when their partition is reassigned."""
@@ -48,17 +56,12 @@ PREFETCH_FACTOR = 16
 LOG_AGAIN_AFTER = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class _WorkItem:
-    record: ConsumedRecord
-    tracker: OffsetTracker
-
-
 class TopicReader:
     """Reads ``topic`` as ``group``, and processes up to ``concurrency`` messages at once.
 
     ``ordered``: those with equal keys in order. ``max_pending``: the most messages in memory. ``fill_time``: seconds
     that a first message waits for further ones, at the broker and then here: reading each one alone takes much CPU.
+    ``gate``: shared with the other readers of the process. ``max_attempts``: those of a message.
     ``read_topic_id``: the id of a topic, raises KafkaOperationError; by default from the brokers.
     """
 
@@ -74,6 +77,8 @@ class TopicReader:
         ordered: bool = True,
         max_pending: int | None = None,
         fill_time: float = 0.0,
+        gate: AttemptGate | None = None,
+        max_attempts: int = USUAL_ATTEMPTS,
         read_topic_id: Callable[[str], str] | None = None,
     ) -> None:
         self.group, self.topic = group, topic
@@ -82,12 +87,25 @@ class TopicReader:
         self._identity_due = 0.0
         self._settings = settings
         self._handler = handler
-        self._executor: KeyedExecutor[_WorkItem] = KeyedExecutor(self._process, concurrency)
+        self._executor: KeyedExecutor[WorkItem] = KeyedExecutor(self._process, concurrency)
         self._ordered = ordered
         self._max_pending = concurrency * PREFETCH_FACTOR if max_pending is None else max_pending
         self._batch_size = batch_size
         self._fill_time = fill_time
         self._trackers: dict[int, OffsetTracker] = {}
+        gate = gate or AttemptGate()
+        self.assigned_at: float | None = None
+        self._usual_delivery = Delivery(turn=gate.shared)
+        self._marks = PartitionMarks(uuid.uuid4().hex[:12])
+        self._careful = CarefulPartitions(
+            self._marks,
+            gate,
+            group=group,
+            max_attempts=max_attempts,
+            submit=self._submit,
+            submit_careful=lambda item: self._executor.submit((item.record.partition, None, "careful"), item),
+            commit_mark=self._commit_mark,
+        )
         self._high_watermarks = HighWatermarks()
         self._broker_health = BrokerHealth(group)
         self._assigned: set[int] = set()
@@ -133,6 +151,20 @@ class TopicReader:
             if behind is not None:
                 yield self.group, self.topic, partition, behind
 
+    def ended_attempts(self) -> Iterator[PartitionAttempts]:
+        """The attempts for the next record of each partition that have ended their process."""
+        return ((self.group, self.topic, partition, attempts) for partition, attempts in self._marks.attempts())
+
+    async def flush(self) -> None:
+        """Commit what has ended."""
+        from confluent_kafka import KafkaException
+
+        if offsets := self._offsets(self._trackers):
+            try:
+                await self._in_thread(lambda: self._client.commit(offsets=offsets, asynchronous=False))
+            except KafkaException as error:
+                self._log_commit_failure(error.args[0])
+
     async def _poll_once(self) -> None:
         await self._pause_or_resume()
         for read in await self._in_thread(self._poll_batch):
@@ -142,7 +174,7 @@ class TopicReader:
 
     def _poll_batch(self) -> list[Any]:
         self._high_watermarks.refresh(self._client)
-        first = self._client.poll(POLL_TIMEOUT)
+        first = self._client.poll(_SHORT_POLL_TIMEOUT if self._careful else POLL_TIMEOUT)
         if first is None:
             if self._assigned and time.monotonic() >= self._identity_due:
                 self._is_of_this_topic([])
@@ -215,10 +247,16 @@ class TopicReader:
             return
         progress = self._trackers.setdefault(read.partition(), OffsetTracker())
         progress.add(read.offset())
-        record = ConsumedRecord(read, self._topic_id)
+        item = WorkItem(ConsumedRecord(read, self._topic_id, self._usual_delivery), progress)
+        if not self._careful.hold(item):
+            self._submit(item)
+
+    def _submit(self, item: WorkItem) -> None:
+        record = item.record
+        record.delivery = self._usual_delivery
         # A record without a key need not wait for any other.
         lane = (record.partition, record.key if self._ordered and record.key is not None else record.offset)
-        self._executor.submit(lane, _WorkItem(record, progress))
+        self._executor.submit(lane, item)
 
     def _handle_error(self, read: Any, error: Any) -> None:
         from confluent_kafka import KafkaError, KafkaException
@@ -226,6 +264,7 @@ class TopicReader:
         if error.code() == KafkaError._PARTITION_EOF:
             if read.partition() in self._assigned:
                 self._trackers.setdefault(read.partition(), OffsetTracker()).skip_to(read.offset())
+                self._careful.at_end(read.partition())
             return
         if error.fatal():
             raise KafkaException(error)
@@ -237,7 +276,7 @@ class TopicReader:
             self._logged_at[reason] = now
             log.warning("topic cannot be read: %s", reason, extra=fields(group=self.group, topic=self.topic))
 
-    async def _process(self, item: _WorkItem) -> None:
+    async def _process(self, item: WorkItem) -> None:
         if self._stop.is_set():
             return  # an earlier record of its key may be unprocessed; the next owner handles both in order
         try:
@@ -248,11 +287,12 @@ class TopicReader:
             # Its offset, and thus all after it, stays uncommitted: nothing is lost, but an operator has to act.
             about = fields(group=self.group, record=item.record.position)
             log.exception("message not processed because of an internal error (a bug in saga)", extra=about)
-            return
-        item.tracker.complete(item.record.offset)
+        else:
+            item.tracker.complete(item.record.offset)
+        self._careful.handled(item)
 
     async def _pause_or_resume(self) -> None:
-        held = self._executor.pending
+        held = self._executor.pending + self._careful.pending
         if self._paused is not True and held >= self._max_pending:
             self._paused = True
             await self._in_thread(lambda: self._client.pause(self._client.assignment()))
@@ -267,21 +307,44 @@ class TopicReader:
             self._committing = True
             await self._in_thread(lambda: self._client.commit(offsets=offsets, asynchronous=True))
 
-    def _offsets(self, partitions: Any) -> list[Any]:
+    def _offsets(self, partitions: Iterable[int]) -> list[Any]:
         wanted = (
             (partition, self._trackers[partition].to_commit())
             for partition in partitions
             if partition in self._trackers
         )
         return [
-            commit_position(self.topic, partition, offset, self._topic_id)
+            commit_position(self.topic, partition, offset, self._marks.current(partition))
             for partition, offset in wanted
             if offset is not None
         ]
 
+    async def _commit_mark(self, item: WorkItem, mark: DeliveryMark) -> None:
+        """Commit the position of a record's partition with this mark, as soon as the brokers take it."""
+        from confluent_kafka import KafkaException
+
+        partition, offset = item.record.partition, item.tracker.position
+        assert offset is not None  # the record is in flight
+        position = commit_position(self.topic, partition, offset, mark)
+        while True:
+            try:
+                [committed] = await self._in_thread(lambda: self._client.commit(offsets=[position], asynchronous=False))
+            except KafkaException as error:
+                failure = error.args[0]
+            else:
+                if (failure := committed.error) is None:
+                    return
+            self._log_commit_failure(failure)
+            await asyncio.sleep(POLL_TIMEOUT)
+
+    def _log_commit_failure(self, error: Any) -> None:
+        about = fields(group=self.group, topic=self.topic)
+        log.info("offset commit failed and is retried: %s", classify_kafka_error(error).reason, extra=about)
+
     async def _finish(self, grace: float) -> None:
         """Let messages in process end. The partitions stay paused, and polling keeps the group membership alive."""
         self._executor.discard(lambda _: True)
+        self._careful.drop(list(self._assigned))
         ending = asyncio.create_task(self._executor.wait_idle())
         deadline = time.monotonic() + grace
         await self._in_thread(lambda: self._client.pause(self._client.assignment()))
@@ -296,7 +359,10 @@ class TopicReader:
 
     def _on_assigned(self, client: Any, partitions: list[Any]) -> None:
         numbers = [partition.partition for partition in partitions]
-        self._assign(client, partitions)
+        starts = self._assign(client, partitions)
+        self._trackers.update((start.partition, OffsetTracker(start.offset)) for start in starts)
+        self._marks.begin(starts)
+        self.assigned_at = self.assigned_at or time.monotonic()
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
         self._assigned.update(numbers)
         self._moved_partitions.update(numbers)
@@ -309,7 +375,7 @@ class TopicReader:
     def _on_lost(self, client: Any, partitions: list[Any]) -> None:
         self._hand_over(client, partitions, commit=False)
 
-    def _assign(self, client: Any, partitions: list[Any]) -> None:
+    def _assign(self, client: Any, partitions: list[Any]) -> list[StartPosition]:
         """Begin at the committed positions, as soon as the brokers tell them."""
         from confluent_kafka import KafkaException
 
@@ -318,12 +384,15 @@ class TopicReader:
             try:
                 self._topic_id = self._read_topic_id(self.topic)
                 ids = {self.topic: self._topic_id}
-                return assign_from_commits(client, self.group, partitions, ids, is_cooperative=cooperative)
+                return assign_from_commits(
+                    client, self.group, partitions, ids, is_cooperative=cooperative, reader=self._marks.reader
+                )
             except KafkaOperationError as error:
                 self._log_now_and_then(error.message)
             except KafkaException as error:
                 self._log_now_and_then(classify_kafka_error(error).reason)
             time.sleep(POLL_TIMEOUT)
+        return []
 
     def _hand_over(self, client: Any, partitions: list[Any], *, commit: bool) -> None:
         """Give partitions up: drain what is in flight, then commit what has ended."""
@@ -331,9 +400,15 @@ class TopicReader:
 
         going = [partition.partition for partition in partitions]
         asyncio.run_coroutine_threadsafe(self._drain(going), self._loop).result()
-        offsets = self._offsets(going)
+        reached = {one: self._trackers[one].position for one in going if one in self._trackers}
+        offsets = [
+            commit_position(self.topic, one, position, self._marks.given_up(one))
+            for one, position in reached.items()
+            if position is not None
+        ]
         self._assigned.difference_update(going)
         self._moved_partitions.update(going)
+        self._marks.end(going)
         for one in going:
             self._trackers.pop(one, None)
         if commit and offsets:
@@ -348,14 +423,16 @@ class TopicReader:
     def _forget(self, partitions: list[int]) -> None:
         """Drain what is in flight of these partitions, and forget their positions."""
         asyncio.run_coroutine_threadsafe(self._drain(partitions), self._loop).result()
+        self._marks.restart(partitions, self._topic_id)
         for partition in partitions:
             self._trackers.pop(partition, None)
 
     async def _drain(self, leaving: list[int]) -> None:
-        known = [self._trackers[one] for one in leaving if one in self._trackers]
+        trackers = [self._trackers[partition] for partition in leaving if partition in self._trackers]
+        self._careful.drop(leaving)
 
-        def theirs(item: _WorkItem) -> bool:
-            return any(item.tracker is one for one in known)
+        def theirs(item: WorkItem) -> bool:
+            return any(item.tracker is tracker for tracker in trackers)
 
         self._executor.discard(theirs)
         await self._executor.wait_ended(theirs, HANDOVER_TIMEOUT)
@@ -363,134 +440,7 @@ class TopicReader:
     def _on_commit(self, error: Any, partitions: list[Any]) -> None:
         self._committing = False
         if error is not None:
-            about = fields(group=self.group, topic=self.topic)
-            log.info("offset commit failed and is retried: %s", classify_kafka_error(error).reason, extra=about)
-            return
+            return self._log_commit_failure(error)
         for partition in partitions:
             if partition.error is None and partition.partition in self._trackers:
                 self._trackers[partition.partition].mark_committed(partition.offset)
-
-
-T = TypeVar("T")
-
-
-class KeyedExecutor(Generic[T]):
-    """Runs ``work`` for each item; items with equal keys in order, at most ``concurrency`` at a time.
-
-    ``work`` must not raise; it has to report failures in another way.
-    """
-
-    def __init__(self, work: Callable[[T], Awaitable[None]], concurrency: int) -> None:
-        self._work = work
-        self._slots = asyncio.Semaphore(concurrency)
-        self._waiting: dict[Hashable, deque[T]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._running: dict[int, T] = {}
-        self._item_ended = asyncio.Event()
-
-    @property
-    def pending(self) -> int:
-        """Items that wait or run."""
-        return sum(len(queue) for queue in self._waiting.values()) + len(self._running)
-
-    async def wait_ended(self, predicate: Callable[[T], bool], timeout: float) -> None:
-        """Wait until no item that matches is being processed, at most ``timeout`` seconds."""
-        deadline = asyncio.get_running_loop().time() + timeout
-        while any(predicate(item) for item in self._running.values()):
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                return
-            self._item_ended.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._item_ended.wait()
-            except TimeoutError:
-                return
-
-    def submit(self, key: Hashable, item: T) -> None:
-        queue = self._waiting.get(key)
-        if queue is not None:
-            queue.append(item)
-            return
-        self._waiting[key] = deque((item,))
-        task = asyncio.create_task(self._run(key))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def discard(self, predicate: Callable[[T], bool]) -> None:
-        """Drop matching items that have not started."""
-        for lane, queue in list(self._waiting.items()):
-            self._waiting[lane] = deque(item for item in queue if not predicate(item))
-
-    async def wait_idle(self) -> None:
-        """Wait until everything has ended."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
-
-    async def stop(self) -> None:
-        """Cancel what runs and drop the rest."""
-        for queue in self._waiting.values():
-            queue.clear()
-        for task in set(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _run(self, key: Hashable) -> None:
-        try:
-            while queue := self._waiting[key]:
-                async with self._slots:
-                    if not (queue := self._waiting[key]):
-                        return
-                    item = queue.popleft()
-                    self._running[id(item)] = item
-                    try:
-                        await self._work(item)
-                    finally:
-                        del self._running[id(item)]
-                        self._item_ended.set()
-        finally:
-            del self._waiting[key]
-
-
-class OffsetTracker:
-    """Tracks how far a partition is processed while its messages end in any order.
-
-    Everything below the lowest message in flight may be committed. Offsets have gaps (control records, compaction), so
-    nothing here assumes that the next one is greater by one.
-    """
-
-    def __init__(self) -> None:
-        self._in_flight: dict[int, None] = {}  # in the order of reading, so the first is the lowest
-        self._next: int | None = None
-        self._committed: int | None = None
-
-    @property
-    def in_flight(self) -> int:
-        """Messages that were read and have not ended."""
-        return len(self._in_flight)
-
-    def add(self, offset: int) -> None:
-        """A message was read; offsets come in ascending order."""
-        self._in_flight[offset] = None
-        self._next = offset + 1
-
-    def skip_to(self, offset: int) -> None:
-        """The reader has passed everything below ``offset``, including control records at the end."""
-        self._next = max(offset, self._next or 0)
-
-    def complete(self, offset: int) -> None:
-        """A message has been handled for good."""
-        self._in_flight.pop(offset, None)
-
-    @property
-    def position(self) -> int | None:
-        """The offset from which to continue after a crash now; None if nothing was read yet."""
-        return next(iter(self._in_flight), self._next)
-
-    def to_commit(self) -> int | None:
-        """The position, if it differs from the last committed one; else None."""
-        position = self.position
-        return position if position is not None and position != self._committed else None
-
-    def mark_committed(self, offset: int) -> None:
-        self._committed = offset

@@ -42,6 +42,7 @@ from saga_activities.messaging.kafka_request import (
 from saga_activities.temporal_activity import to_application_error
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
+from saga_workers.trigger.delivery import DeliveryMark
 from saga_workers.trigger.group_config import BrokerHealth, is_cooperative
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
@@ -294,7 +295,8 @@ def _commit_offsets(consumer: Consumer, batch: Sequence[Message], topic_ids: Map
     for message in batch:
         ends[message.topic() or "", message.partition() or 0] = (message.offset() or 0) + 1
     offsets = [
-        commit_position(topic, partition, offset, topic_ids[topic]) for (topic, partition), offset in ends.items()
+        commit_position(topic, partition, offset, DeliveryMark(topic_ids[topic]))
+        for (topic, partition), offset in ends.items()
     ]
     consumer.commit(offsets=offsets, asynchronous=False)
 

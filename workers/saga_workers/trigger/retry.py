@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from saga_activities.concurrency import Backoff
+from saga_workers.trigger.delivery import Delivery
 from sagas.errors import SagaError
 from sagas.settings.masking import mask
 from sagas.text.printable import printable_line
@@ -19,6 +20,7 @@ USUAL_ATTEMPTS = 5
 """Failed attempts after which a message is given up."""
 
 _BACKOFF = Backoff(0.2, 10.0)
+_ONCE = Delivery()
 
 
 class AttemptFailed(Exception):
@@ -50,20 +52,25 @@ async def retry_until_done(
     about: dict[str, Any],
     stop: asyncio.Event,
     max_attempts: int,
+    delivery: Delivery = _ONCE,
     log_wait: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> str | None:
     """Call ``attempt`` (with its number, from 1) until it succeeds; returns None then, else why the message is poison.
 
-    ``about`` is the ``extra`` of its log lines. ``log_wait`` logs the waits instead, with their reason.
+    ``about`` is the ``extra`` of its log lines. ``delivery``: attempts that ended their process count as failed.
+    ``log_wait`` logs the waits instead, with their reason.
 
     DependencyUnavailable is retried without limit; any exception other than PoisonMessage counts as one of
     ``max_attempts``. Raises ProcessStopping.
     """
-    number, failures, waits = 0, 0, 0
+    number, failures, waits = delivery.ended, delivery.ended, 0
+    if (reason := delivery.give_up_reason(max_attempts)) is not None:
+        return reason
     while True:
         number += 1
         try:
-            await attempt(number)
+            async with delivery.turn():
+                await attempt(number)
         except PoisonMessage as error:
             return printable_line(str(error))
         except ProcessStopping:

@@ -97,6 +97,7 @@ class SagaTrigger:
             about=fields(group=self._group, record=record.position),
             stop=self._stop,
             max_attempts=USUAL_ATTEMPTS,
+            delivery=record.delivery,
             log_wait=self._waits.log if self.most_shared else None,
         )
         if reason is not None:

@@ -1,17 +1,19 @@
 """Where a member of a consumer group begins to read: positions belong to a topic and its id.
 
 Kafka keeps the committed offsets of a name. After the topic was deleted and created again they would skip its first
-records, so each commit carries the id of the topic as its metadata, and another id means: from the beginning. Positions
-that the partition does not have any more are named, because records are lost or read again.
+records, so each commit carries the id of the topic in its metadata (`delivery.py`), and another id means: from the
+beginning. Positions that the partition does not have any more are named, because records are lost or read again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from saga_workers.runtime.logs import fields
+from saga_workers.trigger.delivery import DeliveryMark
 
 log = logging.getLogger("saga.trigger")
 
@@ -25,27 +27,74 @@ OWN_RESET = {"auto.offset.reset": "error"}
 """The reader resets positions itself, and says so."""
 
 
-def commit_position(topic: str, partition: int, offset: int, topic_id: str) -> Any:
-    """What is committed: the offset, and the id of the topic that it belongs to."""
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """Where a member begins to read a partition, and the mark with which it does."""
+
+    topic: str
+    partition: int
+    offset: int
+    mark: DeliveryMark
+
+
+def commit_position(topic: str, partition: int, offset: int, mark: DeliveryMark) -> Any:
+    """What is committed: the offset, and the mark with the id of the topic that it belongs to."""
     from confluent_kafka import TopicPartition
 
-    return TopicPartition(topic, partition, offset, metadata=topic_id or None)
+    return TopicPartition(topic, partition, offset, metadata=str(mark) or None)
 
 
 def assign_from_commits(
-    client: Any, group: str, partitions: Iterable[Any], topic_ids: Mapping[str, str], *, is_cooperative: bool
-) -> None:
+    client: Any,
+    group: str,
+    partitions: Iterable[Any],
+    topic_ids: Mapping[str, str],
+    *,
+    is_cooperative: bool,
+    reader: str = "",
+) -> list[StartPosition]:
     """Assign the partitions from their committed positions. Call it in `on_assign`. ``topic_ids``: by name.
+
+    ``reader``: the id of the reader that marks them as open; empty: it does not.
 
     Raises KafkaException.
     """
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    start = client.committed([TopicPartition(one.topic, one.partition) for one in partitions], REQUEST_TIMEOUT)
-    for position in start:
-        if not _is_usable(client, group, position, topic_ids[position.topic]):
-            position.offset = OFFSET_BEGINNING
-    (client.incremental_assign if is_cooperative else client.assign)(start)
+    starts: list[StartPosition] = []
+    positions = client.committed([TopicPartition(one.topic, one.partition) for one in partitions], REQUEST_TIMEOUT)
+    for position in positions:
+        topic_id = topic_ids[position.topic]
+        mark, offset = replace(DeliveryMark.parse(position.metadata), topic_id=topic_id), position.offset
+        if not _is_usable(client, group, position, topic_id):
+            partition = TopicPartition(position.topic, position.partition)
+            offset, _ = client.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT, cached=False)
+            mark, position.offset = DeliveryMark(topic_id), OFFSET_BEGINNING
+        if reader:
+            _warn_unfinished(group, position, mark, reader)
+            mark = mark.taken_over(reader)
+        starts.append(StartPosition(position.topic, position.partition, offset, mark))
+    if reader and starts:
+        marked = [commit_position(one.topic, one.partition, one.offset, one.mark) for one in starts]
+        client.commit(offsets=marked, asynchronous=False)
+    (client.incremental_assign if is_cooperative else client.assign)(positions)
+    return starts
+
+
+def _warn_unfinished(group: str, position: Any, mark: DeliveryMark, reader: str) -> None:
+    if not mark.is_open or mark.reader == reader:
+        return
+    about = fields(group=group, topic=position.topic, partition=position.partition, position=position.offset)
+    if mark.attempts:
+        record = f"{position.topic}/{position.partition}/{mark.offset}"
+        log.warning("a process ended in attempt %d to handle the record %s", mark.attempts, record, extra=about)
+    else:
+        log.warning(
+            "the last process that read this partition ended without leaving its group; the next %d records are handled"
+            " one at a time, which shows whether one of them is the cause",
+            mark.taken_over(reader).window,
+            extra=about,
+        )
 
 
 def move_assignment(
@@ -67,7 +116,8 @@ def move_assignment(
 def _is_usable(client: Any, group: str, committed: Any, topic_id: str) -> bool:
     if committed.offset < 0:
         return False  # nothing was committed: the first start
-    if topic_id and committed.metadata and committed.metadata != topic_id:
+    committed_id = DeliveryMark.parse(committed.metadata).topic_id
+    if topic_id and committed_id and committed_id != topic_id:
         warn_created_again(group, committed.topic)
         return False
     return is_within(client, group, committed)

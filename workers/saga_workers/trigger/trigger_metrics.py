@@ -10,6 +10,8 @@ from saga_workers.runtime.metrics import without_created
 
 PartitionLag = tuple[str, str, int, int]
 """Group, topic, partition, and the number of offsets the group is behind."""
+PartitionAttempts = tuple[str, str, int, int]
+"""Group, topic, partition, and the attempts for its next record that have ended their process."""
 
 
 class TriggerMetrics:
@@ -36,11 +38,21 @@ class TriggerMetrics:
         self._lag = Gauge(
             "saga_trigger_lag", "Offsets not yet processed.", ["group", "topic", "partition"], registry=registry
         )
+        self._ended = Gauge(
+            "saga_trigger_ended_attempts",
+            "Attempts for the next record that have ended their process.",
+            ["group", "topic", "partition"],
+            registry=registry,
+        )
         self._lags: list[Callable[[], Iterable[PartitionLag]]] = []
+        self._attempts: list[Callable[[], Iterable[PartitionAttempts]]] = []
 
-    def add_lag_source(self, lags: Callable[[], Iterable[PartitionLag]]) -> None:
-        """Add a function that is called at each scrape."""
+    def add_reader(
+        self, lags: Callable[[], Iterable[PartitionLag]], ended_attempts: Callable[[], Iterable[PartitionAttempts]]
+    ) -> None:
+        """Add functions that are called at each scrape."""
         self._lags.append(lags)
+        self._attempts.append(ended_attempts)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""
@@ -48,6 +60,10 @@ class TriggerMetrics:
         for lags in self._lags:
             for group, topic, partition, behind in lags():
                 self._lag.labels(group, topic, str(partition)).set(behind)
+        self._ended.clear()
+        for attempts in self._attempts:
+            for group, topic, partition, count in attempts():
+                self._ended.labels(group, topic, str(partition)).set(count)
         return without_created(self._registry)
 
     def started(self, saga: str, topic: str) -> None:

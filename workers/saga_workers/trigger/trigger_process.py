@@ -21,13 +21,14 @@ from saga_workers.client import Client
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
+from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.bridge import BridgeRunner
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.consumer import ConsumerRunner
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.reader import TopicReader
 from saga_workers.trigger.replies import ReplyListener, reply_topics
-from saga_workers.trigger.retry import ProcessStopping, sleep_or_stop
+from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping, sleep_or_stop
 from saga_workers.trigger.saga_trigger import SagaTrigger
 from saga_workers.trigger.topic_inventory import bulk_trigger_problem
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
@@ -147,6 +148,7 @@ class TriggerTasks:
         stack.push_async_callback(self._databases.close)
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeRunner] = []
+        self._gate = AttemptGate()
         self._stack = stack
 
     def make_tasks(self, plan: TriggerPlan, grace: float) -> dict[str, Coroutine[Any, Any, None]]:
@@ -157,7 +159,8 @@ class TriggerTasks:
             *(self._make_bridge(bridge) for bridge in plan.bridges),
         ]
         for reader in self._readers:
-            self.metrics.add_lag_source(reader.lags)
+            self.metrics.add_reader(reader.lags, reader.ended_attempts)
+            self._gate.members.append(reader)
         parts: dict[str, Coroutine[Any, Any, None]] = {one.group: one.run(self._stop, grace) for one in self._readers}
         if plan.consumers:
             parts["clean-up"] = self._purge_inboxes({one.connection for one in plan.consumers})
@@ -177,7 +180,7 @@ class TriggerTasks:
         group = f"{self._settings.prefix}-trigger-{definition.saga}-{topic}"
         handle = SagaTrigger(self._client, definition, topic, group, self._dead_letters, self.metrics, self._stop)
         if not handle.most_shared:
-            return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS)
+            return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS, gate=self._gate)
         # While two workflows start, the next one fills.
         most = 3 * handle.most_shared + MAX_CONCURRENT_STARTS
         return TopicReader(
@@ -189,6 +192,7 @@ class TriggerTasks:
             ordered=handle.ordered,
             max_pending=2 * most,
             fill_time=handle.fill_time,
+            gate=self._gate,
         )
 
     def _make_consumer(self, consumer: Consumer) -> TopicReader:
@@ -207,11 +211,19 @@ class TriggerTasks:
             threads=threads,
             prefix=self._settings.prefix,
         )
-        return TopicReader(self._settings, group, consumer.topic, handle, concurrency=MAX_CONCURRENT_MESSAGES)
+        return TopicReader(
+            self._settings,
+            group,
+            consumer.topic,
+            handle,
+            concurrency=MAX_CONCURRENT_MESSAGES,
+            gate=self._gate,
+            max_attempts=consumer.max_attempts or USUAL_ATTEMPTS,
+        )
 
     def _make_bridge(self, bridge: Bridge) -> BridgeRunner:
         group = f"{self._settings.prefix}-bridge-{bridge.name}"
-        return BridgeRunner(self._settings, bridge, group, self._dead_letters, self.metrics)
+        return BridgeRunner(self._settings, bridge, group, self._dead_letters, self.metrics, gate=self._gate)
 
     async def _listen_for_replies(self, topics: Sequence[str]) -> None:
         """Receive the replies to `kafka.request` until the process stops."""

@@ -1,0 +1,105 @@
+"""The delivery marks of one reader's partitions, and in which of them records are handled carefully at present."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from saga_workers.trigger.delivery import DeliveryMark
+from saga_workers.trigger.start_positions import StartPosition
+
+CALM_TIME = 60.0
+"""Seconds after which the end of a process counts as another one, not as a repetition of the last."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """``resting``: the mark while no attempt is in progress. ``left``: records still to be handled carefully."""
+
+    resting: DeliveryMark
+    current: DeliveryMark
+    left: int
+    calm_at: float = 0.0
+
+
+class PartitionMarks:
+    """Those of the partitions that are assigned; ``reader`` is the id that their marks have."""
+
+    def __init__(self, reader: str) -> None:
+        self.reader = reader
+        self._partitions: dict[int, _Partition] = {}
+
+    def begin(self, starts: Iterable[StartPosition]) -> None:
+        """Partitions were assigned."""
+        for start in starts:
+            self._partitions[start.partition] = _Partition(start.mark, start.mark, start.mark.window)
+
+    def restart(self, partitions: Iterable[int], topic_id: str) -> None:
+        """Partitions are read from another position, where nothing has happened yet."""
+        for partition in partitions:
+            mark = DeliveryMark(topic_id, self.reader)
+            self._partitions[partition] = _Partition(mark, mark, 0)
+
+    def end(self, partitions: Iterable[int]) -> None:
+        """Partitions were given up."""
+        for partition in partitions:
+            self._partitions.pop(partition, None)
+
+    def left(self, partition: int) -> int:
+        """Records that are still to be handled carefully."""
+        found = self._partitions.get(partition)
+        return found.left if found is not None else 0
+
+    def ended(self, partition: int, offset: int) -> int:
+        """Attempts for the record that have ended their process."""
+        found = self._partitions.get(partition)
+        return found.resting.for_record(offset) if found is not None else 0
+
+    def attempts(self) -> Iterator[tuple[int, int]]:
+        """Partition, and the attempts for its next record that have ended their process."""
+        return ((number, one.resting.attempts) for number, one in list(self._partitions.items()))
+
+    def began(self, partition: int, offset: int) -> DeliveryMark:
+        """Count an attempt; returns the mark to commit before it."""
+        state = self._partitions[partition]
+        state.current = state.resting.began(offset, state.resting.for_record(offset) + 1)
+        return state.current
+
+    def survived(self, partition: int, offset: int) -> DeliveryMark | None:
+        """The attempt has failed, but has not ended the process: the mark without it."""
+        state = self._partitions.get(partition)
+        if state is None:
+            return None
+        state.current = state.resting = state.resting.began(offset, state.resting.for_record(offset))
+        return state.current
+
+    def handled(self, partition: int) -> None:
+        """A record that is handled carefully has ended for good."""
+        if (state := self._partitions.get(partition)) is not None:
+            state.current = state.resting = state.resting.between_records()
+            state.left -= 1
+            if state.left <= 0:
+                self.finish(partition)
+
+    def finish(self, partition: int) -> None:
+        """From now on the records of this partition are handled as usual."""
+        if (state := self._partitions.get(partition)) is not None:
+            state.current = state.resting = state.resting.between_records()
+            state.left, state.calm_at = 0, time.monotonic() + CALM_TIME
+
+    def current(self, partition: int) -> DeliveryMark:
+        """The mark to commit with a position."""
+        state = self._partitions.get(partition)
+        if state is None:
+            return DeliveryMark("", self.reader)
+        if state.left <= 0 and state.current.window and time.monotonic() > state.calm_at:
+            state.current = state.resting = DeliveryMark(state.resting.topic_id, self.reader)
+        return state.current
+
+    def given_up(self, partition: int) -> DeliveryMark:
+        """The mark to commit when the partition is given up in order: the next reader goes on where this one was."""
+        state = self._partitions.get(partition)
+        if state is None:
+            return DeliveryMark()
+        return state.resting.given_up() if state.left > 0 else DeliveryMark(state.resting.topic_id)
