@@ -181,6 +181,10 @@ class KafkaAdmin:
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
         """The committed offsets of a consumer group: partition → the next offset; absent: none committed."""
+        return {partition: offset for partition, (offset, _) in self.committed_positions(group, topic).items()}
+
+    def committed_positions(self, group: str, topic: str) -> dict[int, tuple[int, str]]:
+        """The committed offsets with their metadata."""
         from confluent_kafka import Consumer, TopicPartition
 
         partitions = [TopicPartition(topic, partition) for partition in self._metadata(topic).topics[topic].partitions]
@@ -191,7 +195,7 @@ class KafkaAdmin:
             committed = self._call(f"group {group}", lambda: consumer.committed(partitions, self._timeout))
         finally:
             consumer.close()
-        return {one.partition: one.offset for one in committed if one.offset >= 0}
+        return {one.partition: (one.offset, one.metadata or "") for one in committed if one.offset >= 0}
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -125,7 +125,7 @@ def test_one_reader_for_each_topic_of_a_saga(tmp_path: Path) -> None:
         ("shop", "orders"),
         ("shop", "others"),
     ]
-    assert make_plan(project, "shop").consumers == ()
+    assert make_plan(project, ["shop"]).consumers == ()
 
 
 def test_no_readers_give_a_one_line_error(tmp_path: Path) -> None:
@@ -133,8 +133,12 @@ def test_no_readers_give_a_one_line_error(tmp_path: Path) -> None:
     project = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), MessageHandlers())
     with pytest.raises(UsageError, match="reads no topic"):
         make_plan(project)
+    triggered = Project(Settings(root=tmp_path, definitions=(tmp_path,)), Actions(), MessageHandlers())
+    (tmp_path / "shop.saga.yaml").write_text(TRIGGERED, encoding="utf-8")
     with pytest.raises(UsageError, match="the saga a has no trigger"):
-        make_plan(project, "a")
+        make_plan(triggered, ["a"])
+    with pytest.raises(UsageError, match="there is no trigger, consumer or bridge shp; did you mean shop"):
+        make_plan(triggered, ["shop", "shp"])
 
 
 def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:

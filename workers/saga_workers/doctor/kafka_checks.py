@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
+from saga_workers.trigger.delivery import DeliveryMark
 from saga_workers.trigger.topic_inventory import Access, bulk_trigger_problem, event_topics, named_topics
 from sagas.errors import SagaError
 from sagas.settings.project import Project
@@ -133,7 +134,9 @@ def _open_transactions(cluster: KafkaAdmin, topics: list[str]) -> dict[tuple[str
 def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
     lags = []
     for who, topic, group in _consumer_groups(project, cluster.settings.prefix):
-        reached = cluster.committed_offsets(group, topic)
+        positions = cluster.committed_positions(group, topic)
+        reached = {partition: offset for partition, (offset, _) in positions.items()}
+        _refuse_crash_loop(who, topic, positions)
         waiting = sum(
             offsets.last_stable - max(offsets.log_start, reached.get(partition, 0))
             for partition, offsets in cluster.offsets(topic).items()
@@ -147,6 +150,21 @@ def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
         # The offsets in between include transaction markers, which only reading could tell from events.
         lags.append(f"{who} is at most {_events_text(waiting)} of {topic} behind")
     return ", ".join(lags) or "none"
+
+
+def _refuse_crash_loop(who: str, topic: str, positions: Mapping[int, tuple[int, str]]) -> None:
+    """Raise KafkaOperationError if a record has ended the process that read it, and is tried again.
+
+    One attempt may be in progress at this moment; two were never begun in one process.
+    """
+    for partition, (_, metadata) in positions.items():
+        mark = DeliveryMark.parse(metadata)
+        if mark.attempts > 1:
+            raise KafkaOperationError(
+                f"a process was ended while {who} handled {topic}[{partition}]@{mark.offset},"
+                f" {mark.attempts} attempts were begun",
+                help=f"after its `max_attempts` it is a dead letter; saga trigger --only {who} runs this reader apart",
+            )
 
 
 def _events_text(count: int) -> str:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from saga_activities.concurrency import Backoff
+from saga_workers.trigger.watchdog import Watchdog
 
 SETTLE_TIMEOUT = 60.0
 """Seconds that the other readers have to receive their partitions."""
@@ -35,7 +36,8 @@ class GateMember(Protocol):
 class AttemptGate:
     """Shared by the readers of one event loop. ``members``: the readers that make progress before a lone attempt."""
 
-    def __init__(self) -> None:
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self.watchdog = watchdog or Watchdog()
         self.members: list[GateMember] = []
         self._made_at = time.monotonic()
         self._running = 0
@@ -57,8 +59,10 @@ class AttemptGate:
             self._quiet.set()
 
     @contextlib.asynccontextmanager
-    async def alone(self, ended: int) -> AsyncIterator[None]:
-        """Enter for an attempt that must run alone; ``ended``: how many have ended their process before."""
+    async def alone(self, ended: int, timeout: float) -> AsyncIterator[None]:
+        """Enter for an attempt that must run alone. ``ended``: how many have ended their process before. ``timeout``:
+        seconds after which it has blocked the event loop.
+        """
         async with self._lone:
             await self._settle(_BACKOFF.delay(ended - 1) if ended else 0.0)
             self._open.clear()
@@ -66,7 +70,8 @@ class AttemptGate:
                 await self._wait_quiet()
                 for member in self.members:
                     await member.flush()
-                yield
+                with self.watchdog.alone(timeout):
+                    yield
             finally:
                 self._open.set()
 

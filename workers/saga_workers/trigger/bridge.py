@@ -45,6 +45,7 @@ from saga_workers.trigger.start_positions import (
     commit_position,
 )
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag, TriggerMetrics
+from saga_workers.trigger.watchdog import USUAL_TIMEOUT
 from sagas.actions.consumers import Bridge, Message
 from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message
@@ -55,6 +56,8 @@ log = logging.getLogger("saga.trigger")
 
 BATCH_SIZE = 750
 """Messages per transaction, as in Kafka's own transaction test."""
+FUNCTION_TIMEOUT = 60.0
+"""Seconds after which the function of a bridge, which waits for nothing, counts as blocked."""
 _POLL_TIMEOUT = 0.2
 _FILL_TIMEOUT = 0.05
 _BACKOFF = Backoff(0.2, 5.0)
@@ -342,7 +345,7 @@ class BridgeRunner:
         if record.delivery.give_up_reason(limit) is not None:
             return [self._make_output(record)]
         alone = ended > 0 or limit <= 1
-        with self._entered(self._gate.alone(ended) if alone else self._gate.shared()):
+        with self._entered(self._gate.alone(ended, USUAL_TIMEOUT) if alone else self._gate.shared()):
             mark = self._marks.began(partition, record.offset)
             position = commit_position(self.topic, partition, record.offset, mark)
             self._consumer.commit(offsets=[position], asynchronous=False)
@@ -370,7 +373,8 @@ class BridgeRunner:
     def _make_output(self, record: ConsumedRecord) -> BridgeOutput:
         refused = self._refused_offsets.pop((record.partition, record.offset), None)
         if refused is None:
-            output = run_bridge_function(self._bridge, record, self.group)
+            with self._gate.watchdog.thread(self.group, record.position, FUNCTION_TIMEOUT):
+                output = run_bridge_function(self._bridge, record, self.group)
         else:  # the brokers refused its output; a dead letter without the value fits
             output = BridgeOutput(
                 (dead_letter(record, self.group, refused, omit_value=True),), dead_letter_reason=refused
@@ -417,6 +421,8 @@ def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> B
         except MalformedRecord as error:
             reason = str(error)
             break
+        except SystemExit:
+            reason = "it calls sys.exit()"
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             reason = error_message(error)
     return BridgeOutput((dead_letter(record, group, reason),), dead_letter_reason=reason)

@@ -45,7 +45,8 @@ class CarefulPartitions:
     """The partitions of one reader with records to be handled carefully.
 
     ``submit`` has an item handled as usual, ``submit_careful`` after all other items of its partition.
-    ``commit_mark`` commits the position of an item with a mark. ``max_attempts``: those of a record.
+    ``commit_mark`` commits the position of an item with a mark. ``max_attempts``: those of a record, and ``timeout``:
+    the seconds of each.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class CarefulPartitions:
         *,
         group: str,
         max_attempts: int,
+        timeout: float,
         submit: Callable[[WorkItem], None],
         submit_careful: Callable[[WorkItem], None],
         commit_mark: Callable[[WorkItem, DeliveryMark], Awaitable[None]],
@@ -63,6 +65,7 @@ class CarefulPartitions:
         self._gate = gate
         self._group = group
         self._max_attempts = max_attempts
+        self._timeout = timeout
         self._submit = submit
         self._submit_careful = submit_careful
         self._commit_mark = commit_mark
@@ -135,7 +138,7 @@ class CarefulPartitions:
         """Entered for one attempt. Raises ProcessStopping if the partition is given up before it begins."""
         record = item.record
         async with contextlib.AsyncExitStack() as stack:
-            turn = self._gate.alone(ended) if alone else self._gate.shared()
+            turn = self._gate.alone(ended, self._timeout) if alone else self._gate.shared()
             await _unless(state.revoked, stack.enter_async_context(turn))
             await _unless(state.revoked, self._commit_mark(item, self._marks.began(record.partition, record.offset)))
             log_careful_attempt(self._group, record, ended, self._max_attempts)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,7 @@ from saga_workers.trigger.retry import (
     retry_until_done,
 )
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.trigger.watchdog import MARGIN, PATIENCE, Watchdog
 from sagas.actions.consumers import Consumer, Message
 from sagas.actions.events import Event, EventLog
 from sagas.builtins.messaging import TOPIC_NAME
@@ -70,8 +72,10 @@ class ConsumerRunner:
         max_bytes: int,
         threads: ThreadPoolExecutor,
         prefix: str = "saga",
+        watchdog: Watchdog | None = None,
     ) -> None:
         """``prefix``: that of ``[kafka]``, with which the engine's own topics begin."""
+        self._watchdog = watchdog or Watchdog()
         self._consumer = consumer
         self._guard = guard
         self._group = group
@@ -158,11 +162,11 @@ class ConsumerRunner:
         def newer_in_thread(entity: str, version: int) -> bool:
             return asyncio.run_coroutine_threadsafe(newer(entity, version), loop).result()
 
-        with until_return(handle, [message.events]):
+        with until_return(handle, [message.events]), _no_exit():
             if self._consumer.asynchronous:
                 return await self._consumer.function(replace(message, _sql=handle, _newer=newer))
             given = replace(message, _sql=handle.sync(), _newer=newer_in_thread)
-            call = functools.partial(contextvars.copy_context().run, self._consumer.function, given)
+            call = functools.partial(contextvars.copy_context().run, _call_without_exit, self._consumer.function, given)
             threads.append(loop.run_in_executor(self._threads, call))
             return await asyncio.shield(threads[-1])
 
@@ -173,9 +177,11 @@ class ConsumerRunner:
         if not thread.done():
             about = fields(group=self._group, record=record.position)
             log.warning("handler still runs after its timeout, its message waits until it has ended", extra=about)
+            patience = MARGIN if record.delivery.alone else (PATIENCE - 1) * self._consumer.timeout
             stopping = asyncio.ensure_future(self._stop.wait())
             try:
-                await asyncio.wait({thread, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                with self._watchdog.thread(self._group, record.position, patience):
+                    await asyncio.wait({thread, stopping}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 stopping.cancel()
             if not thread.done():
@@ -294,6 +300,24 @@ class ConsumerRunner:
 
     def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
         return inbox.InboxEntry(self._consumer.name, record.id, record.topic, record.partition, record.offset)
+
+
+@contextlib.contextmanager
+def _no_exit() -> Iterator[None]:
+    """Let `sys.exit` in a handler fail its attempt. Raises HandlerExited."""
+    try:
+        yield
+    except SystemExit:
+        raise HandlerExited("it calls sys.exit()") from None
+
+
+def _call_without_exit(function: Callable[..., Any], message: Message) -> Any:
+    with _no_exit():
+        return function(message)
+
+
+class HandlerExited(Exception):
+    """A handler must not end its process."""
 
 
 class ConsumerFailed(AttemptFailed):

@@ -38,6 +38,7 @@ from saga_workers.trigger.start_positions import (
     warn_created_again,
 )
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag
+from saga_workers.trigger.watchdog import USUAL_TIMEOUT
 from sagas.settings import KafkaSettings
 
 log = logging.getLogger("saga.trigger")
@@ -61,7 +62,8 @@ class TopicReader:
 
     ``ordered``: those with equal keys in order. ``max_pending``: the most messages in memory. ``fill_time``: seconds
     that a first message waits for further ones, at the broker and then here: reading each one alone takes much CPU.
-    ``gate``: shared with the other readers of the process. ``max_attempts``: those of a message.
+    ``gate``: shared with the other readers of the process. ``max_attempts``: those of a message, and
+    ``timeout``: the seconds of each.
     ``read_topic_id``: the id of a topic, raises KafkaOperationError; by default from the brokers.
     """
 
@@ -79,6 +81,7 @@ class TopicReader:
         fill_time: float = 0.0,
         gate: AttemptGate | None = None,
         max_attempts: int = USUAL_ATTEMPTS,
+        timeout: float = USUAL_TIMEOUT,
         read_topic_id: Callable[[str], str] | None = None,
     ) -> None:
         self.group, self.topic = group, topic
@@ -102,6 +105,7 @@ class TopicReader:
             gate,
             group=group,
             max_attempts=max_attempts,
+            timeout=timeout,
             submit=self._submit,
             submit_careful=lambda item: self._executor.submit((item.record.partition, None, "careful"), item),
             commit_mark=self._commit_mark,

@@ -32,9 +32,10 @@ from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping, sleep_or
 from saga_workers.trigger.saga_trigger import SagaTrigger
 from saga_workers.trigger.topic_inventory import bulk_trigger_problem
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.trigger.watchdog import Watchdog
 from sagas.actions.consumers import Bridge, Consumer
 from sagas.definition.model import Definition
-from sagas.errors import UsageError
+from sagas.errors import UsageError, did_you_mean
 from sagas.settings.project import Project
 
 log = logging.getLogger("saga.trigger")
@@ -69,13 +70,43 @@ class TriggerPlan:
         return bool(self.triggers or self.reply_topics)
 
 
-def make_plan(project: Project, saga: str | None = None) -> TriggerPlan:
-    """Everything the project reads from Kafka, or the triggers of one saga. Raises UsageError if there is nothing."""
-    if saga is not None:
-        found = TriggerPlan(tuple(_trigger_topics(project.definition(saga))))
-        if not found:
-            raise UsageError(f"the saga {saga} has no trigger", help="triggers: {kafka: {topic: …}} in its definition")
-        return found
+REPLIES = "replies"
+"""The name of the listener for replies in `--only`."""
+
+
+def make_plan(project: Project, only: Sequence[str] | None = None) -> TriggerPlan:
+    """Everything the project reads from Kafka, or only the sagas, consumers and bridges of these names.
+
+    Raises UsageError if there is nothing, or nothing of one of the names.
+    """
+    plan = _whole_plan(project)
+    if only is None:
+        return plan
+    for name in only:
+        _require_reader(project, plan, name)
+    return TriggerPlan(
+        tuple((definition, topic) for definition, topic in plan.triggers if definition.saga in only),
+        tuple(consumer for consumer in plan.consumers if consumer.name in only),
+        tuple(bridge for bridge in plan.bridges if bridge.name in only),
+        plan.reply_topics if REPLIES in only else (),
+    )
+
+
+def _require_reader(project: Project, plan: TriggerPlan, name: str) -> None:
+    names = {definition.saga for definition, _ in plan.triggers}
+    names.update(reader.name for reader in (*plan.consumers, *plan.bridges))
+    names.update([REPLIES] if plan.reply_topics else [])
+    if name in names:
+        return
+    if name in project.definitions:
+        raise UsageError(f"the saga {name} has no trigger", help="triggers: {kafka: {topic: …}} in its definition")
+    hint = did_you_mean(name, tuple(sorted(names)))
+    raise UsageError(
+        f"there is no trigger, consumer or bridge {name}{hint}", help=f"there are {', '.join(sorted(names))}"
+    )
+
+
+def _whole_plan(project: Project) -> TriggerPlan:
     readers = project.message_handlers
     triggers = tuple(
         trigger_topic for definition in project.definitions.values() for trigger_topic in _trigger_topics(definition)
@@ -98,16 +129,20 @@ def _trigger_topics(definition: Definition) -> Iterator[tuple[Definition, str]]:
 
 
 async def run_trigger(
-    project: Project, *, saga: str | None = None, health: str | None = None, grace: timedelta = timedelta(seconds=30)
+    project: Project,
+    *,
+    only: Sequence[str] | None = None,
+    health: str | None = None,
+    grace: timedelta = timedelta(seconds=30),
 ) -> None:
-    """Run until SIGTERM or SIGINT; messages in process then have ``grace`` to end.
+    """Run until SIGTERM or SIGINT; messages in process then have ``grace`` to end. ``only``: see `make_plan`.
 
     Raises UsageError if there is nothing to do, a ledger is missing, a server or port is unavailable, or a module
     cannot be loaded.
     """
     require_client()
-    todo = make_plan(project, saga)
-    for diagnostic in project.diagnostics if saga is None else ():
+    todo = make_plan(project, only)
+    for diagnostic in project.diagnostics if only is None else ():
         log.warning("%s:%s %s %s", diagnostic.file, diagnostic.line, diagnostic.code, diagnostic.message)
     _ = project.settings.kafka.servers
     if (problem := bulk_trigger_problem(project.settings, todo.triggers)) is not None:
@@ -119,6 +154,8 @@ async def run_trigger(
     async with AsyncExitStack() as stack:
         stack.callback(leaving.cancel)
         parts = TriggerTasks(project, client, stop, stack)
+        watching = asyncio.create_task(parts.watchdog.run())
+        stack.callback(watching.cancel)
         if health is not None:
             await stack.enter_async_context(
                 health_server(health, stop=stop, ready=parts.ready, metrics=(parts.metrics,))
@@ -148,11 +185,13 @@ class TriggerTasks:
         stack.push_async_callback(self._databases.close)
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeRunner] = []
-        self._gate = AttemptGate()
+        self.watchdog = Watchdog()
+        self._gate = AttemptGate(self.watchdog)
         self._stack = stack
 
     def make_tasks(self, plan: TriggerPlan, grace: float) -> dict[str, Coroutine[Any, Any, None]]:
         """The tasks by name. Raises UsageError if a connection does not exist."""
+        self.watchdog.longest = max([consumer.timeout for consumer in plan.consumers], default=self.watchdog.longest)
         self._readers = [
             *(self._make_trigger(definition, topic) for definition, topic in plan.triggers),
             *(self._make_consumer(consumer) for consumer in plan.consumers),
@@ -210,6 +249,7 @@ class TriggerTasks:
             max_bytes=self._settings.max_message_bytes,
             threads=threads,
             prefix=self._settings.prefix,
+            watchdog=self.watchdog,
         )
         return TopicReader(
             self._settings,
@@ -219,6 +259,7 @@ class TriggerTasks:
             concurrency=MAX_CONCURRENT_MESSAGES,
             gate=self._gate,
             max_attempts=consumer.max_attempts or USUAL_ATTEMPTS,
+            timeout=consumer.timeout,
         )
 
     def _make_bridge(self, bridge: Bridge) -> BridgeRunner:

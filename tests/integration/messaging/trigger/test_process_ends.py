@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from temporalio.client import Client as TemporalClient
 
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_workers.trigger.delivery import DeliveryMark
-from sagas import Message, consumer
+from sagas import Message, bridge, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer, TriggerProcess
@@ -32,7 +35,9 @@ from tests.integration.messaging.trigger.trigger_environment import (
 MODULE = """
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import time
 from pathlib import Path
 
@@ -46,7 +51,7 @@ def attempt(what: str) -> None:
         file.write(what + "\\n")
 
 
-@consumer("{poison}", connection="shop", max_attempts={max_attempts})
+@consumer("{poison}", connection="shop", max_attempts={max_attempts}, timeout=1.5)
 async def poisoned(message: Message) -> None:
     if message.key == "poison":
         attempt("poisoned")
@@ -54,7 +59,7 @@ async def poisoned(message: Message) -> None:
     await message.sql.execute(INSERT, what="poisoned", number=message.value)
 
 
-@consumer("{healthy}", connection="shop")
+@consumer("{healthy}", connection="shop", timeout=1.5)
 async def healthy(message: Message) -> None:
     await message.sql.execute(INSERT, what="healthy", number=message.value)
 
@@ -80,7 +85,7 @@ class PoisonedProject:
     """A project with two consumers, a bridge and a trigger, each of a topic of its own."""
 
     def __init__(self, folder: Path, kafka: Broker, shop: Shop, temporal: str, *, end: str, max_attempts: int) -> None:
-        self.kafka, self.shop, self.prefix = kafka, shop, fresh("p")
+        self.kafka, self.shop, self.temporal, self.prefix = kafka, shop, temporal, fresh("p")
         self.topics = {name: kafka.create_topic() for name in ("poison", "healthy", "source", "target", "started")}
         module = MODULE.format(**self.topics, end=end, max_attempts=max_attempts)
         self.folder = write_project(
@@ -99,6 +104,16 @@ class PoisonedProject:
 
     def consumed(self, *names: str) -> bool:
         return all(fully_consumed(self.kafka, self.groups[name], self.topics[name]) for name in names)
+
+    async def started(self, total: int) -> list[str]:
+        """The ids of the sagas, as soon as there are ``total``."""
+        client = await TemporalClient.connect(self.temporal)
+
+        async def ids() -> list[str]:
+            found = [run.id async for run in client.list_workflows(f"WorkflowType = 'note-{self.prefix}'")]
+            return sorted(found) if len(found) >= total else []
+
+        return await until(ids)
 
     def attempts(self) -> Counter[str]:
         file = self.folder / "attempts"
@@ -150,6 +165,7 @@ async def test_a_record_that_ends_its_process_becomes_a_dead_letter(
     assert project.attempts().total() == ends
     assert Counter(number for what, number in shop.effects() if what == "healthy") == Counter(range(300))
     assert sorted(number for what, number in shop.effects() if what == "poisoned") == [*range(5), *range(6, 12)]
+    assert await project.started(3) == [f"note-{project.prefix}-{number}" for number in range(3)]
     copied = [record.json() for record in kafka.read_committed(topics["target"])]
     assert copied == [number for number in range(12) if number != 5 or "source" not in poisoned]
     for name in poisoned:
@@ -209,11 +225,106 @@ async def test_attempts_of_other_processes_count(
     assert calls == [(0, 3), (1, 1), (1, 2), (1, 3), *((number, 1) for number in range(2, 100))]
     assert len(shop.effects()) == 50
     assert committed_mark(kafka, group, topic) == DeliveryMark(topic_id)
-    kafka.produce(topic, 100, key="k")
-    for offset in (40, 100):  # of the first one the effect was committed before its process ended
+    # The effect of the first of these was committed before its process ended.
+    for number, offset in enumerate((40, 100)):
+        if offset == 100:
+            kafka.produce(topic, 100, key="k")
         commit_mark(kafka, group, topic, offset, DeliveryMark(topic_id, "another", 64, offset, 3))
         async with triggering(project):
             await until(lambda: fully_consumed(kafka, group, topic))
+        dead = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{topic}.dlq")]
+        assert dead == ["ValueError: bad"] * 2 + ["it ended its process 3 times"] * number
     assert len(calls) == 102, "the handler was called for a record that had ended three processes"
-    reasons = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{topic}.dlq")]
-    assert reasons == ["ValueError: bad", "ValueError: bad", "it ended its process 3 times"]
+
+
+BLOCKING = {
+    "in Python": "time.sleep(600)",
+    "with the interpreter lock": 're.match("(a+)+$", "a" * 60 + "b")',
+    "without an end": "await asyncio.sleep(0)\n        while True: pass",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", BLOCKING.values(), ids=BLOCKING.keys())
+async def test_a_record_that_blocks_the_event_loop_becomes_a_dead_letter(
+    kafka: Broker, postgres_server: DatabaseServer, temporal: TemporalServer, tmp_path: Path, end: str
+) -> None:
+    shop = await open_shop(postgres_server)
+    project = PoisonedProject(tmp_path / "project", kafka, shop, temporal.address, end=end, max_attempts=2)
+    produce_keyed(kafka, project.topics["poison"], [("k", 0), ("poison", 1), ("k", 2)])
+    kafka.produce(project.topics["healthy"], *range(20))
+    process = TriggerProcess("trigger", project.folder)
+    try:
+        assert await project.supervise(process, "poison", "healthy") == 3
+        assert process.stop() == 0
+    finally:
+        process.kill()
+    assert sorted(shop.effects()) == [*(("healthy", number) for number in range(20)), ("poisoned", 0), ("poisoned", 2)]
+    [dead] = kafka.read_committed(f"{project.topics['poison']}.dlq")
+    assert dead.headers["sagadlqreason"] == "it ended its process 2 times"
+    assert "in poisoned" in process.log.read_text(), "no traceback that shows where the process was blocked"
+
+
+async def test_sys_exit_fails_an_attempt(kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path) -> None:
+    shop, topics = await open_shop(postgres_server), [kafka.create_topic() for _ in range(4)]
+
+    @consumer(topics[0], connection="shop", name="a", max_attempts=2)
+    async def leave(message: Message) -> None:
+        sys.exit(1)
+
+    @consumer(topics[1], connection="shop", name="b", max_attempts=2)
+    def leave_thread(message: Message) -> None:
+        sys.exit(1)
+
+    @bridge(topics[2], to=topics[3], name="c", max_attempts=2)
+    def leave_bridge(message: Message) -> object:
+        sys.exit(1)
+
+    readers = [leave, leave_thread, leave_bridge]
+    project = project_of(tmp_path, kafka.settings(), NOWHERE, readers=readers, connections={"shop": shop.url})
+    for topic in topics[:3]:
+        kafka.produce(topic, 1)
+    async with triggering(project) as metrics:
+        await until(lambda: count(metrics, "saga_dead_letters_total") == 3)
+    for topic in topics[:3]:
+        [dead] = kafka.read_committed(f"{topic}.dlq")
+        assert "it calls sys.exit()" in dead.headers["sagadlqreason"]
+
+
+@pytest.mark.slow
+async def test_nothing_is_lost_or_doubled_by_kills(
+    kafka: Broker, postgres_server: DatabaseServer, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    """Twenty kills at random moments, and one record that ends its process: only that one is a dead letter."""
+    shop, choose, total = await open_shop(postgres_server), random.Random(3), 1500
+    project = PoisonedProject(
+        tmp_path / "project", kafka, shop, temporal.address, end="os.kill(os.getpid(), 9)", max_attempts=3
+    )
+    topics = project.topics
+    keys = ["poison" if number == 700 else f"k{number % 5}" for number in range(total)]
+    produce_keyed(kafka, topics["poison"], list(zip(keys, range(total), strict=True)))
+    produce_keyed(kafka, topics["source"], [(f"k{number % 5}", number) for number in range(total)])
+    kafka.produce(topics["healthy"], *range(total))
+    kafka.produce(topics["started"], *range(30))
+    process = TriggerProcess("trigger", project.folder)
+    try:
+        for _ in range(20):
+            process.launch()
+            await asyncio.sleep(choose.uniform(2.0, 6.0))
+            process.kill()
+        await project.supervise(process, "poison", "healthy", "source", "started")
+        assert process.stop() == 0
+    finally:
+        process.kill()
+    effects = Counter(shop.effects())
+    expected = [("poisoned", number) for number in range(total) if number != 700]
+    assert effects == Counter([*expected, *(("healthy", number) for number in range(total))])
+    assert [record.json() for record in kafka.read_committed(topics["target"])] == list(range(total))
+    assert len(await project.started(30)) == 30
+    assert {record.json() for record in kafka.read_committed(f"{topics['poison']}.dlq")} == {700}
+    assert not any(name in existing_topics(kafka) for name in (f"{topics['source']}.dlq", f"{topics['healthy']}.dlq"))
+
+
+def existing_topics(kafka: Broker) -> set[str]:
+    """The topics that exist."""
+    return set(KafkaAdmin(kafka.settings()).topics())
