@@ -163,7 +163,8 @@ def _refuse_crash_loop(who: str, topic: str, positions: Mapping[int, tuple[int, 
             raise KafkaOperationError(
                 f"a process was ended while {who} handled {topic}[{partition}]@{mark.offset},"
                 f" {mark.attempts} attempts were begun",
-                help=f"after its `max_attempts` it is a dead letter; saga trigger --only {who} runs this reader apart",
+                help=f"after its `max_attempts` it is a dead letter; {shell_command('saga', 'trigger', '--only', who)}"
+                " runs this reader apart",
             )
 
 

@@ -166,7 +166,8 @@ class ConsumerRunner:
             if self._consumer.asynchronous:
                 return await self._consumer.function(replace(message, _sql=handle, _newer=newer))
             given = replace(message, _sql=handle.sync(), _newer=newer_in_thread)
-            call = functools.partial(contextvars.copy_context().run, _call_without_exit, self._consumer.function, given)
+            work = functools.partial(_call_without_exit, self._consumer.function, given)
+            call = functools.partial(contextvars.copy_context().run, work)
             threads.append(loop.run_in_executor(self._threads, call))
             return await asyncio.shield(threads[-1])
 
