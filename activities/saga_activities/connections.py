@@ -18,6 +18,7 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.guard import Guard
+from saga_activities.guard.integer_parameters import send_integers_as_bigint
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.sessions import session_arguments
 from sagas.errors import UsageError
@@ -112,6 +113,7 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
         raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None
     if backend == "postgresql":
         engine.dialect.statement_compiler = _Compiler
+        send_integers_as_bigint(engine)
     if backend == "sqlite":
         stop_abandoned_statements(engine.sync_engine)
     return engine

@@ -19,6 +19,7 @@ from typing import Any
 
 from saga_activities.guard.column_catalog import Query, read_columns
 from saga_activities.guard.compared_forms import compared_form, refuse_structured
+from saga_activities.guard.integer_parameters import as_written
 from saga_activities.guard.json_parameters import (
     UnusableParameter,
     as_json,
@@ -38,6 +39,7 @@ from saga_activities.guard.tables import ENGINE_TABLES
 from saga_activities.guard.time_columns import time_text
 from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
 from sagas.builtins.compared_parameters import ComparedParameter, compared_parameters
+from sagas.sql_text.integer_places import integer_places
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import numbered, place_of, placeholder_names, with_own_names
 from sagas.text.exact_json import decimal_problem, number_text
@@ -105,7 +107,8 @@ async def exact_parameters(
         or (not numbers_only and needs_form(value, dialect))
     }
     places = {at for at, name in enumerate(names) if name in wanted and at not in of_json}
-    if not places and not of_json:
+    of_integer = integer_places(statement) if dialect == "postgresql" and not numbers_only else frozenset[int]()
+    if not places and not of_json and not of_integer:
         return ExactStatement(statement, parameters)
     for name, value in given:
         if name in {names[at] for at in places}:
@@ -121,7 +124,7 @@ async def exact_parameters(
                 form = as_json(name, form)
             elif at in places:
                 form = _bound(name, receivers.form(at, name, form, check_text=check_text), dialect)
-            forms[-1].append(form)
+            forms[-1].append(as_written(form) if at in of_integer else form)
     if numbers_only:
         bound = [
             {**values, **{name: form for name, form in zip(names, row, strict=True) if name in values}}
@@ -132,13 +135,21 @@ async def exact_parameters(
 
 
 def _named(statement: ParsedSql, names: Sequence[str], forms: Sequence[Sequence[Any]]) -> ExactStatement:
-    """The statement for forms of parameters by their places, with as many parameters as it needs."""
-    first = {name: at for at, name in reversed([*enumerate(names)])}
-    several = frozenset(
-        name for row in forms for at, name in enumerate(names) if not _is_same(row[at], row[first[name]])
-    )
-    if several:
-        statement, names = with_own_names(statement, several)
+    """The statement for forms of parameters by their places, with as many parameters as it needs.
+
+    Places of the same form stay one parameter: `group by left(s, :n)` is the `left(s, :n)` of the select list only so.
+    """
+    by_name: dict[str, list[int]] = {}
+    groups: list[int] = []
+    for at, name in enumerate(names):
+        firsts = by_name.setdefault(name, [])
+        same = (number for number, first in enumerate(firsts) if all(_is_same(row[at], row[first]) for row in forms))
+        if (group := next(same, None)) is None:
+            group = len(firsts)
+            firsts.append(at)
+        groups.append(group)
+    if any(groups):
+        statement, names = with_own_names(statement, tuple(groups))
     return ExactStatement(statement, [dict(zip(names, row, strict=True)) for row in forms])
 
 

@@ -33,15 +33,19 @@ def place_of(parameter: str) -> int:
 
 
 @lru_cache(maxsize=1024)
-def with_own_names(statement: ParsedSql, parameters: frozenset[str]) -> tuple[ParsedSql, tuple[str, ...]]:
-    """The statement in which each placeholder of these parameters has its own name, and the names of all."""
+def with_own_names(statement: ParsedSql, groups: tuple[int, ...]) -> tuple[ParsedSql, tuple[str, ...]]:
+    """The statement in which each group of places of a parameter has its own name, and the names of all places.
+
+    ``groups`` has the number of the group of each place among those of its parameter; group 0 keeps the name.
+    """
     used: set[str] = set(statement.parameters)
-    names: list[str] = []
-    for name in placeholder_names(statement):
-        own = _unused(name, used) if name in parameters else name
-        used.add(own)
-        names.append(own)
-    return renamed(statement, names), tuple(names)
+    names: dict[tuple[str, int], str] = {}
+    for key in zip(placeholder_names(statement), groups, strict=True):
+        if key not in names:
+            names[key] = _unused(key[0], used) if key[1] else key[0]
+            used.add(names[key])
+    of_places = tuple(names[key] for key in zip(placeholder_names(statement), groups, strict=True))
+    return renamed(statement, of_places), of_places
 
 
 def _unused(name: str, used: Collection[str]) -> str:

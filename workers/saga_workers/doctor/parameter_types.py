@@ -28,10 +28,10 @@ DEPENDS_ON_TYPES = frozenset(
     }
 )
 
-_SENT = ("bigint", "numeric", "boolean", "text[]", "bigint[]", "numeric[]", "boolean[]")
+_SENT = ("bigint", "numeric", "boolean", "text[]", "bigint[]", "numeric[]", "boolean[]", "integer", "integer[]")
 """The types with which the values of a step are sent; text, objects and null are sent without one."""
 
-_CAST = ("text", "date", "timestamptz", "time", "interval", "uuid", "json", "jsonb", "bytea", "integer", "integer[]")
+_CAST = ("text", "date", "timestamptz", "time", "interval", "uuid", "json", "jsonb", "bytea")
 """Further types to which a statement may cast a parameter."""
 
 _MAX_ATTEMPTS = 300
