@@ -431,10 +431,18 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "an order by a parameter",
         "write the name of the column, or `case when :order = 'price' then price end` for each column to choose from",
     ),
+    "SAGA429": _warning(
+        "a division in SQL that depends on how a number is written",
+        "write a cast at the parameter, or declare it as `type: integer`",
+    ),
     "SAGA430": _error(
         "`compensate: auto` cannot undo this",
         "write `sql` statements that each change rows of one table with a primary key, or name an action that undoes "
         "the step",
+    ),
+    "SAGA431": _error(
+        "a list or an object as a single value in SQL",
+        "compare with the items of the list in the way of the database, as the help says",
     ),
     # SAGA9xx: planned features
     "SAGA900": _error("not in this version", "leave it out for now"),

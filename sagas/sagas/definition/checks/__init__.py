@@ -16,6 +16,7 @@ from sagas.definition.checks.messaging import check_messaging, check_notificatio
 from sagas.definition.checks.probes import check_probes
 from sagas.definition.checks.rejections import check_rejections
 from sagas.definition.checks.spark import check_spark
+from sagas.definition.checks.sql_parameters import check_sql_parameters
 from sagas.definition.checks.sql_texts import check_sql_texts
 from sagas.definition.checks.two_phase import check_two_phase
 from sagas.definition.diagnostics import Report
@@ -35,6 +36,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_arguments(draft, report)
     check_notifications(draft, report)
     check_sql_texts(draft, report)
+    check_sql_parameters(draft, report)
     check_automatic(draft, report)
     check_spark(draft, report)
     check_two_phase(draft, report)

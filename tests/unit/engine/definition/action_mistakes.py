@@ -214,6 +214,35 @@ ACTION_MISTAKES = [
         )
     ),
     Mistake(
+        "SAGA431",
+        "a list as an element of `in`",
+        "saga: shop\ninput: {type: object, required: [ids], properties: {ids: {type: array}}}\nsteps:\n"
+        "  - {id: a, uses: sql, effect: none, with: {connection: shop, run: 'select id from t where id in (⟦:ids)',\n"
+        "     params: {ids: '${{ input.ids }}'}}}\n",
+    ),
+    Mistake(
+        "SAGA431",
+        "a list in an undo",
+        saga(
+            "  - {id: a, uses: sql, with: {connection: shop, run: select 1},\n     compensate: {uses: sql, with: "
+            "{connection: shop, run: {sql: 'delete from t where a in (1, ⟦:a)', params: {a: [1]}}}}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA429",
+        "a division of a number",
+        "saga: shop\ninput: {type: object, required: [x], properties: {x: {type: number}}}\nsteps:\n"
+        "  - {id: a, uses: sql, pivot: true, with: {connection: shop, run: 'insert into t values (⟦:x / 3)',\n"
+        "     params: {x: '${{ input.x }}'}}}\n",
+    ),
+    Mistake(
+        "SAGA429",
+        "a division of a product",
+        "saga: shop\ninput: {type: object, required: [x], properties: {x: {type: number}}}\nsteps:\n"
+        "  - {id: a, uses: sql, pivot: true, with: {connection: shop, run: 'update t set v = (⟦:x + 1) * 2 / 3',\n"
+        "     params: {x: '${{ input.x }}'}}}\n",
+    ),
+    Mistake(
         "SAGA426",
         "a placeholder in an undo",
         saga(
