@@ -12,6 +12,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from sagas.errors import UsageError
 from sagas.sql_text.parsed import ParsedSql
 from sagas.text.exact_json import decode_json, encode_json
@@ -69,6 +71,11 @@ def as_json(name: str, value: Any) -> str | None:
         return None
     if (problem := json_problem(value, half_pairs=True)) is not None:
         raise UnusableParameter(f"the parameter {name} cannot be written as JSON: {problem}")
+    if (path := _path_of_bytes(name, value)) is not None:
+        raise UnusableParameter(
+            f"the parameter {name} cannot be written as JSON: {path} is bytes, which JSON does not have: give"
+            " text, such as its hexadecimal digits"
+        )
     try:
         return encode_json(value).decode()
     except (TypeError, ValueError) as error:
@@ -76,6 +83,29 @@ def as_json(name: str, value: Any) -> str | None:
             f"the parameter {name} cannot be written as JSON ({type(value).__name__}): give it strings, numbers,"
             " booleans, null, lists and objects only"
         ) from error
+
+
+_BYTES = (bytes, bytearray, memoryview)
+_PLAIN = (str, int, float, Decimal, type(None))
+
+
+def _path_of_bytes(name: str, value: Any) -> str | None:
+    """Where a value has bytes, of which the writer of JSON makes text in base64; None if it has none."""
+    waiting = [(name, value)]
+    while waiting:
+        path, item = waiting.pop()
+        if isinstance(item, _BYTES):
+            return path
+        if not isinstance(item, (*_PLAIN, dict, list, tuple)):
+            try:
+                item = msgspec.to_builtins(item, builtin_types=_BYTES)  # such as a dataclass or a set
+            except (TypeError, ValueError):
+                continue  # refused by the writer
+        if isinstance(item, dict):
+            waiting += [(f"{path}.{key}", child) for key, child in item.items()]
+        elif isinstance(item, list | tuple):
+            waiting += [(f"{path}[{index}]", child) for index, child in enumerate(item)]
+    return None
 
 
 def without_target(name: str, value: Any, dialect: str) -> Any:

@@ -136,3 +136,19 @@ async def test_a_parameter_with_both_types_in_one_statement(postgres: GuardDatab
     grouped = f"select left(s, :n) as s, count(*) as c from {name} where n > :n group by left(s, :n)"
     outcome = await run(postgres, grouped, n=2)
     assert outcome.kind == "done", outcome
+
+
+async def test_the_divisions_of_the_page_on_sql(guard_database: GuardDatabase) -> None:
+    whole, exact = {
+        "postgres": ("3", "3.3333333333333333"),
+        "sqlite": ("3", "3.33333333333333"),
+        "mariadb": ("3.3333", "3.33333"),
+    }[guard_database.kind]
+    as_text = "cast(:x / 3 as char(40))" if guard_database.kind == "mariadb" else "cast(:x / 3 as text)"
+    assert str(await value(guard_database, as_text, x=10)).startswith(whole)
+    assert str(await value(guard_database, as_text, x=10))[len(whole) :].strip("0.") == ""
+    assert str(await value(guard_database, as_text, x=Decimal("10.0"))).startswith(exact)
+    cast = {"postgres": ":x::numeric", "sqlite": "cast(:x as real)", "mariadb": "cast(:x as decimal(20, 6))"}
+    assert await value(guard_database, f"{cast[guard_database.kind]} / 3", x=10) == await value(
+        guard_database, f"{cast[guard_database.kind]} / 3", x=Decimal("10.0")
+    )

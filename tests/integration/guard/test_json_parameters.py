@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 from uuid import uuid4
@@ -249,16 +250,24 @@ async def test_an_array_of_arrays(guard_database: GuardDatabase) -> None:
     assert await guard_database.rows(f"select v from {name}") == [([[1, 2], [3, 4]],)]
 
 
+@dataclass
+class Picture:
+    data: bytearray
+
+
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
         ({1: "a", "1": "b"}, "the keys 1 and '1' of one object have the same name in JSON"),
         ({"a": (1, float("nan"))}, "nan is not a JSON number"),
         ([{"a": float("inf")}], "inf is not a JSON number"),
+        ({"a": [1, {"r": b"\xff\x00"}]}, "v.a[1].r is bytes, which JSON does not have"),
+        ({"p": Picture(bytearray(b"x"))}, "v.p.data is bytes, which JSON does not have"),
+        ([1, b"x"], "v[1] is bytes, which JSON does not have"),
     ],
 )
 async def test_what_json_cannot_hold_is_refused(guard_database: GuardDatabase, value: Any, problem: str) -> None:
-    """A writer of JSON would keep the later key, and write null for the number."""
+    """A writer of JSON would keep the later key, write null for the number, and base64 for the bytes."""
     name = f"j_{uuid4().hex[:12]}"
     async with guard_database.engine.connect() as connection:
         await connection.exec_driver_sql(f"create table {name} (v json)")
