@@ -18,8 +18,9 @@ _SENT = re.compile(r"%%|%\((\w+)\)s")
 _DATE_SETTING = re.compile(r"\bdatestyle\b", re.IGNORECASE)
 
 SYNTAX_ERROR, INCONSISTENT, UNTYPED = "42601", "42P08", "42P18"
-OF_PARAMETERS = (SYNTAX_ERROR, INCONSISTENT, UNTYPED)
-"""The SQLSTATEs of errors whose text has the number of a parameter."""
+AMBIGUOUS, UNDEFINED = "42725", "42883"
+OF_PARAMETERS = (SYNTAX_ERROR, INCONSISTENT, UNTYPED, AMBIGUOUS, UNDEFINED)
+"""The SQLSTATEs of errors whose text has the number of a parameter, or that its type may cause."""
 
 
 def with_names(message: str, names: Sequence[str]) -> str:
@@ -37,7 +38,12 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
 
     ``message`` has names.
     """
-    about = _PARAMETER.search(message) if sqlstate in OF_PARAMETERS else None
+    first = next(iter(statement.parameters), None)
+    if first is not None and sqlstate == AMBIGUOUS:
+        return f"null and text are sent without a type: cast the parameters, such as `:{first}::numeric`"
+    if first is not None and sqlstate == UNDEFINED and "bigint" in message:
+        return f"an integer is sent as bigint: cast it, such as `:{first}::int`, or correct the statement"
+    about = _PARAMETER.search(message) if sqlstate in (SYNTAX_ERROR, INCONSISTENT, UNTYPED) else None
     if about is None:
         return None
     if sqlstate == INCONSISTENT:

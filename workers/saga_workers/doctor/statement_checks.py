@@ -14,7 +14,14 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from saga_activities.guard.parameter_errors import INCONSISTENT, SYNTAX_ERROR, what_to_write, with_names
+from saga_activities.guard.parameter_errors import (
+    AMBIGUOUS,
+    INCONSISTENT,
+    SYNTAX_ERROR,
+    UNDEFINED,
+    what_to_write,
+    with_names,
+)
 from saga_activities.guard.table_engines import table_problem
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import possible_types
@@ -224,7 +231,8 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
         help = "cast the operands to types that have the operator, or create it"
     if possible is not None and possible.types is None:
         help = possible.advice
-    help = what_to_write(refused.code, message, parsed) or help
+    if refused.code not in (AMBIGUOUS, UNDEFINED):  # about types that only a run has
+        help = what_to_write(refused.code, message, parsed) or help
     return _Refusal(message, help, refused.offset or 0, is_syntax=refused.code == SYNTAX_ERROR)
 
 
