@@ -257,7 +257,7 @@ async def killed_while_it_waits(shop: Shop, attempt: Coroutine[Any, Any, Outcome
         while not (pids := await shop.sql(blocked)):
             assert not task.done(), task
             await asyncio.sleep(0.02)
-        await shop.sql("select pg_terminate_backend(:pid)", pid=pids[0][0])
+        await shop.sql("select pg_terminate_backend(cast(:pid as int))", pid=pids[0][0])
         outcome = await task
         await other.rollback()
     return outcome
