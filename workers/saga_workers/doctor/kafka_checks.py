@@ -136,7 +136,7 @@ def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
     for who, topic, group in _consumer_groups(project, cluster.settings.prefix):
         positions = cluster.committed_positions(group, topic)
         reached = {partition: offset for partition, (offset, _) in positions.items()}
-        _refuse_crash_loop(who, topic, positions)
+        _refuse_crash_loop(cluster, who, topic, group, {partition: text for partition, (_, text) in positions.items()})
         waiting = sum(
             offsets.last_stable - max(offsets.log_start, reached.get(partition, 0))
             for partition, offsets in cluster.offsets(topic).items()
@@ -152,20 +152,21 @@ def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
     return ", ".join(lags) or "none"
 
 
-def _refuse_crash_loop(who: str, topic: str, positions: Mapping[int, tuple[int, str]]) -> None:
-    """Raise KafkaOperationError if a record has ended the process that read it, and is tried again.
-
-    One attempt may be in progress at this moment; two were never begun in one process.
-    """
-    for partition, (_, metadata) in positions.items():
-        mark = DeliveryMark.parse(metadata)
-        if mark.attempts > 1:
-            raise KafkaOperationError(
-                f"a process was ended while {who} handled {topic}[{partition}]@{mark.offset},"
-                f" {mark.attempts} attempts were begun",
-                help=f"after its `max_attempts` it is a dead letter; {shell_command('saga', 'trigger', '--only', who)}"
-                " runs this reader apart",
-            )
+def _refuse_crash_loop(cluster: KafkaAdmin, who: str, topic: str, group: str, metadata: Mapping[int, str]) -> None:
+    """Raise KafkaOperationError if a record is handled carefully because a process has ended, and does not get done."""
+    marks = {partition: DeliveryMark.parse(text) for partition, text in metadata.items()}
+    begun = {partition: mark for partition, mark in marks.items() if mark.attempts}
+    if begun and all(mark.attempts == 1 for mark in begun.values()):  # it may be done in a moment
+        time.sleep(_OBSERVATION_PERIOD)
+        now = cluster.committed_positions(group, topic)
+        begun = {partition: mark for partition, mark in begun.items() if DeliveryMark.parse(now[partition][1]) == mark}
+    for partition, mark in begun.items():
+        raise KafkaOperationError(
+            f"a process was ended while {who} handled {topic}[{partition}]@{mark.offset}, attempt {mark.attempts} has"
+            " not succeeded",
+            help=f"after its `max_attempts` it is a dead letter; {shell_command('saga', 'trigger', '--only', who)}"
+            " runs this reader apart",
+        )
 
 
 def _events_text(count: int) -> str:

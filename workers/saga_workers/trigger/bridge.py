@@ -201,8 +201,8 @@ class BridgeRunner:
             elif error.code() == KafkaError._PARTITION_EOF:
                 if read.partition() in self._producers:
                     self._positions[read.partition()] = read.offset()
-                    if not found.get(read.partition()):
-                        self._marks.finish(read.partition())
+                    if self._marks.left(read.partition()) > 0 and not found.get(read.partition()):
+                        self._marks.finish(read.partition(), at_end=True)
             elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise KafkaException(error)  # the next session begins at a position that the partition has
             else:

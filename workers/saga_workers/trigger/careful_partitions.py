@@ -99,7 +99,7 @@ class CarefulPartitions:
             state.at_end = True
             self._go_on(partition, state)
         elif self._marks.left(partition) > 0:
-            self._marks.finish(partition)
+            self._marks.finish(partition, at_end=True)
 
     def handled(self, item: WorkItem) -> None:
         """The handler has returned. Other items than those of `submit_careful` are ignored."""
@@ -121,7 +121,7 @@ class CarefulPartitions:
         if state.in_process is not None:
             return
         if state.at_end and not state.held:
-            self._marks.finish(partition)
+            self._marks.finish(partition, at_end=True)
         if self._marks.left(partition) <= 0:
             del self._partitions[partition]
             for item in state.held:

@@ -82,10 +82,13 @@ class PartitionMarks:
             if state.left <= 0:
                 self.finish(partition)
 
-    def finish(self, partition: int) -> None:
-        """From now on the records of this partition are handled as usual."""
+    def finish(self, partition: int, *, at_end: bool = False) -> None:
+        """From now on the records of this partition are handled as usual. ``at_end``: no other record was read before
+        the process ended, so that the next end has another cause.
+        """
         if (state := self._partitions.get(partition)) is not None:
-            state.current = state.resting = state.resting.between_records()
+            rest = DeliveryMark(state.resting.topic_id, self.reader)
+            state.current = state.resting = rest if at_end else state.resting.between_records()
             state.left, state.calm_at = 0, time.monotonic() + CALM_TIME
 
     def current(self, partition: int) -> DeliveryMark:

@@ -41,7 +41,7 @@ def commit_position(topic: str, partition: int, offset: int, mark: DeliveryMark)
     """What is committed: the offset, and the mark with the id of the topic that it belongs to."""
     from confluent_kafka import TopicPartition
 
-    return TopicPartition(topic, partition, offset, metadata=str(mark) or None)
+    return TopicPartition(topic, partition, offset, metadata=str(mark))
 
 
 def assign_from_commits(

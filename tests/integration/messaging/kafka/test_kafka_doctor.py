@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.trigger.delivery import DeliveryMark
 from saga_workers.trigger.topic_inventory import create_topic_commands, create_topics
 from sagas.settings import load_settings
 from sagas.settings.project import Project
@@ -151,10 +152,11 @@ async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, k
     async def output() -> str:
         return {finding.check: finding for finding in await check_kafka(project)}["kafka triggers"].message
 
-    def read(who: str, offset: int) -> None:
-        [full] = [partition for partition, ends in kafka.offsets(raw).items() if ends != (0, 0)]
+    [position] = [partition for partition, ends in kafka.offsets(raw).items() if ends != (0, 0)]
+
+    def read(who: str, offset: int, metadata: str = "") -> None:
         consumer = Consumer(consumer_config(project.settings.kafka, f"{prefix}-{who}"))
-        consumer.commit(offsets=[TopicPartition(raw, full, offset)], asynchronous=False)
+        consumer.commit(offsets=[TopicPartition(raw, position, offset, metadata=metadata)], asynchronous=False)
         consumer.close()
 
     assert await output() == f"2 events of {raw} wait for book, but nothing has been read"
@@ -162,6 +164,10 @@ async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, k
     assert await output() == f"2 events of {raw} wait for clean, but nothing has been read"
     read("bridge-clean", 2)
     assert await output() == f"book is at most 1 event of {raw} behind, clean is at most 0 events of {raw} behind"
+    for attempts in (1, 3):  # the first may be in progress, and is looked at twice
+        read("consumer-book", 1, str(DeliveryMark("", "a", 64, 1, attempts)))
+        message = f"a process was ended while book handled {raw}[{position}]@1, attempt {attempts} has not succeeded"
+        assert await output() == message
 
 
 async def test_a_hanging_transaction_is_reported(doctor_project: DoctorProject) -> None:

@@ -155,7 +155,7 @@ async def test_a_record_that_ends_its_process_becomes_a_dead_letter(
     kafka.produce(topics["started"], *range(3))
     process = TriggerProcess("trigger", project.folder)
     try:
-        ends = await project.supervise(process, "poison", "healthy", "source", "started")
+        ends = await project.supervise(process, "poison", "healthy", "source", "started", runs=16)
         assert process.stop() == 0
     finally:
         process.kill()
