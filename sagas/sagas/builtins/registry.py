@@ -1,7 +1,7 @@
 """The built-in actions: their arguments, and what the engine may assume about them.
 
-Data only: activities perform `sql` and `http`, the state machine performs `wait`, `require` and `saga`. Arguments
-marked with ``EXPRESSION`` are CEL, bare or in ``${{ }}``.
+Data only: activities perform `sql` and `http`, the state machine performs `wait`, `require`, `pass`, `finish` and
+`saga`. Arguments marked with ``EXPRESSION`` are CEL, bare or in ``${{ }}``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ Executor = Literal["sql", "http", "engine", "spark", "kafka"]
 EXPRESSION = "x-expression"
 """Marks a string as CEL: ``rendered`` is evaluated before the call, ``response`` by the action on its response."""
 
+CONDITION = {"type": ["string", "boolean"]}
+"""An expression that is true or false."""
+
 READ_METHODS = ("GET", "HEAD")
 DURATION = {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"}
 _STATUS = {
@@ -37,7 +40,8 @@ class Builtin:
     ``executor``: ``sql`` is guarded in its connection's database, ``http`` calls a participant, ``engine`` runs in the
     state machine, ``spark`` runs in a Spark runner next to the worker and keeps its rows in ``[spark] ledger``,
     ``kafka`` keeps its events in the connection ``[kafka] outbox``.
-    ``read``: the action never has an effect (for `http` it depends on the method, see :func:`is_read_call`).
+    ``read``: the action never has an effect (for `http` it depends on the method, see :func:`is_read_call`; a `pass`
+    with `compensate` takes its place among the effects all the same).
     ``own_undo``: the action needs no `compensate` before the commit point.
     ``planned``: arguments that are not implemented yet, with the feature that brings them (SAGA900).
     """
@@ -139,9 +143,21 @@ BUILTINS: Mapping[str, Builtin] = {
             "require",
             "rejects when the expression is false; without a `message`, with the expression and the values it reads",
             "engine",
-            object_schema(
-                {"that": {"type": ["string", "boolean"], EXPRESSION: "rendered"}, "message": STRING}, ["that"]
-            ),
+            object_schema({"that": {**CONDITION, EXPRESSION: "rendered"}, "message": STRING}, ["that"]),
+            read=True,
+        ),
+        Builtin(
+            "pass",
+            "does nothing; its `compensate`, if it has one, runs in its place",
+            "engine",
+            object_schema({"result": {EXPRESSION: "rendered"}}),
+            read=True,
+        ),
+        Builtin(
+            "finish",
+            "completes the saga early when the expression is true: the steps below are skipped",
+            "engine",
+            object_schema({"when": {**CONDITION, EXPRESSION: "rendered"}, "output": {}}, ["when"]),
             read=True,
         ),
         Builtin(
@@ -180,6 +196,11 @@ BUILTINS: Mapping[str, Builtin] = {
 }
 
 
+def is_condition(schema: Schema) -> bool:
+    """True for an argument that is an expression for true or false."""
+    return EXPRESSION in schema and "boolean" in schema.get("type", ())
+
+
 def is_read_call(uses: str, arguments: Mapping[str, Any]) -> bool:
     """True if this call of a built-in action cannot have an effect."""
     builtin = BUILTINS.get(uses)
@@ -198,7 +219,7 @@ def may_reject(uses: str, arguments: Mapping[str, Any]) -> bool:
         return arguments.get("rejected") != []
     if uses == "wait":
         return "signal" in arguments
-    return uses not in messaging.EMITTERS
+    return uses not in (*messaging.EMITTERS, "pass", "finish")
 
 
 def is_spark_job(uses: str) -> bool:

@@ -57,7 +57,7 @@ def may_wait(definition: Definition, timer: StartTimer) -> bool:
 
 
 def _why_not_operation(operation: Operation) -> str | None:
-    if operation.uses == "require":
+    if operation.uses in ("require", "pass", "finish"):
         return None
     if operation.uses == "wait":
         return _why_not_wait(operation.with_ or {})

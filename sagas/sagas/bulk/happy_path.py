@@ -18,7 +18,7 @@ from typing import Any
 
 from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.definition.analysis.step_graph import ExecutionPlan
-from sagas.definition.model import Definition
+from sagas.definition.model import ENGINE_ACTIONS, Definition
 from sagas.expressions.limits import WorkMeter
 from sagas.machine import arguments, state_budget
 from sagas.machine.arguments import DefinitionError
@@ -48,7 +48,7 @@ def why_not_on_happy_path(definition: Definition) -> str | None:
     if (why := why_no_member(definition)) is not None:
         return why
     for step in definition.steps:
-        if step.if_ is not None or step.for_each is not None or step.do.uses in ("require", "wait"):
+        if step.if_ is not None or step.for_each is not None or step.do.uses in ENGINE_ACTIONS:
             return f"{step.id} depends on values or waits"
         if step.confirm is not None or step.savepoint is not None or step.fairness_key is not None:
             return f"{step.id} has more than one call, or one of a special kind"

@@ -12,7 +12,7 @@ from typing import Any
 from sagas.builtins.argument_groups import group_mistakes
 from sagas.builtins.messaging import EMITTERS, events_long_form
 from sagas.builtins.misplaced_arguments import OF_A_STATEMENT, misplaced_arguments
-from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION
+from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION, is_condition
 from sagas.builtins.spark import SPARK, spark_long_form
 from sagas.builtins.sql_places import check_sql
 from sagas.definition.schema_mismatches import JsonNode, mismatches
@@ -39,7 +39,7 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
             return f"`{uses}` has no argument `{name[:60]}`; it takes {', '.join(properties)}{hint}"
         schema = properties[name]
         if schema.get(EXPRESSION) == "rendered":
-            schema = {"type": "boolean"}
+            schema = {"type": "boolean"} if is_condition(schema) else {}
         elif schema is DURATION and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
             continue  # an expression may compute the seconds
         for node, message in mismatches(JsonNode(value, name), schema, schema):

@@ -242,6 +242,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     ),
     "SAGA212": _error("a field for rollback in a saga with `recovery: forward`", "remove it"),
     "SAGA213": _error("a nested saga that is not defined", "name a saga of this project"),
+    "SAGA214": _error(
+        "`finish` is not possible here",
+        "put it before the pivot, without `for_each`, and let each step with an effect need it or be needed by it",
+    ),
     "SAGA220": _warning(
         "an unguarded pivot without `probe`",
         "if an attempt times out, its effect is unknown and the saga parks: add a `probe`",
@@ -260,6 +264,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "`false` if not: after an attempt without an answer it is then retried, and the step is undone in the end",
     ),
     "SAGA241": _error("a savepoint that has no effect", "write it on a step before the pivot that others follow"),
+    "SAGA242": _error(
+        "an undo or a confirm that the engine itself would have to perform",
+        "name an action of your own, `sql`, `http`, `outbox.emit` or `kafka.publish`",
+    ),
     "SAGA250": _error(
         "`locks` without a database", "name an SQL connection: `connection` under `[locks]` or `[ledger]` of saga.toml"
     ),

@@ -301,9 +301,18 @@ def remaining_retry(retry: Retry, attempts: int, seconds: float) -> Retry:
     )
 
 
+ENGINE_ACTIONS = ("saga", "wait", "require", "pass", "finish")
+"""The actions that the state machine performs itself."""
+
+
 def is_read(step: StepDefinition) -> bool:
     """True for a step without an effect: there is nothing to seal, to undo or to probe."""
-    return step.kind == "read" or step.do.uses in ("wait", "require")
+    return step.kind == "read" or step.do.uses in ("wait", "require", "finish")
+
+
+def has_effect(step: StepDefinition) -> bool:
+    """True for a step whose forward action has an effect; the undo of a `pass` may have one all the same."""
+    return not is_read(step) and step.do.uses != "pass"
 
 
 def is_nested(step: StepDefinition) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sagas.definition.model import (
+    ENGINE_ACTIONS,
     Definition,
     Operation,
     StepDefinition,
@@ -141,5 +142,5 @@ def _effect_location(action: Operation | None) -> tuple[str | None, str | None] 
     """The place of an action's effect: its connection, and its name if the state machine performs it."""
     if action is None:
         return None
-    own = action.uses if action.uses in ("saga", "wait", "require") else None
+    own = action.uses if action.uses in ENGINE_ACTIONS else None
     return action.connection, own

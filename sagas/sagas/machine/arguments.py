@@ -106,6 +106,14 @@ def forward_arguments(run: SagaRun, entry: LedgerEntry, override: Mapping[str, A
     return render_forward_arguments(run.plan, run.work, run.step(entry), expression_context(run, entry))
 
 
+def forward_argument(run: SagaRun, entry: LedgerEntry, name: str) -> Any:
+    """One argument of a forward attempt, without the evaluation of the others; None if it is not given."""
+    if entry.override is not None:
+        return entry.override.get(name)
+    value = (run.step(entry).do.with_ or {}).get(name)
+    return _render(run.plan, run.work, (entry.step, "do", name), value, expression_context(run, entry))
+
+
 def render_forward_arguments(
     plan: ExecutionPlan, work: WorkMeter, step: StepDefinition, names: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The built-in actions that the machine performs without a call: `require`, `wait` and `saga` (a nested saga).
+"""The built-in actions that the machine performs without a call: `require`, `pass`, `finish`, `wait` and `saga`.
 
 A nested saga is a step that runs as a child saga, whose id is the step's key (rule 14).
 """
@@ -26,21 +26,55 @@ WAIT_SUFFIX = "~wait"
 """After the id of its entry: the id of the timer of a `wait`."""
 
 
+def evaluate(run: SagaRun, entry: LedgerEntry) -> Outcome:
+    """The outcome of an action that is known at once. Raises DefinitionError."""
+    match run.step(entry).do.uses:
+        case "require":
+            return evaluate_require(run, entry)
+        case "finish":
+            return evaluate_finish(run, entry)
+    return Outcome.done(_computed_arguments(run, entry).get("result"))  # `pass`
+
+
 def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
     """`require`: evaluate a condition; false is a rejection."""
-    step_arguments = _wait_arguments(run, entry)
-    value = step_arguments.get("that")
-    if not isinstance(value, bool):
-        source = (run.step(entry).do.with_ or {}).get("that")
-        raise arguments.wrong_value(run.plan, f"{entry.id}.that", source, value, "is neither true nor false", run.input)
-    if value:
+    step_arguments = _computed_arguments(run, entry)
+    if _condition(run, entry, "that", step_arguments.get("that")):
         return Outcome.done(None)
     return _rejected(str(step_arguments.get("message") or arguments.unmet_requirement(run, entry)))
 
 
+def evaluate_finish(run: SagaRun, entry: LedgerEntry) -> Outcome:
+    """`finish`: if the condition is true, the saga completes with the output; of parallel ones the first counts."""
+    ends = _condition(run, entry, "when", arguments.forward_argument(run, entry, "when"))
+    if ends and run.finished_by is None:
+        run.output = arguments.forward_argument(run, entry, "output")
+        run.finished_by = entry.id
+    return Outcome.done(ends)
+
+
+def is_cut_off(run: SagaRun, step: str) -> bool:
+    """True for a step below the `finish` that completes the saga."""
+    return run.finished_by is not None and step in run.plan.finishes[run.finished_by]
+
+
+def forget_finish(run: SagaRun) -> None:
+    """The saga rolls back before its commit point, so no `finish` has completed it."""
+    if run.finished_by is not None and run.phase == "forward":
+        run.finished_by = run.output = None
+
+
+def _condition(run: SagaRun, entry: LedgerEntry, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        source = (run.step(entry).do.with_ or {}).get(name)
+        place = f"{entry.id}.{name}"
+        raise arguments.wrong_value(run.plan, place, source, value, "is neither true nor false", run.input)
+    return value
+
+
 def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
     """`wait`: return the outcome if it is known already, else start a flight and return None."""
-    step_arguments = _wait_arguments(run, entry)
+    step_arguments = _computed_arguments(run, entry)
     name = step_arguments.get("signal")
     try:
         if name is not None:
@@ -115,7 +149,7 @@ def forget_rejection(run: SagaRun, entry: LedgerEntry) -> None:
         del run.signals[name]
 
 
-def _wait_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, object]:
+def _computed_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, object]:
     if entry.arguments is None:
         entry.arguments = arguments.forward_arguments(run, entry, entry.override)
     return entry.arguments

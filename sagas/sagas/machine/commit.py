@@ -85,7 +85,7 @@ def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
     if not entries:
         return None
     entry = entries[0]
-    if entry.state == "PENDING" or entry.resolved or entry.outcome == "late":
+    if entry.state in ("PENDING", "SKIPPED") or entry.resolved or entry.outcome == "late":
         return None
     return entry
 
@@ -247,7 +247,7 @@ def _finish_forward(run: SagaRun) -> None:
     """All steps and confirms are done: evaluate `output`, or park at the pseudo-step of that name if that fails."""
     if OUTPUT_STEP in run.parked:
         return
-    if run.definition.output is not None and run.output is None:
+    if run.definition.output is not None and run.output is None and run.finished_by is None:
         try:
             run.output = arguments.evaluate_output(run)
         except DefinitionError as error:

@@ -38,6 +38,8 @@ def start_ready_steps(run: SagaRun) -> None:
         for id in ready:
             if task_budget.must_pause(run):
                 run.ready.append(id)
+            elif builtin_actions.is_cut_off(run, id):
+                _skip_step(run, run.steps[id])
             elif locks.hold_back(run, id) or commit.must_wait_for_commit(run, id):
                 held.append(id)
             else:
@@ -89,7 +91,7 @@ def restart_step(run: SagaRun, record: StepRecord) -> None:
 def _skip_step(run: SagaRun, record: StepRecord) -> None:
     entry = run.new_entry(record, None)
     entry.state = "SKIPPED"
-    record.skipped = True
+    record.begun = record.skipped = True
     entry.ended_at = run.now
     _settle_step(run, record)
 
@@ -146,8 +148,8 @@ def start_attempt(run: SagaRun, entry: LedgerEntry) -> None:
         entry.started_at = run.now
     _register_operations(run, entry)
     try:
-        if step.do.uses == "require":
-            attempt_ended(run, entry, builtin_actions.evaluate_require(run, entry), 1)
+        if step.do.uses in ("require", "pass", "finish"):
+            attempt_ended(run, entry, builtin_actions.evaluate(run, entry), 1)
         elif step.do.uses == "wait":
             outcome = builtin_actions.start_wait(run, entry)
             if outcome is not None:

@@ -109,6 +109,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
     data["kept_bytes"] = run.kept_bytes
     if run.savepoint is not None:
         data["savepoint"] = run.savepoint
+    if run.finished_by is not None:
+        data["finished_by"] = run.finished_by
     if run.notifications:
         data["notifications"] = run.notifications
     if run.reported is not None:
@@ -153,6 +155,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.now = float(data["now"])
     run.kept_bytes = data["kept_bytes"]
     run.savepoint = data.get("savepoint")
+    run.finished_by = data.get("finished_by")
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
     run.locks = restore_record(LockState, data["locks"]) if "locks" in data else None

@@ -241,6 +241,8 @@ class SagaRun:
         self.compensating = False
         self.savepoint: str | None = None
         """The savepoint at which the rollback stops; None: everything is undone."""
+        self.finished_by: str | None = None
+        """The step `finish` that completes the saga with :attr:`output` as soon as nothing is left to run."""
         self.undoing_finished = False
         self.output: Any = None
         self.kept_bytes = 0

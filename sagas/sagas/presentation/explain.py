@@ -12,7 +12,7 @@ from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.definition.model import Definition, Notification, StepDefinition, checked_entry, is_nested, is_read
 from sagas.errors import UsageError
 from sagas.simulation import Environment, Script, SimulatedRun, sample_input, simulate
-from sagas.simulation.failure_points import with_failing_require
+from sagas.simulation.failure_points import INSTANTANEOUS, with_failing_require
 
 KIND_DESCRIPTIONS = {
     "compensatable": "can be undone",
@@ -96,6 +96,8 @@ def explain(
     broken = definition
     if step is not None and step.do.uses == "require":
         broken, outcomes = with_failing_require(definition, step), {}
+    elif step is not None and step.do.uses in INSTANTANEOUS:
+        raise UsageError(f"{fail} cannot fail: `{step.do.uses}` calls nothing", help="name another step")
     run = simulate(broken, given, _with_outcomes(plain, outcomes), environment)
     rejected = [row for row in run.steps if fail in (row["id"], row["step"]) and row["outcome"] is not None]
     if not rejected:
@@ -114,12 +116,14 @@ def describe_commit_point(definition: Definition) -> str:
     if definition.recovery == "forward":
         return "The commit point is the start: nothing is ever undone, every step is retried until it is done."
     pivot = definition.pivot
+    early = [step.id for step in definition.steps if step.do.uses == "finish"]
+    earlier = f" If the condition of {' or '.join(early)} is true, it is reached there." if early else ""
     if pivot is not None:
         return (
             f"The commit point is {pivot.id}: before it a failure undoes everything, after it the saga only "
-            "goes forward."
+            f"goes forward.{earlier}"
         )
-    return "There is no pivot: the commit point is the success of the last step."
+    return f"There is no pivot: the commit point is the success of the last step.{earlier}"
 
 
 def _locks(definition: Definition) -> dict[str, Any] | None:
@@ -233,6 +237,10 @@ def explain_guarantee(step: StepDefinition) -> str:
         return "Waiting has no effect."
     if step.do.uses == "require":
         return "A condition is only evaluated."
+    if step.do.uses == "finish":
+        return "A condition is only evaluated; if it is true, the saga completes without the steps below."
+    if step.do.uses == "pass":
+        return "It does nothing." if is_read(step) else "It does nothing; only its undo has an effect."
     if is_read(step):
         if checked_entry(step.id):
             return "It runs before the first effect. Its answer is no promise: the step may still be rejected."

@@ -214,6 +214,8 @@ def locks_text(locks: Locks) -> tuple[str, ...]:
 def _attributes(step: StepDefinition) -> list[str]:
     """Return what a step is besides its action, in words for a diagram."""
     words = ["point of no return"] if step.pivot else []
+    if step.do.uses == "finish":
+        words.append("may complete the saga")
     if step.savepoint is not None:
         wait = f", wait {format_duration(step.savepoint.wait)}" if step.savepoint.wait else ""
         words.append(f"savepoint, {step.savepoint.attempts} runs{wait}")
@@ -360,7 +362,7 @@ def _draw_box(node: GraphNode, x: float, y: float) -> str:
     paint = f'style="fill:{fill};stroke:{line}{";stroke-width:3" if step.pivot else ""}"'
     second = step.do.uses + (" · no return" if step.pivot else "")
     lines = [(_shortened(step_title(step)), "title"), (_shortened(second), "small")]
-    if step.savepoint is not None:
+    if not step.pivot:
         lines += [(_shortened(words), "small") for words in _attributes(step)]
     if node.note:
         lines.append((_shortened(node.note), "small"))

@@ -18,6 +18,9 @@ FAULTS = ("rejected", "failed", "unknown", "crash after effect", "compensation f
 COLUMNS = (LOCKED, *FAULTS)
 """All faults, in the order of the table."""
 
+INSTANTANEOUS = ("require", "pass", "finish")
+"""Actions that take no time and depend on nothing but the saga: only the condition of a `require` can fail."""
+
 MAX_ITEMS = 10
 """Maximum items tested of one for_each: the first ones and the last one, as the others behave alike."""
 
@@ -102,9 +105,9 @@ def _run_with_fault(
     """The run with this fault; None when the fault cannot happen to the step."""
     script: Script | None = None
     match fault:
-        case "cancel" if step.do.uses != "require":
+        case "cancel" if step.do.uses not in INSTANTANEOUS:
             script = replace(plain, cancel_at=entry)
-        case "deadline" if step.do.uses != "require" and definition.deadline is not None:
+        case "deadline" if step.do.uses not in INSTANTANEOUS and definition.deadline is not None:
             script = replace(plain, deadline_at=entry)
         case "compensation fails":
             script = _script_of_failing_compensation(definition, plain, step, entry, fault_free_run)
@@ -118,7 +121,7 @@ def _run_with_fault(
 
 def _possible_outcomes(step: StepDefinition) -> tuple[str, ...]:
     """The faults that may happen to a call of this step."""
-    if step.do.uses == "require":
+    if step.do.uses in INSTANTANEOUS:
         return ()
     if step.do.uses == "wait":
         given = step.do.with_ or {}
@@ -148,7 +151,8 @@ def _script_of_failing_compensation(
     if trigger is not None:
         return _with_outcomes(plain, {trigger: "rejected", f"{entry}/undo": ["rejected"]})
     # No later step can be rejected: a cancel while this one is in flight lets it finish and then undoes it.
-    return None if is_nested(step) else replace(_with_outcomes(plain, {f"{entry}/undo": ["rejected"]}), cancel_at=entry)
+    never = is_nested(step) or step.do.uses in INSTANTANEOUS
+    return None if never else replace(_with_outcomes(plain, {f"{entry}/undo": ["rejected"]}), cancel_at=entry)
 
 
 def _rejectable_step_behind(definition: Definition, step: StepDefinition, usual: SimulatedRun) -> str | None:
@@ -158,7 +162,7 @@ def _rejectable_step_behind(definition: Definition, step: StepDefinition, usual:
         if behind & set(other.needs):
             behind.add(other.id)
         ran = [row["id"] for row in usual.steps if row["step"] == other.id and row["state"] in ("DONE", "CONFIRMED")]
-        rejects = other.do.uses not in ("wait", "require") and other.on_failure == "compensate"
+        rejects = other.do.uses not in ("wait", *INSTANTANEOUS) and other.on_failure == "compensate"
         if other.id != step.id and other.id in behind and other.kind != "retriable" and rejects and ran:
             last = next((id for id in ran if other.for_each is None or "#" in id), last)
             if other.pivot:

@@ -63,14 +63,14 @@ def _print_isolation(definition: Definition) -> None:
     from rich.text import Text
 
     from sagas.definition.analysis.isolation import isolation_of
-    from sagas.definition.model import is_read
+    from sagas.definition.model import has_effect
     from sagas.presentation.isolation import MEASURE_DESCRIPTIONS, describe_risk, describe_visibility
 
     out = make_console()
     open_risks = 0
     for number, (step, isolated) in enumerate(zip(definition.steps, isolation_of(definition), strict=True), 1):
         out.print(Text.assemble((f"{number:>2}  ", "dim"), (step.id, "bold"), f"  {step.do.uses}"))
-        lines = [Text("has no effect" if is_read(step) else describe_visibility(definition, isolated))]
+        lines = [Text("has no effect" if not has_effect(step) else describe_visibility(definition, isolated))]
         for risk in isolated.risks:
             open_risks += not risk.covered_by
             mark, style = ("✔", "green") if risk.covered_by else ("✖", "bold red")
@@ -86,7 +86,7 @@ def _print_plan(plan: Explanation) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from sagas.definition.model import is_read
+    from sagas.definition.model import has_effect
     from sagas.presentation.explain import (
         KIND_DESCRIPTIONS,
         describe_commit_point,
@@ -125,8 +125,8 @@ def _print_plan(plan: Explanation) -> None:
         if step.on_failure != "compensate":
             words = {"park": "waits for an operator", "continue": "the saga continues without it"}
             lines.append(Text(f"on failure: {words[step.on_failure]}"))
-        # A read has no effect, so its guarantee does not matter.
-        word = "" if is_read(step) else f"{step.guarantee}: "
+        # The guarantee of a step without an effect does not matter.
+        word = "" if not has_effect(step) else f"{step.guarantee}: "
         lines.append(Text.assemble((word, _GUARANTEES[step.guarantee]), explain_guarantee(step)))
         why = plan.why_not_batchable(step)
         lines.append(Text("batchable" if why is None else f"not batchable: {why}", style="dim"))

@@ -15,7 +15,7 @@ from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.spark import SPARK
 from sagas.definition.analysis.exposure import locked_steps, may_be_undone, used_steps
 from sagas.definition.analysis.sql_anomalies import checks_version
-from sagas.definition.model import Definition, StepDefinition, is_read
+from sagas.definition.model import ENGINE_ACTIONS, Definition, StepDefinition, has_effect, is_read
 
 Anomaly = Literal["dirty read", "lost update", "fuzzy read"]
 """dirty read: somebody reads an effect that is undone later. lost update: an update is overwritten by a value that was
@@ -75,7 +75,7 @@ def _isolation(definition: Definition, step: StepDefinition, locked: frozenset[s
         measures = (*_locks(step, locked), "version check") if checked else _locks(step, locked)
         risk = Risk("fuzzy read", measures, users)
         return StepIsolation(step.id, risks=(risk,) if users else ())
-    if not may_be_undone(definition, step):
+    if not has_effect(step) or not may_be_undone(definition, step):
         return StepIsolation(step.id)
     if step.do.uses == SPARK:
         return StepIsolation(step.id, hidden="staged")
@@ -100,11 +100,11 @@ def _locks(step: StepDefinition, locked: frozenset[str]) -> tuple[Measure, ...]:
 
 def _effects_from(definition: Definition, read: StepDefinition) -> Iterator[str]:
     """The steps with an effect whose arguments or conditions use the result of ``read``, or follow such a condition."""
-    if read.do.uses in ("wait", "require"):
+    if read.do.uses in ENGINE_ACTIONS:
         return
     deciding = {read.id} | {
         step.id for step in definition.steps if step.do.uses == "require" and read.id in used_steps(step)
     }
     for step in definition.steps:
-        if not is_read(step) and (read.id in used_steps(step) or (len(deciding) > 1 and deciding & set(step.needs))):
+        if has_effect(step) and (read.id in used_steps(step) or (len(deciding) > 1 and deciding & set(step.needs))):
             yield step.id

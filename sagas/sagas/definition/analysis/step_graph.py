@@ -102,6 +102,8 @@ class ExecutionPlan:
         self.after_pivot = self._descendants(self.pivot.id) if self.pivot else set()
         self.savepoints = {step.id: self._descendants(step.id) for step in definition.steps if step.savepoint}
         """The steps that follow each savepoint, which a failure among them undoes and runs again."""
+        self.finishes = {step.id: self._descendants(step.id) for step in definition.steps if step.do.uses == "finish"}
+        """The steps below each `finish`, which are skipped when it completes the saga."""
         self.sensitive_schema = definition.input if has_sensitive_values(definition.input) else None
         """The schema of the input if it marks values as `x-sensitive`."""
         self._templates: dict[tuple[str, ...], Template] = {}

@@ -61,7 +61,8 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
         )
 
 
-_ACTIVITY_FIELDS = ("timeout", "heartbeat", "retry", "task_queue", "priority", "fairness_key")
+_FORWARD_FIELDS = ("heartbeat", "retry")
+_ACTIVITY_FIELDS = ("timeout", "task_queue", "priority", "fairness_key")
 _UNGUARDED_FIELDS = ("idempotent", "remembers_rejections", "settle", "probe")
 
 
@@ -71,9 +72,9 @@ def check_no_effect_fields(draft: SagaDraft, report: Report) -> None:
         do = step.step.do
         builtin = BUILTINS.get(do.uses)
         if builtin is not None and builtin.executor == "engine":
-            _warn_without_effect(
-                step, (*_ACTIVITY_FIELDS, *_UNGUARDED_FIELDS), f"because `{do.uses}` runs no activity", report
-            )
+            # Its undo has them from the step.
+            fields = (*_FORWARD_FIELDS, *_UNGUARDED_FIELDS, *(() if step.step.compensations else _ACTIVITY_FIELDS))
+            _warn_without_effect(step, fields, f"because `{do.uses}` runs no activity", report)
         elif do.guarded:
             _warn_without_effect(step, _UNGUARDED_FIELDS, "because the guard already knows every outcome", report)
         if step.step.for_each is None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sagas.builtins.registry import BUILTINS, EXPRESSION
+from sagas.builtins.registry import BUILTINS, EXPRESSION, is_condition
 from sagas.definition.checks.missing_values import check_missing_values
 from sagas.definition.checks.plain_paths import check_plain_paths
 from sagas.definition.checks.scopes import ROOTS, ExpressionScope, ScopeKind
@@ -151,7 +151,7 @@ def _check_arguments(
         for name, node in arguments.value.items():
             marker = properties.get(name, {}).get(EXPRESSION)
             _check_value(node, over_response if marker == "response" else scope, report, bare=marker is not None)
-            if marker == "rendered":
+            if is_condition(properties.get(name, {})):
                 _check_condition(node, name, scope, report)
             if marker is None:
                 check_plain_paths(node, scope, report, (properties[name],) if name in properties else ())

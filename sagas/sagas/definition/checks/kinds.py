@@ -8,12 +8,13 @@ from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import Report, suggestion_help
-from sagas.definition.model import Definition
+from sagas.definition.model import ENGINE_ACTIONS, Definition
 from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT, can_be_local
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 
 _NOT_ON_A_PIVOT = ("compensate", "confirm", "for_each", "if")
 _NOT_ON_A_READ = ("compensate", "confirm", "pivot")
+_UNDO_OR_CONFIRM = {"compensate": "undo", "confirmed": "undo", "confirm": "confirm"}
 
 
 def check_kinds(draft: SagaDraft, report: Report) -> None:
@@ -37,6 +38,7 @@ def check_kinds(draft: SagaDraft, report: Report) -> None:
             else:
                 _check_compensatable(step, report)
         _check_attempt_limits(step, report)
+        _check_engine_actions(draft, step, report)
         if "savepoint" in step.parsed:
             _check_savepoint(draft, step, report)
 
@@ -122,6 +124,32 @@ def _check_compensatable(step: StepDraft, report: Report) -> None:
         message = f"`{step.id}` has an effect before the commit point and no `compensate`"
         help = "write `hold: true`, or compensate with a counter-event" if step.step.do.uses in EMITTERS else None
         report.add("SAGA205", step.parsed.node_of("id"), message, help)
+
+
+def _check_engine_actions(draft: SagaDraft, step: StepDraft, report: Report) -> None:
+    """Check what the state machine itself performs: where a `finish` is, and that nothing else is an undo of it."""
+    for operation in step.operations:
+        uses = operation.operation.uses
+        if operation.role in _UNDO_OR_CONFIRM and uses in ENGINE_ACTIONS and uses not in draft.project.actions:
+            message = f"`{uses}` cannot {_UNDO_OR_CONFIRM[operation.role]} a step"
+            report.add("SAGA242", operation.position, message)
+    if step.step.do.uses == "pass" and not step.reads and "confirm" in step.parsed:
+        message = f"`{step.id}` does nothing (`pass`), so it cannot have `confirm`"
+        report.add("SAGA207", step.parsed.position_of("confirm"), message)
+    if step.step.do.uses != "finish":
+        return
+    graph, position = draft.graph, step.parsed.node_of("uses")
+    parallel = (
+        other.id
+        for other in draft.steps
+        if not other.reads and not graph.is_ancestor(other.id, step.id) and not graph.is_ancestor(step.id, other.id)
+    )
+    if step.after_commit and draft.definition.recovery != "forward":
+        report.add("SAGA214", position, f"`{step.id}` comes after the pivot, where the saga has to go on")
+    elif "for_each" in step.parsed:
+        report.add("SAGA214", step.parsed.position_of("for_each"), f"`{step.id}` completes the saga, so it runs once")
+    elif (other := next((id for id in parallel if id != step.id), None)) is not None:
+        report.add("SAGA214", position, f"`{other}` runs parallel to `{step.id}` and has an effect")
 
 
 def _check_attempt_limits(step: StepDraft, report: Report) -> None:

@@ -106,7 +106,8 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
         task_queue=queue,
         declared=declared,
     )
-    reads = parsed.get("effect") == "none" or is_read_call(uses, arguments)
+    has_place = uses == "pass" and bool(parsed.get("compensate"))
+    reads = parsed.get("effect") == "none" or (is_read_call(uses, arguments) and not has_place)
     kind = _step_kind(parsed, reads, after_commit)
     two_phase = is_two_phase(uses, arguments) and kind == "compensatable"
     do = replace(do, two_phase=two_phase)

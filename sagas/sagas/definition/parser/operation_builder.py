@@ -130,10 +130,9 @@ class BuildContext:
         arguments = with_checked_paths(arguments, builtin.parameters)
         for name, schema in builtin.parameters["properties"].items():
             value = arguments.get(name)
-            if EXPRESSION in schema and isinstance(value, str):
-                arguments[name] = wrap(value) if schema[EXPRESSION] == "rendered" else unwrap(value)
-            elif EXPRESSION in schema and isinstance(value, bool):
-                arguments[name] = wrap(str(value).lower())
+            if EXPRESSION in schema and isinstance(value, str | bool):
+                text = value if isinstance(value, str) else str(value).lower()
+                arguments[name] = wrap(text) if schema[EXPRESSION] == "rendered" else unwrap(text)
         return arguments
 
     def action_traits(

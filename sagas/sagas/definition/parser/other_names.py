@@ -137,6 +137,8 @@ ARGUMENTS: Mapping[str, OtherNames] = {
     ),
     "saga": OtherNames({"name": "saga workflow", "input": "with args params inputs"}),
     "kafka.publish": OtherNames({"value": "message payload body data", "events": "messages"}),
+    "pass": OtherNames({"result": "value output return"}),
+    "finish": OtherNames({"when": "if that condition expression", "output": "result value return"}),
     "require": OtherNames({"that": "condition if expression when", "message": "error reason rejected"}),
     "wait": OtherNames({"for": "duration seconds time delay", "signal": "event name", "until": "at date"}),
 }

@@ -56,6 +56,7 @@ def continue_after_pivot_failure(run: SagaRun, entry: LedgerEntry, cause: Mappin
 
 def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
     """Enter the rollback. Compensations wait until every attempt in flight has settled (rule 2)."""
+    builtin_actions.forget_finish(run)
     run.phase = "backward"
     run.savepoint = savepoints.savepoint_for(run, cause)
     run.reason = dict(cause)
@@ -348,7 +349,7 @@ def undo_refusal(run: SagaRun) -> str | None:
         return f"it is {run.state}, and only a COMPLETED saga can be undone"
     if run.plan.forward_only:
         return "it has `recovery: forward`, so no step has a compensation"
-    if run.plan.pivot is not None:
+    if run.plan.pivot is not None and not builtin_actions.is_cut_off(run, run.plan.pivot.id):
         return f"its pivot {run.plan.pivot.id} is done, which is its point of no return"
     for record in run.steps.values():
         step = run.plan.steps[record.id]

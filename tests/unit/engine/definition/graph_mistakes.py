@@ -63,6 +63,43 @@ GRAPH_MISTAKES = [
         "a read that publishes",
         saga("  - {id: a, uses: kafka.publish, effect: ⟦none, with: {topic: t, value: 1}}\n"),
     ),
+    Mistake("SAGA207", "a pivot without effect", saga("  - {id: a, uses: pass, ⟦pivot: true}\n")),
+    Mistake(
+        "SAGA207",
+        "a pass with a confirm",
+        saga(
+            "  - {id: a, uses: pass, compensate: {uses: shop.tell, with: {}}, ⟦confirm: {uses: shop.tell, with: {}}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA207",
+        "finish with compensate",
+        saga("  - {id: a, uses: finish, with: {when: 'true'}, ⟦compensate: {uses: shop.tell, with: {}}}\n" + BOOK),
+    ),
+    Mistake("SAGA214", "after the pivot", saga(BOOK + "  - {id: a, uses: ⟦finish, with: {when: 'true'}}\n")),
+    Mistake(
+        "SAGA214", "once per item", saga("  - {id: a, uses: finish, with: {when: 'true'}, ⟦for_each: [1]}\n" + BOOK)
+    ),
+    Mistake(
+        "SAGA214",
+        "parallel to an effect",
+        saga(RESERVE + "  - {id: a, uses: ⟦finish, with: {when: 'true'}, needs: []}\n" + BOOK),
+    ),
+    Mistake(
+        "SAGA206",
+        "a pass after the pivot",
+        saga(BOOK + "  - {id: a, uses: pass, ⟦compensate: {uses: shop.tell, with: {}}}\n"),
+    ),
+    Mistake(
+        "SAGA242",
+        "an undo that waits",
+        saga("  - {id: a, uses: shop.tell, compensate: {uses: ⟦wait, with: {for: 1s}}}\n"),
+    ),
+    Mistake(
+        "SAGA242",
+        "a confirm that requires",
+        saga("  - {id: a, uses: shop.tell, compensate: shop.tell, confirm: {uses: ⟦require, with: {that: 'true'}}}\n"),
+    ),
     Mistake(
         "SAGA208", "compensate after the pivot", saga(BOOK + "  - {id: a, uses: shop.tell, on_failure: ⟦compensate}\n")
     ),

@@ -34,6 +34,7 @@ from sagas.protocol.messages import (
 from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine_properties.environment import operators
 from tests.unit.engine.machine_properties.environment.children import ChildFlight, end_child
+from tests.unit.engine.machine_properties.environment.effects import Effect
 from tests.unit.engine.machine_properties.environment.environment import Environment, Flight
 from tests.unit.engine.machine_properties.inputs.scenario import Scenario
 from tests.unit.engine.machine_properties.inputs.strategies import BEGINNING
@@ -125,7 +126,9 @@ class Runner:
         self.oracle.end()
 
     def _undo(self) -> None:
-        if self.definition.pivot is not None or self.definition.recovery == "forward":
+        pivot = self.definition.pivot
+        early = pivot is not None and self.oracle.ledger.is_cut_off(pivot.id)
+        if (pivot is not None and not early) or self.definition.recovery == "forward":
             raise Violation("rule 15", "a saga that nothing can undo says that it can be undone")
         self.seen.add("undone later")
         state = decode_json(encode_json(self.machine.snapshot()))
@@ -271,10 +274,20 @@ class Runner:
         self.seen |= coverage.of_commands(answer)
         story = self.machine.view().to_json()
         self.oracle.after(answer, story, self.machine.finished)
+        self._note_passed(story)
         self.seen |= coverage.of_story(ledger, before, event)
         if isinstance(event, DecisionMade) or self.scenario.chance(5):
             self._try_illegal()
         return answer
+
+    def _note_passed(self, story: Mapping[str, Any]) -> None:
+        """A `pass` that can be undone counts as an effect, which has to be undone once."""
+        log = self.env.log
+        for e in story["steps"]:
+            step = self.definition.step(e["step"])
+            passed = step.do.uses == "pass" and step.compensate is not None and e["outcome"] == "done"
+            if passed and not log.count(e["id"], e["generation"], "do"):
+                log.add(Effect(e["id"], e["generation"], "do", "pass"))
 
     def _carry_out(self, command: Command) -> None:
         match command:

@@ -39,6 +39,7 @@ MUST_BE_SEEN = {
     "signal in time", "signal in time that refuses", "signal early", "signal again", "wait over, for",
     "wait over, until", "wait over, continue", "wait over, reject", "wait over, park",
     "require DONE", "require REJECTED", "require PARKED", "continued item",
+    "pass DONE", "pass COMPENSATED", "finish DONE", "finished early",
     # notifications
     "told completed", "told compensated", "told parked", "told residue", "told overdue", "told nothing",
 }  # fmt: skip
@@ -48,7 +49,7 @@ RARELY_SEEN = {
     "cancel recorded", "decided done late", "decided done of what is not parked", "decided skip confirm",
     "corrected arguments after unknown",
     "definition probe", "definition fairness_key", "keyless rejected", "probe read by expressions: pending",
-    "undo of a child parked",
+    "undo of a child parked", "pass PARKED", "finish PARKED",
 }  # fmt: skip
 """Each at least once."""
 

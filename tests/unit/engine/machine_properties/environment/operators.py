@@ -22,6 +22,8 @@ CORRECTED: Mapping[str, Mapping[str, Any]] = {
     "saga": {"name": "child", "input": {"corrected": True}},
     "wait": {"for": 3.0},
     "require": {"that": True, "message": "corrected"},
+    "pass": {"result": {"corrected": True}},
+    "finish": {"when": True, "output": {"corrected": True}},
 }
 """The arguments of `retry --with`, by action; other actions accept any."""
 OWN = (RESTORE, RELEASE, DROP)

@@ -97,15 +97,42 @@ class _Maker:
         generation = choices.pick((1, 1, 1, 3))
         # Last, so that a choice sequence gives the same saga with and without them.
         definition = replace(definition, notify=self._notify())
+        self.steps = [self._without_call(at, shape, pivot_at) for at in range(count)]
+        definition = replace(definition, steps=tuple(self.steps))
         if savepoints is not None and shape != "forward":
             definition = replace(definition, steps=self._with_savepoints(savepoints, pivot_at))
         return Case(definition, self.input, generation, repaired(definition))
 
-    def _with_savepoints(self, choices: ChoiceSequence, pivot_at: int | None) -> tuple[StepDefinition, ...]:
-        """Savepoints on some of the steps that have no parallel one, before the pivot, and others after them."""
+    def _without_call(self, at: int, shape: str, pivot_at: int | None) -> StepDefinition:
+        """The step; some requirements become a `pass`, also one that can be undone, or a `finish`."""
+        step, choices = self.steps[at], self.choices
+        if step.do.uses != "require":
+            return step
+        uses = choices.pick(("require", "pass", "finish", "pass", "finish"))
+        early = shape != "forward" and (pivot_at is None or at < pivot_at)
+        if uses == "pass":
+            do = Operation(uses="pass", with_={"result": {"n": self._expression("input.n")}})
+            if not early or not choices.chance(60):
+                return replace(step, do=do)
+            return replace(step, kind="compensatable", do=do, compensate=self._compensation(step.id, do, False, False))
+        above = self._ancestors()
+        alone = all(
+            other.id in above[step.id] or step.id in above[other.id] or other.kind == "read" for other in self.steps
+        )
+        if uses != "finish" or not alone or (pivot_at is not None and at > pivot_at):
+            return step
+        when = (step.do.with_ or {})["that"]
+        return replace(step, do=Operation(uses="finish", with_={"when": when, "output": {"by": step.id}}))
+
+    def _ancestors(self) -> dict[str, set[str]]:
         above: dict[str, set[str]] = {}
         for step in self.steps:
             above[step.id] = set(step.needs).union(*(above[need] for need in step.needs))
+        return above
+
+    def _with_savepoints(self, choices: ChoiceSequence, pivot_at: int | None) -> tuple[StepDefinition, ...]:
+        """Savepoints on some of the steps that have no parallel one, before the pivot, and others after them."""
+        above = self._ancestors()
         steps = list(self.steps)
         for at, step in enumerate(steps[:-1] if pivot_at is None else steps[:pivot_at]):
             alone = all(other == step.id or other in above[step.id] or step.id in above[other] for other in above)

@@ -75,7 +75,7 @@ def _call(ledger: Ledger, call: Call, event: CallEnded) -> set[str]:
 def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> set[str]:
     """What the story after the event shows for the first time."""
     story = ledger.story
-    found = {story["state"]}
+    found = {story["state"]} | ({"finished early"} if ledger.finished_by is not None else set())
     old = {e["id"]: e["state"] for e in before["steps"]} if before else {}
     for e in story["steps"]:
         if e["state"] == old.get(e["id"], "PENDING"):
@@ -84,8 +84,8 @@ def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> 
         if e["uses"] == "wait" and isinstance(event, TimerFired) and e["state"] in ("DONE", "REJECTED", "PARKED"):
             with_ = step.do.with_ or {}
             found.add(f"wait over, {with_.get('on_timeout') or next(iter(with_))}")
-        if e["uses"] == "require":
-            found.add(f"require {e['state']}")
+        if e["uses"] in ("require", "pass", "finish"):
+            found.add(f"{e['uses']} {e['state']}")
         left = e["state"] in ("REJECTED", "FAILED", "NOTHING_TO_UNDO", "COMPENSATED")
         if left and "#" in e["id"] and step.on_failure == "continue" and story["phase"] != "backward":
             found.add("continued item")

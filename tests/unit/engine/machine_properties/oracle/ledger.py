@@ -46,7 +46,8 @@ class Ledger:
     ``sent``: the arguments that went out under a forward key, once an attempt may have been made. ``signals``: the
     first of each name that still counts; ``absent``: keys a probe reported absent; ``asked_at``: since when an
     operation is requested; ``waiting``: since when a `wait` runs; ``refused``: waits that took a rejection.
-    ``mistaken``: the definition has an expression that can not be evaluated.
+    ``finished_by``: the `finish` that completes the saga. ``mistaken``: the definition has an expression that can not
+    be evaluated.
     """
 
     definition: Definition
@@ -73,6 +74,7 @@ class Ledger:
     asked_at: dict[tuple[str, str], float] = field(default_factory=dict)
     waiting: dict[str, float] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    finished_by: str | None = None
     now: float = 0.0
     mistaken: bool = False
     skipped: set[tuple[str, str]] = field(default_factory=set)
@@ -119,6 +121,10 @@ class Ledger:
 
     def decided(self, entry: str) -> bool:
         return any(d.step == entry for d in self.decisions)
+
+    def is_cut_off(self, step: str) -> bool:
+        """True for a step below the `finish` that completes the saga."""
+        return self.finished_by is not None and self.finished_by in self.ancestors[step]
 
     def entry(self, id: str) -> Mapping[str, Any]:
         return next(e for e in self.story["steps"] if e["id"] == id)

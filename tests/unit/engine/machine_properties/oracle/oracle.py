@@ -179,6 +179,7 @@ class Oracle:
     def after(self, commands: Sequence[Command], story: Mapping[str, Any], finished: bool) -> None:
         ledger = self.ledger
         before, ledger.story = ledger.story, story
+        wait_rules.finished(ledger, before)
         if not ledger.committed and (story["phase"] == "committed" or story["committed_at"] is not None):
             state_rules.check_commit(ledger)
             ledger.committed = True

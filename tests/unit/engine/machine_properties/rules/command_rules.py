@@ -73,6 +73,8 @@ def _check_forward(ledger: Ledger, entry: str, id: str) -> None:
     step = ledger.step(entry)
     if ledger.story["phase"] == "backward":
         raise Violation("rule 2", f"going backward starts no attempt, but {id} was asked for")
+    if ledger.is_cut_off(step.id):
+        raise Violation("finish", f"{id} starts although {ledger.finished_by} completes the saga")
     unguarded_pivot = step.pivot and not step.do.guarded
     if ledger.stop_ordered and not ledger.committed and not unguarded_pivot:
         raise Violation("rules 5, 6", f"{id} starts although a cancel or the deadline was recorded")

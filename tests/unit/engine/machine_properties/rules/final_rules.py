@@ -20,6 +20,10 @@ def check_end(ledger: Ledger) -> None:
         inherited = any(r["step"] == entry or r["entry"] == entry for r in ledger.child_residue)
         if not closed and not inherited:
             raise Violation("RESIDUE", f"{entry} is named, but no person left anything there")
+    if ledger.finished_by is not None:
+        given = ledger.given.get((ledger.finished_by, "do"), {"output": {"by": ledger.finished_by}})
+        if story["output"] != given["output"]:
+            raise Violation("finish", f"{ledger.finished_by} completes the saga, and its output is {story['output']}")
     if story["phase"] == "backward":
         _check_backward(ledger, residue)
     else:

@@ -155,7 +155,7 @@ def _entry_of(ledger: Ledger, operation: str) -> str:
 def check_commit(ledger: Ledger) -> None:
     """The transition to committed."""
     pivot = ledger.definition.pivot
-    if pivot is not None:
+    if pivot is not None and not ledger.is_cut_off(pivot.id):
         if ledger.log.net(pivot.id) != 1:
             raise Violation("rule 5", f"committed, but the effect of the pivot {pivot.id} is not there")
         return

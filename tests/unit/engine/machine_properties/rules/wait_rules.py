@@ -1,4 +1,4 @@
-"""Rules for `wait` and `require`, which the machine performs itself: the first signal counts, and timers are exact."""
+"""Rules for what the machine performs itself: the first signal counts, timers are exact, a `finish` skips the rest."""
 
 from __future__ import annotations
 
@@ -27,17 +27,30 @@ def decided(ledger: Ledger, event: DecisionMade) -> None:
         ledger.waiting.pop(event.step, None)
 
 
+def finished(ledger: Ledger, before: Mapping[str, Any]) -> None:
+    """Note the `finish` that completes the saga, before what it allows is checked."""
+    old = {e["id"]: e for e in before["steps"]} if before else {}
+    for e in ledger.story["steps"]:
+        if e["uses"] == "finish":
+            _check_finish(ledger, e, old.get(e["id"], {"state": "PENDING"}))
+
+
 def check(ledger: Ledger, before: Mapping[str, Any]) -> None:
     """The view of every wait and every requirement, after each event."""
     old = {e["id"]: e for e in before["steps"]} if before else {}
     for e in ledger.story["steps"]:
-        if e["uses"] not in ("wait", "require"):
-            continue
         was = old.get(e["id"], {"state": "PENDING"})
         if e["uses"] == "require":
             _check_require(ledger, e, was)
-        else:
+        elif e["uses"] == "wait":
             _check_wait(ledger, e, was)
+        elif e["uses"] == "pass":
+            _check_pass(ledger, e)
+    if ledger.story["phase"] == "backward" and not ledger.undo_requested:
+        ledger.finished_by = None
+    for e in ledger.story["steps"]:
+        if ledger.is_cut_off(e["step"]) and e["state"] not in ("PENDING", "SKIPPED"):
+            raise Violation("finish", f"{e['id']} is {e['state']}, but {ledger.finished_by} completes the saga")
 
 
 def _check_require(ledger: Ledger, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
@@ -46,6 +59,22 @@ def _check_require(ledger: Ledger, e: Mapping[str, Any], was: Mapping[str, Any])
     met = (e["id"], "do") in ledger.given or "== 7" in str(ledger.step(e["id"]).do.with_)
     if met != (e["state"] == "DONE"):
         raise Violation("require", f"{e['id']} is {e['state']}, but its condition is {met}")
+
+
+def _check_pass(ledger: Ledger, e: Mapping[str, Any]) -> None:
+    given = ledger.given.get((e["id"], "do"), {"result": {"n": 7}})
+    if e["outcome"] == "done" and not _by_hand(ledger, e["id"]) and e["result"] != given["result"]:
+        raise Violation("pass", f"{e['id']} has the result {e['result']}, not {given['result']}")
+
+
+def _check_finish(ledger: Ledger, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
+    if e["state"] == was["state"] or e["state"] != "DONE" or _by_hand(ledger, e["id"]):
+        return
+    met = (e["id"], "do") in ledger.given or "== 7" in str(ledger.step(e["id"]).do.with_)
+    if e["result"] is not met:
+        raise Violation("finish", f"{e['id']} says {e['result']}, but its condition is {met}")
+    if met and ledger.finished_by is None:
+        ledger.finished_by = e["id"]
 
 
 def _check_wait(ledger: Ledger, e: Mapping[str, Any], was: Mapping[str, Any]) -> None:
