@@ -105,10 +105,12 @@ class Compensation:
     """The compensation of a step: alternates in the order of their attempts.
 
     ``confirmed`` undoes the step after its confirm; without it a confirmed step cannot be undone.
+    ``always``: it also runs for a step that was attempted and then rejected, or failed without an effect.
     """
 
     alternates: tuple[Operation, ...]
     confirmed: Operation | None = None
+    always: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ def _changed_aspect(old: StepDefinition, new: StepDefinition) -> str | None:
             undo and [_effect_location(alternate) for alternate in undo.alternates],
             other and _leading_locations(other.alternates, undo),
         ),
+        "`compensate.always`": (undo is not None and undo.always, other is not None and other.always),
         "`compensate.confirmed`": (
             undo and _effect_location(undo.confirmed),
             other and _effect_location(other.confirmed),

@@ -420,6 +420,12 @@ def current_alternate(step: StepDefinition, undo: OperationState) -> Action:
     return step.compensate.alternates[undo.alternate]
 
 
+def is_always_undone(run: SagaRun, entry: LedgerEntry) -> bool:
+    """True for an attempted step whose compensation runs whatever became of the attempts."""
+    compensate = run.step(entry).compensate
+    return compensate is not None and compensate.always and entry.min_attempts > 0 and entry.state != "SKIPPED"
+
+
 def guard_decides_first(step: StepDefinition, action: Action) -> bool:
     """True when the action does not run on the connection of the step's guard, so that the guard decides first."""
     return step.do.guarded and action.connection != step.do.connection

@@ -10,6 +10,7 @@ from sagas.machine import arguments, builtin_actions, calls, commit, state_budge
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
+    CompensateEntry,
     ConfirmEntry,
     EntrySettled,
     ForwardFailed,
@@ -374,13 +375,21 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
         if unsure:
             run.post(LookUpEffect(entry, "not_done" if run.committed else "continue"))
         else:
-            continue_without(run, entry)
+            leave_out(run, entry)
     elif run.committed:
         run.park(entry, "do", arguments.failure_message(entry, "do"))
     else:
         run.record(entry).stopped = True
         run.post(EntrySettled(entry, False))
         run.post(RequestRollback(arguments.failure_cause(entry), entry))
+
+
+def leave_out(run: SagaRun, entry: LedgerEntry) -> None:
+    """Go on without the step, after the compensation that runs whatever became of it."""
+    if calls.is_always_undone(run, entry) and not run.committed:
+        run.post(CompensateEntry(entry))
+    else:
+        continue_without(run, entry)
 
 
 def continue_without(run: SagaRun, entry: LedgerEntry) -> None:

@@ -403,6 +403,12 @@ _STEP_FIELDS: Sequence[tuple[str, Callable[[StepDefinition], Any], _Meaning | No
         _is_gone,
     ),
     (
+        "compensate.always",
+        lambda step: step.compensate is not None and step.compensate.always,
+        lambda _old, new: f"it is undone {'also' if new else 'not'} after a rejection or a failure",
+        _always,
+    ),
+    (
         "confirm",
         lambda step: step.confirm and step.confirm.uses,
         lambda _old, new: f"the commit point makes it final by {new}" if new else "nothing makes it final",

@@ -65,6 +65,7 @@ class Explanation:
             "uses": step.do.uses,
             "needs": list(step.needs),
             "undone_by": [alternate.uses for alternate in step.compensate.alternates] if step.compensate else [],
+            "always_undone": step.compensate is not None and step.compensate.always,
             "confirmed_by": step.confirm.uses if step.confirm else None,
             "batchable": (why_not := self.why_not_batchable(step)) is None,
             "why_not_batchable": why_not,
@@ -179,7 +180,8 @@ def describe_compensation(step: StepDefinition) -> str | None:
         return "its held events are dropped; once published they stay"
     if step.do.images:
         return "undone automatically: its rows are restored from images, or it parks if they have changed"
-    return f"undone by {', else '.join(alternate.uses for alternate in step.compensate.alternates)}"
+    always = ", also after a rejection or a failure" if step.compensate.always else ""
+    return f"undone by {', else '.join(alternate.uses for alternate in step.compensate.alternates)}{always}"
 
 
 def describe_savepoint(step: StepDefinition) -> str | None:

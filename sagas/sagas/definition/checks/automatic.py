@@ -36,6 +36,9 @@ def _check_step(draft: SagaDraft, step: StepDraft, operation: OperationDraft, re
         return
     if len([operation for operation in step.operations if operation.role == "compensate"]) > 1:
         report.add("SAGA430", operation.position, "`auto` has no alternates: it either restores all rows or parks")
+    if operation.parsed.get("always"):
+        message = "`auto` restores rows, and a step without an effect has changed none"
+        report.add("SAGA430", operation.parsed.position_of("always"), message, "remove `always`")
     if "with" in operation.parsed:
         report.add("SAGA430", operation.parsed.position_of("with"), "`auto` has no arguments")
     if "two_phase" in children_of(arguments):

@@ -148,6 +148,8 @@ def _check_engine_actions(draft: SagaDraft, step: StepDraft, report: Report) -> 
         report.add("SAGA214", position, f"`{step.id}` comes after the pivot, where the saga has to go on")
     elif "for_each" in step.parsed:
         report.add("SAGA214", step.parsed.position_of("for_each"), f"`{step.id}` completes the saga, so it runs once")
+    elif step.step.pivot:
+        report.add("SAGA214", step.parsed.position_of("pivot"), f"`{step.id}` has no effect that decides the saga")
     elif (other := next((id for id in parallel if id != step.id), None)) is not None:
         report.add("SAGA214", position, f"`{other}` runs parallel to `{step.id}` and has an effect")
 

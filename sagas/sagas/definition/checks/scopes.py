@@ -270,6 +270,8 @@ def _known_type(schema: object) -> str | None:
 def _unknown_result_reason(draft: SagaDraft, target: StepDraft) -> str | None:
     """Why the result of a step may be null in its undo: an unguarded step that stays unknown has no result."""
     step = target.step
+    if step.compensate is not None and step.compensate.always:
+        return f"`{step.id}` is undone also after a rejection or a failure, without a result"
     builtin = BUILTINS.get(step.do.uses)
     is_probed = answers(draft, target) and not has_reply_probe(step)
     if step.do.guarded or is_probed or (builtin is not None and builtin.executor == "engine"):

@@ -119,12 +119,13 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
     def other(role: Any, form: ParsedMapping) -> Operation:
         # The heartbeat and the retry of the forward action do not apply to its compensation.
         own = context.long_form_arguments(form.get("uses", ""), form.get("with", {})) if "with" in form else None
+        usual = context.operation_default(role)
         operation = context.build_operation(
             form,
             arguments=own,
             forward=arguments,
-            timeout=written_timeout or _default_timeout(form.get("uses", "")),
-            retry=context.default("retry"),
+            timeout=usual("timeout") or written_timeout or _default_timeout(form.get("uses", "")),
+            retry=usual("retry") or context.default("retry"),
             heartbeat=None,
             task_queue=queue,
             declared=declared,
@@ -215,7 +216,8 @@ def _build_compensation(forms: list[ParsedMapping], other: Any) -> Compensation 
         return None
     alternates = tuple(other("compensate", form) for form in forms)
     confirmed = next((form.get("confirmed") for form in forms if form.get("confirmed")), None)
-    return Compensation(alternates, other("confirmed", confirmed) if confirmed else None)
+    always = any(form.get("always") for form in forms)
+    return Compensation(alternates, other("confirmed", confirmed) if confirmed else None, always)
 
 
 def _build_locks(parsed: ParsedMapping | None, project: ProjectContext) -> Locks | None:

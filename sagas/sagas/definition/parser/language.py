@@ -89,7 +89,11 @@ CONFIRMED = MappingType("confirmed", _OPERATION_FIELDS, shorthand="uses", others
 CONFIRM = MappingType("confirm", _OPERATION_FIELDS, shorthand="uses", others=other_names.OPERATION)
 COMPENSATE = MappingType(
     "compensate",
-    (*_OPERATION_FIELDS, Field("confirmed", CONFIRMED, "what undoes the step after its confirm")),
+    (
+        *_OPERATION_FIELDS,
+        Field("confirmed", CONFIRMED, "what undoes the step after its confirm"),
+        Field("always", Boolean(), "true: it also runs after a rejection or a failure, if the step was attempted"),
+    ),
     shorthand="uses",
     others=other_names.OPERATION,
     example="name an action that undoes the step; without one leave it out, and write `effect: none` if the step only "
@@ -169,6 +173,7 @@ STEP = MappingType(
     example="write the fields of the step, for example `- {id: book, uses: shop.book}`",
 )
 
+OPERATION_DEFAULTS = MappingType("the defaults of an operation", (_RETRY, _TIMEOUT))
 DEFAULTS = MappingType(
     "defaults",
     (
@@ -179,6 +184,8 @@ DEFAULTS = MappingType(
         Field("connection", String(), "connection of `sql`, `outbox.emit` and `http` where a step names none"),
         _TASK_QUEUE,
         _EXECUTION,
+        Field("compensate", OPERATION_DEFAULTS, "`retry` and `timeout` of undos, before those of the step"),
+        Field("confirm", OPERATION_DEFAULTS, "`retry` and `timeout` of confirms, before those of the step"),
     ),
     extensible=True,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,13 @@ class BuildContext:
 
     def default(self, name: str) -> Any:
         return self.defaults.get(name) if self.defaults else None
+
+    def operation_default(self, role: str) -> Callable[[str], Any]:
+        """The defaults of an undo or a confirm, by the name of the field; None where there is none."""
+        written = self.default(
+            {"compensate": "compensate", "confirmed": "compensate", "confirm": "confirm"}.get(role, "")
+        )
+        return lambda name: None if written is None else written.get(name)
 
     def connection_kind(self, connection: str) -> str | None:
         """`sql` or `http`; None if the project's connections are unknown."""

@@ -214,7 +214,7 @@ def _restores_rows(step: StepDefinition, undo: OperationState) -> bool:
 
 def _skip_undo(run: SagaRun, entry: LedgerEntry, undo: OperationState) -> None:
     undo.state, undo.ended_at = "SKIPPED", run.now
-    entry.state = "DONE" if entry.outcome == "done" else "UNKNOWN"
+    entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "unknown"]
     entry.decision = None
     residue.add_residue(run, entry, "effect_stays", "undo")
     run.post(CompensationSettled(entry))

@@ -212,7 +212,7 @@ def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpo
     elif purpose == "continue" and verdict == "unknown" and _can_be_compensated(run, entry):
         run.post(CompensateEntry(entry))
     elif purpose in ("continue", "not_done"):
-        forward.continue_without(run, entry)
+        forward.leave_out(run, entry)
     elif verdict == "absent":
         forward.end_without_effect(run, entry)
     else:

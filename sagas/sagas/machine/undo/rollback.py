@@ -153,9 +153,12 @@ def _is_compensating(entry: LedgerEntry) -> bool:
 
 def needs_compensation(run: SagaRun, entry: LedgerEntry) -> bool:
     """True for DONE and unresolved UNKNOWN entries that have not been compensated."""
+    state = entry.undo.state if entry.undo is not None else None
+    if calls.is_always_undone(run, entry):
+        return entry.outcome != "late" and state not in ("DONE", "SKIPPED")
     if entry.resolved or entry.outcome not in ("done", "unknown"):
         return False
-    if entry.undo is not None and entry.undo.state in ("DONE", "NOTHING_TO_UNDO", "SKIPPED"):
+    if state in ("DONE", "NOTHING_TO_UNDO", "SKIPPED"):
         return False
     step = run.step(entry)
     return step.compensate is not None or is_nested(step)
@@ -286,6 +289,11 @@ def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         return
     if outcome.marker == "confirmed":
         run.park(entry, "undo", "the step is confirmed, and nothing undoes a confirmed effect (compensate.confirmed)")
+        return
+    if outcome.marker == "nothing_to_undo" and calls.is_always_undone(run, entry) and not undo.guard_decided:
+        # The step never happens any more; the action has a row of its own, and none of its attempts was made.
+        undo.guard_decided, undo.outcome, undo.min_attempts, undo.retry_baseline = True, None, 0, 0
+        _send_undo(run, entry)
         return
     undo.ended_at, undo.error, undo.arguments, undo.override = run.now, None, None, None
     entry.ended_at = entry.ended_at or run.now  # when its call ended; the compensation has its own

@@ -45,6 +45,8 @@ def must_seal(run: SagaRun, entry: LedgerEntry) -> bool:
     step = run.step(entry)
     if run.savepoint is None or entry.looked_up or entry.resolved or is_read(step) or is_nested(step):
         return False
+    if entry.undo is not None and entry.undo.state == "DONE":
+        return False  # its undo has closed the key
     return step.do.guarded and entry.outcome in ("rejected", "failed")
 
 

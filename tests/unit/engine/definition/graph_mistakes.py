@@ -63,7 +63,6 @@ GRAPH_MISTAKES = [
         "a read that publishes",
         saga("  - {id: a, uses: kafka.publish, effect: ⟦none, with: {topic: t, value: 1}}\n"),
     ),
-    Mistake("SAGA207", "a pivot without effect", saga("  - {id: a, uses: pass, ⟦pivot: true}\n")),
     Mistake(
         "SAGA207",
         "a pass with a confirm",
@@ -80,6 +79,7 @@ GRAPH_MISTAKES = [
     Mistake(
         "SAGA214", "once per item", saga("  - {id: a, uses: finish, with: {when: 'true'}, ⟦for_each: [1]}\n" + BOOK)
     ),
+    Mistake("SAGA214", "a pivot", saga("  - {id: a, uses: finish, with: {when: 'true'}, ⟦pivot: true}\n")),
     Mistake(
         "SAGA214",
         "parallel to an effect",

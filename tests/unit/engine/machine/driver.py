@@ -273,8 +273,10 @@ def op(uses: str, with_: Any = None, *, on: str | None = None, **more: Any) -> O
     return Operation(uses, with_, connection=on, **more)
 
 
-def undo(*uses: str | Operation, confirmed: Operation | None = None, on: str | None = "shop") -> Compensation:
-    return Compensation(tuple(one if isinstance(one, Operation) else op(one, on=on) for one in uses), confirmed)
+def undo(
+    *uses: str | Operation, confirmed: Operation | None = None, on: str | None = "shop", always: bool = False
+) -> Compensation:
+    return Compensation(tuple(one if isinstance(one, Operation) else op(one, on=on) for one in uses), confirmed, always)
 
 
 def step(

@@ -40,6 +40,7 @@ MUST_BE_SEEN = {
     "wait over, until", "wait over, continue", "wait over, reject", "wait over, park",
     "require DONE", "require REJECTED", "require PARKED", "continued item",
     "pass DONE", "pass COMPENSATED", "finish DONE", "finished early",
+    "undone without an effect",
     # notifications
     "told completed", "told compensated", "told parked", "told residue", "told overdue", "told nothing",
 }  # fmt: skip
@@ -49,7 +50,7 @@ RARELY_SEEN = {
     "cancel recorded", "decided done late", "decided done of what is not parked", "decided skip confirm",
     "corrected arguments after unknown",
     "definition probe", "definition fairness_key", "keyless rejected", "probe read by expressions: pending",
-    "undo of a child parked", "pass PARKED", "finish PARKED",
+    "undo of a child parked", "pass PARKED",
 }  # fmt: skip
 """Each at least once."""
 

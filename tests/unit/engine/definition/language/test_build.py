@@ -37,6 +37,10 @@ def only(fields: str, top: str = "") -> StepDefinition:
         ("uses: shop.tell", "recovery: forward\n", "retriable"),
         ("uses: require, with: {that: 'true'}", "", "read"),
         ("uses: wait, with: {for: 1s}", "", "read"),
+        ("uses: pass", "", "read"),
+        ("uses: pass, compensate: {uses: shop.tell, with: {}}", "", "compensatable"),
+        ("uses: pass, pivot: true", "", "pivot"),
+        ("uses: finish, with: {when: 'true'}", "", "read"),
         ("uses: http, with: {url: 'http://a'}", "", "read"),
         ("uses: http, with: {url: 'http://a', method: HEAD}", "", "read"),
         (
@@ -49,6 +53,35 @@ def only(fields: str, top: str = "") -> StepDefinition:
 )
 def test_kinds_follow_from_the_fields(fields: str, top: str, kind: str) -> None:
     assert only(fields, top).kind == kind
+
+
+def test_the_result_of_a_pass_is_an_expression_or_a_value_with_expressions() -> None:
+    assert only("uses: pass, with: {result: 1 + 1}").do.with_ == {"result": "${{ 1 + 1 }}"}
+    assert only("uses: pass, with: {result: {n: '${{ 1 }}', of: 2}}").do.with_ == {"result": {"n": "${{ 1 }}", "of": 2}}
+
+
+def test_undos_and_confirms_have_defaults_of_their_own() -> None:
+    top = "defaults: {timeout: 7s, retry: {max_attempts: 3}, compensate: {retry: {max_attempts: 9}, timeout: 1m}, "
+    step = only(
+        "uses: shop.tell, timeout: 9s, compensate: shop.tell, confirm: shop.tell", top + "confirm: {timeout: 2m}}\n"
+    )
+    assert step.compensate is not None
+    assert step.confirm is not None
+    undo = step.compensate.alternates[0]
+    assert (step.do.timeout, step.do.retry.max_attempts) == (9, 3)
+    assert (undo.timeout, undo.retry.max_attempts, undo.own_retry) == (60, 9, False)
+    assert (step.confirm.timeout, step.confirm.retry.max_attempts) == (120, 3)
+    own = only(
+        "uses: shop.tell, compensate: {uses: shop.tell, timeout: 5s, retry: {max_attempts: 2}}", top + "x-a: 1}\n"
+    )
+    assert own.compensate is not None
+    assert (own.compensate.alternates[0].timeout, own.compensate.alternates[0].retry.max_attempts) == (5, 2)
+
+
+def test_always_is_a_property_of_the_whole_compensation() -> None:
+    step = only("uses: shop.tell, compensate: [{uses: shop.tell, always: true}, shop.tell]")
+    assert step.compensate is not None
+    assert step.compensate.always
 
 
 def test_after_the_pivot_a_step_is_retriable() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-EffectKind = Literal["do", "undo", "confirm"]
+EffectKind = Literal["do", "undo", "confirm", "always"]
+"""``always``: a compensation that ran although there was no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class EffectLog:
         total = 0
         for e in self.effects:
             if e.entry == entry and (generation is None or e.generation == generation):
-                total += {"do": 1, "undo": -1, "confirm": 0}[e.kind]
+                total += {"do": 1, "undo": -1, "confirm": 0, "always": 0}[e.kind]
         return total
 
     def confirmed(self, entry: str) -> int:

@@ -221,7 +221,10 @@ class Environment:
             return call.arguments.get("result")
         if self.step(call.entry).kind == "read":
             return {"read": True}
-        self.record(Effect(call.entry, call.generation, call.op, action))
+        compensate = self.step(call.entry).compensate
+        always = compensate is not None and compensate.always and call.op == "undo"
+        nothing = always and self.log.net(call.entry, call.generation) <= 0
+        self.record(Effect(call.entry, call.generation, "always" if nothing else call.op, action))
         return {"id": f"{action}:{call.key}", "n": len(self.log.effects)} if call.op == "do" else None
 
     def record(self, effect: Effect) -> None:

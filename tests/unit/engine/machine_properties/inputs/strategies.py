@@ -98,6 +98,7 @@ class _Maker:
         # Last, so that a choice sequence gives the same saga with and without them.
         definition = replace(definition, notify=self._notify())
         self.steps = [self._without_call(at, shape, pivot_at) for at in range(count)]
+        self.steps = [self._always(step) for step in self.steps]
         definition = replace(definition, steps=tuple(self.steps))
         if savepoints is not None and shape != "forward":
             definition = replace(definition, steps=self._with_savepoints(savepoints, pivot_at))
@@ -123,6 +124,12 @@ class _Maker:
             return step
         when = (step.do.with_ or {})["that"]
         return replace(step, do=Operation(uses="finish", with_={"when": when, "output": {"by": step.id}}))
+
+    def _always(self, step: StepDefinition) -> StepDefinition:
+        """The step; some compensations run whatever became of it."""
+        if step.compensate is None or step.do.uses == "saga" or not self.choices.chance(20):
+            return step
+        return replace(step, compensate=replace(step.compensate, always=True))
 
     def _ancestors(self) -> dict[str, set[str]]:
         above: dict[str, set[str]] = {}

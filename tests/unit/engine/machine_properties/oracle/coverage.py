@@ -86,6 +86,8 @@ def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> 
             found.add(f"wait over, {with_.get('on_timeout') or next(iter(with_))}")
         if e["uses"] in ("require", "pass", "finish"):
             found.add(f"{e['uses']} {e['state']}")
+        if e["state"] == "COMPENSATED" and e["outcome"] in ("rejected", "failed"):
+            found.add("undone without an effect")
         left = e["state"] in ("REJECTED", "FAILED", "NOTHING_TO_UNDO", "COMPENSATED")
         if left and "#" in e["id"] and step.on_failure == "continue" and story["phase"] != "backward":
             found.add("continued item")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from sagas.protocol.payloads import idempotency_key
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
 
 TRIED = {"rejected", "failed", "unknown", "late"}
@@ -46,9 +48,26 @@ def _check_backward(ledger: Ledger, residue: Mapping[str, str]) -> None:
         undone = e["state"] in ("COMPENSATED", "NOTHING_TO_UNDO", "PENDING", "REJECTED", "FAILED", "SKIPPED")
         if not undone and ledger.definition.step(e["step"]).compensate and not _named(ledger, e["id"], residue):
             raise Violation("states", f"{ledger.story['state']}, but {e['id']} is {e['state']}")
+        _check_always(ledger, e)
         acted = ledger.decided(e["id"])  # an operator may have undone it by hand
         if e["state"] == "NOTHING_TO_UNDO" and not acted and ledger.log.count(e["id"], e["generation"], "do"):
             raise Violation("states", f"{e['id']} says there was nothing to undo, but its effect was made")
+
+
+def _check_always(ledger: Ledger, e: Mapping[str, Any]) -> None:
+    """A compensation that always runs has run for a step without effect, if it was attempted, and only then."""
+    step = ledger.step(e["id"])
+    if step.compensate is None or e["outcome"] not in ("rejected", "failed") or ledger.decided(e["id"]):
+        return
+    key = idempotency_key(ledger.saga_id, e["id"], e["generation"])
+    wanted = step.compensate.always and key in ledger.sent
+    state = (e["compensation"] or {}).get("state")
+    if (state == "DONE") != wanted:
+        raise Violation("always", f"{e['id']} is {e['outcome']}, and its compensation {state}")
+    if step.do.guarded and any(each.guarded for each in step.compensate.alternates[:1]):
+        ran = ledger.log.count(e["id"], e["generation"], "always")
+        if wanted and len(step.compensate.alternates) == 1 and ran != 1:
+            raise Violation("always", f"the compensation of {e['id']} ran {ran} times")
 
 
 def _check_forward(ledger: Ledger, residue: Mapping[str, str]) -> None:

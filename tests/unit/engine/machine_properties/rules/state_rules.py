@@ -32,7 +32,9 @@ def check_effect(ledger: Ledger, effect: Effect) -> None:
         raise Violation("I3", f"{name} was undone {undone} times, made {made} times")
     if log.net(entry) > 1:
         raise Violation("I3", f"two generations of {entry} stand at once")
-    if effect.kind == "do" and undone:
+    if log.count(entry, generation, "always") > 1 or (effect.kind == "always" and undone):
+        raise Violation("always", f"the compensation of {name}, which had no effect, ran twice")
+    if effect.kind == "do" and (undone or log.count(entry, generation, "always")):
         raise Violation("I4", f"a late attempt of {name} took effect after its compensation")
     if effect.kind == "confirm" and (log.count(entry, generation, "confirm") > 1 or made - undone != 1):
         raise Violation("I3", f"{name} was confirmed twice, or without its effect")
