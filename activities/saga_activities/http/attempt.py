@@ -5,6 +5,7 @@ what happened                              outcome
 =========================================  =======================================================================
 a status in ``done``                       done
 a status in ``rejected``                   rejected
+a status in ``done``, ``rejected_when``    rejected
 429                                        failed, retried; Retry-After is kept
 any other status                           unknown, retried; Retry-After is kept
 no response in time, or a lost connection  unknown, retried
@@ -37,6 +38,7 @@ from saga_activities.http.response import (
     HttpResponse,
     ResultError,
     check_patterns,
+    compile_refusal,
     compile_result,
     definite_statuses,
     retry_after,
@@ -96,14 +98,14 @@ async def run_http(
         settings = connection.settings
         request = build_request(arguments, settings.url, connection.managed_headers, settings.allowed_hosts.permits)
         check_patterns(arguments)
-        to_result = compile_result(arguments.get("result"))
+        is_refused, to_result = compile_refusal(arguments.get("rejected_when")), compile_result(arguments.get("result"))
     except (InvalidRequestError, ResultError) as error:
         return _no_effect(Failure("definition", str(error)), attempt, retryable=False)
     call = _HttpAttempt(connection, request, connection.label(request.url), attempt, hidden)
     headers = _saga_headers(connection, request, key, undoes, op, traceparent)
     try:
         if op != "probe":
-            headers |= connection.sign(request, encode_key(key))
+            headers |= connection.sign(request, encode_key(key, settings.key_format))
         async with asyncio.timeout(timeout):
             response = await call.send(headers)
     except TimeoutError:
@@ -131,7 +133,7 @@ async def run_http(
         )
     if op == "probe":
         return Outcome.done(_probe_result(response), attempt=attempt)
-    return call.classify(response, arguments, to_result)
+    return call.classify(response, arguments, is_refused, to_result)
 
 
 @dataclass(slots=True)
@@ -171,7 +173,11 @@ class _HttpAttempt:
         return Outcome("unknown", failure=failure, attempt=self.number)
 
     def classify(
-        self, response: HttpResponse, arguments: Mapping[str, Any], to_result: Callable[[HttpResponse], Any]
+        self,
+        response: HttpResponse,
+        arguments: Mapping[str, Any],
+        is_refused: Callable[[HttpResponse], bool],
+        to_result: Callable[[HttpResponse], Any],
     ) -> Outcome:
         """The outcome of a response."""
         body = self._quotable(response)
@@ -186,12 +192,14 @@ class _HttpAttempt:
             message = f"{failure.message}, Location: `{shown(target, MAX_QUOTED_BODY)}`"
             failure = replace(failure, message=message)
         delay = retry_after(response)
+        rejected = Outcome(
+            "rejected", failure=replace(failure, type="Rejected"), attempt=self.number, retry_after=delay
+        )
         match classify_status(response.status, arguments):
             case "done":
-                return self._done(response, to_result)
+                return self._done(response, is_refused, to_result) or rejected
             case "rejected":
-                rejected = replace(failure, type="Rejected")
-                return Outcome("rejected", failure=rejected, attempt=self.number, retry_after=delay)
+                return rejected
         if definite := definite_statuses(response.status, arguments):
             help = f"; if this answer is a definite no, write `rejected: [{definite}]`"
             failure = replace(failure, message=failure.message + help)
@@ -203,17 +211,32 @@ class _HttpAttempt:
         """The beginning of a body of text; it is masked before it is cut, or a half of a sensitive text would stay."""
         return mask(hide_texts(response.text, self.hidden)[:MAX_MASKED]) if _is_text(response) else ""
 
-    def _done(self, response: HttpResponse, to_result: Callable[[HttpResponse], Any]) -> Outcome:
+    def _done(
+        self,
+        response: HttpResponse,
+        is_refused: Callable[[HttpResponse], bool],
+        to_result: Callable[[HttpResponse], Any],
+    ) -> Outcome | None:
+        """The outcome of a status in ``done``; None: the response says that it was refused."""
+        try:
+            if is_refused(response):
+                return None
+        except ResultError as error:
+            message = f"{self.participant} responded to {self.request.target}, and it is unknown whether that is a no"
+            return self._unusable(response, f"{message}: {error}")
         if response.omitted is not None:
             return Outcome.done(omitted(response.omitted), attempt=self.number)
         try:
             return Outcome.done(limit_size(to_result(response)), attempt=self.number)
         except ResultError as error:
             # The effect exists, but later steps would depend on a value that cannot be computed.
-            message = f"{self.participant} did {self.request.target}, but its result cannot be computed: {error}"
-            if response.json() is None and (body := self._quotable(response)):
-                message += f"; the body begins `{shown(body, MAX_QUOTED_BODY)}`"
-            return Outcome("unknown", failure=Failure("definition", message), attempt=self.number, retryable=False)
+            message = f"{self.participant} did {self.request.target}, but its result cannot be computed"
+            return self._unusable(response, f"{message}: {error}")
+
+    def _unusable(self, response: HttpResponse, message: str) -> Outcome:
+        if response.json() is None and (body := self._quotable(response)):
+            message += f"; the body begins `{shown(body, MAX_QUOTED_BODY)}`"
+        return Outcome("unknown", failure=Failure("definition", message), attempt=self.number, retryable=False)
 
 
 def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Outcome:
@@ -225,9 +248,9 @@ def _saga_headers(
 ) -> dict[str, str]:
     headers: dict[str, str] = {}
     if connection.settings.key_header and not request.is_read and op != "probe":
-        headers[connection.settings.key_header] = encode_key(key)
+        headers[connection.settings.key_header] = encode_key(key, connection.settings.key_format)
     if undoes is not None:
-        headers["Saga-Undoes"] = encode_key(undoes)
+        headers["Saga-Undoes"] = encode_key(undoes, connection.settings.key_format)
     if traceparent is not None:
         headers["traceparent"] = traceparent
     return headers

@@ -13,8 +13,9 @@ from urllib.parse import quote, unquote, urlencode
 
 import httpx
 
-from sagas.builtins.http_headers import reserved_headers
+from sagas.builtins.http_headers import KeyFormat, reserved_headers
 from sagas.builtins.registry import BUILTINS, READ_METHODS
+from sagas.text.digests import name_uuid, sha256_hex
 from sagas.text.exact_json import encode_json, number_text
 from sagas.text.header_names import is_header_name
 from sagas.text.json_values import MAX_DEPTH, json_problem
@@ -226,6 +227,10 @@ def _describe_type(value: Any) -> str:
     )
 
 
-def encode_key(key: str) -> str:
-    """The key as a header value: all but printable ASCII, and ``%``, is percent-encoded, so the encoding is unique."""
+def encode_key(key: str, format: KeyFormat = "key") -> str:
+    """The key as a header value. As it is, all but printable ASCII, and ``%``, is percent-encoded, so the encoding is
+    unique.
+    """
+    if format != "key":
+        return name_uuid(key) if format == "uuid" else sha256_hex(key)
     return quote(key, safe="!#$&'()*+,/:;=?@[]-._~|^`{}<>")

@@ -103,28 +103,46 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
     return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
-# `result` of an HTTP step: a CEL expression over `response`, compiled before the request is sent.
+# `result` and `rejected_when` of an HTTP step: CEL expressions over `response`, compiled before the request is sent.
 ResultFunction = Callable[[HttpResponse], Any]
 
 
 class ResultError(ValueError):
-    """``result`` does not compile, or cannot be computed from this response."""
+    """``result`` or ``rejected_when`` does not compile, or cannot be computed from this response."""
 
 
 def compile_result(source: Any) -> ResultFunction:
     """Compile ``result`` into a function from the response to the step's result.
 
-    ``source`` is one expression, bare or in ``${{ }}``; without it the result is the body as JSON, else its text,
-    else null. Both this function and the one it returns raise ResultError.
+    Without it the result is the body as JSON, else its text, else null. Both this function and the one it returns
+    raise ResultError.
     """
+    return _body_result if source is None else _compile("result", source)
+
+
+def compile_refusal(source: Any) -> Callable[[HttpResponse], bool]:
+    """Compile ``rejected_when`` into a condition, which raises ResultError as this function does."""
     if source is None:
-        return _body_result
+        return lambda response: False
+    refuses = _compile("rejected_when", source)
+
+    def is_refused(response: HttpResponse) -> bool:
+        refused = refuses(response)
+        if not isinstance(refused, bool):
+            raise ResultError("`rejected_when` is neither true nor false")
+        return refused
+
+    return is_refused
+
+
+def _compile(name: str, source: Any) -> ResultFunction:
+    """``source`` is one expression, bare or in ``${{ }}``."""
     if not isinstance(source, str):
-        raise ResultError("`result` must be an expression")
+        raise ResultError(f"`{name}` must be an expression")
     try:
         expression = compile_expression(source)
     except ExpressionError as error:
-        raise ResultError(f"`result` does not compile: {error.message}") from None
+        raise ResultError(f"`{name}` does not compile: {error.message}") from None
 
     def to_result(response: HttpResponse) -> Any:
         try:

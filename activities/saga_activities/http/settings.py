@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from saga_activities.http.allowed_hosts import AllowedHosts, parse_allowed_hosts
+from sagas.builtins.http_headers import DEFAULT_KEY_HEADER, KeyFormat
 from sagas.errors import UsageError
 from sagas.settings.addresses import split_base_url
 from sagas.settings.connections import HttpService
@@ -51,7 +52,8 @@ class HttpSettings:
     root: Path = Path()
     auth: Auth = field(default_factory=Auth)
     ca: Path | None = None
-    key_header: str | None = HttpService().idempotency
+    key_header: str | None = DEFAULT_KEY_HEADER
+    key_format: KeyFormat = "key"
     headers: Mapping[str, str] = field(default_factory=dict)
     signing_secret: SecretSetting | None = None
     allowed_hosts: AllowedHosts = field(default_factory=AllowedHosts)
@@ -83,6 +85,7 @@ def http_settings(service: HttpService) -> HttpSettings:
         service.auth,
         root / service.verify if isinstance(service.verify, str) else None,
         service.key_header,
+        service.idempotency.format,
         service.headers,
         None if signing is None else SecretSetting(f"{where}.signing_secret", signing, root),
         _allowed_hosts(where, service.allowed_hosts),

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal, get_args
 
 DEFAULT_KEY_HEADER = "Idempotency-Key"
+
+KeyFormat = Literal["key", "uuid", "sha256"]
+KEY_FORMATS: tuple[KeyFormat, ...] = get_args(KeyFormat)
 
 _ALWAYS = ("host", "content-length", "transfer-encoding", "connection", "saga-undoes")
 

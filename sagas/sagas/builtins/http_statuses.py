@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 DEFAULT_STATUSES: Mapping[str, tuple[Any, ...]] = {"done": ("2xx",), "rejected": (409, 422)}
 
+STATUS_LISTS = ("done", "rejected")
+"""The lists of statuses of a request; those of its connection hold where it has none."""
+
 IN_PROGRESS = (409, 423, 425)
 """Statuses with which services also answer while an earlier request with the same key is being processed."""
 

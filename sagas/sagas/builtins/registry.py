@@ -111,6 +111,7 @@ BUILTINS: Mapping[str, Builtin] = {
                     "body": {"type": "string"},
                     "done": _STATUS,
                     "rejected": _STATUS,
+                    "rejected_when": {**CONDITION, EXPRESSION: "response"},
                     "result": {"type": "string", "minLength": 1, EXPRESSION: "response"},
                 }
             ),
@@ -196,9 +197,22 @@ BUILTINS: Mapping[str, Builtin] = {
 }
 
 
+def response_expressions(uses: str) -> frozenset[str]:
+    """The arguments of a built-in action that are expressions over its response, which the action evaluates."""
+    return _RESPONSE_EXPRESSIONS.get(uses, frozenset())
+
+
 def is_condition(schema: Schema) -> bool:
     """True for an argument that is an expression for true or false."""
     return EXPRESSION in schema and "boolean" in schema.get("type", ())
+
+
+_RESPONSE_EXPRESSIONS = {
+    uses: frozenset(
+        name for name, schema in builtin.parameters["properties"].items() if schema.get(EXPRESSION) == "response"
+    )
+    for uses, builtin in BUILTINS.items()
+}
 
 
 def is_read_call(uses: str, arguments: Mapping[str, Any]) -> bool:
@@ -216,7 +230,7 @@ def may_reject(uses: str, arguments: Mapping[str, Any]) -> bool:
         statements = run if isinstance(run, list) else [run, arguments]
         return any(isinstance(statement, Mapping) and "expect_rows" in statement for statement in statements)
     if uses == "http":
-        return arguments.get("rejected") != []
+        return arguments.get("rejected") != [] or "rejected_when" in arguments
     if uses == "wait":
         return "signal" in arguments
     return uses not in (*messaging.EMITTERS, "pass", "finish")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from sagas.builtins.registry import response_expressions
 from sagas.definition.model import StepDefinition
 from sagas.definition.parser.operation_builder import wrap
 from sagas.expressions import Expression, ExpressionError, compile_value
@@ -37,8 +38,8 @@ def expressions_in(value: Any) -> Iterator[Expression]:
     """Every expression in a value of a definition; one that does not compile is left to the run."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            # `result` of http is an expression over its response, written without ${{ }}.
-            if not (key == "result" and isinstance(item, str) and "${{" not in item):
+            # Expressions of http over its response are written without ${{ }}.
+            if not (key in response_expressions("http") and isinstance(item, str) and "${{" not in item):
                 yield from expressions_in(item)
     elif isinstance(value, list | tuple):
         for item in value:

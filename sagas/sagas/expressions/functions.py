@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
-from hashlib import sha256
 from typing import Any, Literal
 from urllib.parse import quote
-from uuid import NAMESPACE_OID, uuid5
 
 from sagas.expressions import values
 from sagas.expressions.errors import ExpressionError
@@ -34,6 +32,7 @@ from sagas.expressions.values import (
     to_cel,
     type_name,
 )
+from sagas.text.digests import name_uuid, sha256_hex
 
 Style = Literal["function", "method", "both"]
 
@@ -353,14 +352,12 @@ def _percent_encoded(run: Evaluation, name: str, value: Any, keep: str) -> str:
     return encoded
 
 
-def sha256_hex(run: Evaluation, value: Any) -> str:
-    """SHA-256 of the text of a scalar in UTF-8, as 64 hexadecimal digits."""
-    return sha256(_utf8_text(run, "sha256", value)).hexdigest()
+def _sha256_of_scalar(run: Evaluation, value: Any) -> str:
+    return sha256_hex(_utf8_text(run, "sha256", value).decode())
 
 
-def name_uuid(run: Evaluation, value: Any) -> str:
-    """The UUID of version 5 (RFC 9562) of the text of a scalar, in the namespace of object identifiers."""
-    return str(uuid5(NAMESPACE_OID, _utf8_text(run, "uuid", value).decode()))
+def _uuid_of_scalar(run: Evaluation, value: Any) -> str:
+    return name_uuid(_utf8_text(run, "uuid", value).decode())
 
 
 def _utf8_text(run: Evaluation, name: str, value: Any) -> bytes:
@@ -398,8 +395,8 @@ FUNCTIONS: dict[str, Function] = {
     "lower": Function(_case_function("lower", str.lower), 1, 1, result="string"),
     "upper": Function(_case_function("upper", str.upper), 1, 1, result="string"),
     "date": Function(date, 1, 1, result="string", work=40),
-    "sha256": Function(sha256_hex, 1, 1, "function", "string", work=24),
-    "uuid": Function(name_uuid, 1, 1, "function", "string", work=48),
+    "sha256": Function(_sha256_of_scalar, 1, 1, "function", "string", work=24),
+    "uuid": Function(_uuid_of_scalar, 1, 1, "function", "string", work=48),
     "url_segment": Function(url_segment, 1, 1, "function", "string", work=16),
     "url_path": Function(url_path, 1, 1, "function", "string", work=16),
     "path_part": Function(path_part, 1, 1, "function", work=12),

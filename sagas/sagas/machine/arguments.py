@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.builtins.registry import response_expressions
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Operation, Probe, StepDefinition, checked_entry
 from sagas.definition.schema_messages import shown_value
@@ -140,8 +141,8 @@ def _render_arguments(
     plan: ExecutionPlan, work: WorkMeter, place: tuple[str, ...], op: Operation, names: Mapping[str, Any]
 ) -> dict[str, Any]:
     arguments = dict(op.with_ or {})
-    # `result` of http is an expression over the response, evaluated by the worker that receives it.
-    late = {"result": arguments.pop("result")} if op.uses == "http" and "result" in arguments else {}
+    # Expressions over the response are evaluated by the worker that receives it.
+    late = {name: arguments.pop(name) for name in response_expressions(op.uses) if name in arguments}
     return {**_render(plan, work, place, arguments, names), **late}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sagas.builtins.http_statuses import written_statuses
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REQUEST
 from sagas.builtins.spark import SPARK
 from sagas.bulk.batchable import why_no_member, why_not_batchable
@@ -67,6 +68,7 @@ class Explanation:
             "undone_by": [alternate.uses for alternate in step.compensate.alternates] if step.compensate else [],
             "always_undone": step.compensate is not None and step.compensate.always,
             "confirmed_by": step.confirm.uses if step.confirm else None,
+            "rejection": describe_rejection(step),
             "batchable": (why_not := self.why_not_batchable(step)) is None,
             "why_not_batchable": why_not,
         }
@@ -214,6 +216,18 @@ def _rejection_sentence(step: StepDefinition) -> str:
     if step.do.remembers_rejections:
         return " A rejection is final, also after an attempt without an answer."
     return " A rejection after an attempt without an answer is retried, because that attempt may be in progress."
+
+
+def describe_rejection(step: StepDefinition) -> str | None:
+    """Return what the answer of an HTTP service has to be for a rejection, as a phrase; None for another action."""
+    if step.do.uses != "http":
+        return None
+    given = step.do.with_ or {}
+    statuses = [str(status) for status in written_statuses(given, "rejected")]
+    reasons = [f"the status {' or '.join(statuses)}"] if statuses else []
+    if "rejected_when" in given:
+        reasons.append(f"{given['rejected_when']} of a status {' or '.join(map(str, written_statuses(given, 'done')))}")
+    return f"rejected by {', or by '.join(reasons)}" if reasons else "never rejected"
 
 
 def describe_undo_after_failure(step: StepDefinition) -> str:

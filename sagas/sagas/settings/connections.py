@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from sagas.builtins.http_headers import DEFAULT_KEY_HEADER
+from sagas.builtins.http_headers import DEFAULT_KEY_HEADER, KEY_FORMATS, KeyFormat
+from sagas.builtins.http_statuses import status_range
 from sagas.errors import UsageError
 from sagas.settings.addresses import require_database_url, require_supported_database, split_base_url
 from sagas.settings.forms import (
@@ -22,6 +23,7 @@ from sagas.settings.forms import (
     OptionalText,
     Texts,
     duration,
+    one_of,
     text,
     text_or_secret,
 )
@@ -117,6 +119,42 @@ def _read_verify(written: str | bool) -> str | bool:
     return written
 
 
+def _read_statuses(written: list[Any]) -> tuple[Any, ...]:
+    for pattern in written:
+        if isinstance(pattern, bool) or status_range(pattern) is None:
+            raise WrongSetting("", f"contains {pattern!r}; write a status (409) or a class (4xx)", shows_example=True)
+    return tuple(written)
+
+
+_STATUSES = Form(
+    "list",
+    lambda written: isinstance(written, list),
+    "a list of statuses",
+    _read_statuses,
+    {"type": "array", "items": {"type": ["integer", "string"]}},
+)
+
+
+class Idempotency(Table):
+    """How a service receives the idempotency key."""
+
+    header: Annotated[str, text(require_header_name)] = setting(
+        DEFAULT_KEY_HEADER, "the header that carries the key; `none`: the service has no such header"
+    )
+    format: Annotated[KeyFormat, one_of(*KEY_FORMATS)] = setting(
+        "key",
+        "`key`: as it is; `uuid`: its UUID of version 5; `sha256`: its SHA-256, for a service whose keys are short or "
+        "of one form. `Saga-Undoes` has the same format",
+    )
+
+
+def _read_idempotency(written: str | Mapping[str, Any]) -> Idempotency:
+    if not isinstance(written, str):
+        return Idempotency.read(written)
+    require_header_name("", written)
+    return Idempotency(header=written)
+
+
 def _read_headers(written: Mapping[str, Any]) -> dict[str, str]:
     if not all(isinstance(value, str) for value in written.values()):
         raise WrongSetting("", "must be a table of strings", help="put secrets under auth")
@@ -144,8 +182,27 @@ class HttpService(Connection):
         {"bearer": {"env": "CRM_TOKEN"}},
         repr=False,
     )
-    idempotency: Annotated[str, text(require_header_name)] = setting(
-        DEFAULT_KEY_HEADER, "the header that carries the idempotency key; `none`: the service has no such header"
+    idempotency: Annotated[
+        Idempotency,
+        Form(
+            "string or table",
+            lambda written: text().allows(written) or TABLE.allows(written),
+            "a string or a table",
+            _read_idempotency,
+            {"anyOf": [{"type": "string", "minLength": 1}, {"type": "object"}]},
+            is_text=True,
+        ),
+    ] = setting(
+        Idempotency(),
+        "the header that carries the idempotency key, or `none`; as a table, `header` and `format`: `key`, `uuid` or "
+        "`sha256`, see [keys](../how-to/call-http.md#what-the-service-must-do)",
+        DEFAULT_KEY_HEADER,
+    )
+    done: Annotated[tuple[Any, ...] | None, _STATUSES] = setting(
+        None, "statuses that mean done, for requests without `done`; default `2xx`", ["2xx"]
+    )
+    rejected: Annotated[tuple[Any, ...] | None, _STATUSES] = setting(
+        None, "statuses that mean a definite no, for requests without `rejected`; default 409 and 422", [404, 409, 422]
     )
     idempotent: Flag = setting(True, "`false`: the service does not honour the key")
     remembers_rejections: Annotated[bool | None, FLAG] = setting(
@@ -198,15 +255,18 @@ class HttpService(Connection):
     @property
     def key_header(self) -> str | None:
         """The header that carries the idempotency key; None: the service has none."""
-        return None if self.idempotency.lower() == "none" else self.idempotency
+        header = self.idempotency.header
+        return None if header.lower() == "none" else header
 
     @property
     def promises(self) -> dict[str, Any]:
-        """What the service promises for each key, in the words of a step; a promise that is not declared is absent."""
+        """What the service declares, in the words of a step; what it does not declare is absent."""
         promises = {
             "idempotent": self.idempotent and self.key_header is not None,
             "remembers_rejections": self.remembers_rejections,
             "settle": self.settle,
+            "done": self.done,
+            "rejected": self.rejected,
         }
         return {name: value for name, value in promises.items() if value is not None}
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from saga_activities.http import HttpConnection, run_http
 from sagas.protocol.outcomes import Outcome
+from sagas.text.digests import name_uuid, sha256_hex
 from tests.helpers.payment_server import PaymentServer
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
@@ -165,6 +167,34 @@ async def test_name_of_the_key_header(server: PaymentServer, connect: Any, writt
     crm = connect(server.url, idempotency=written)
     headers = (await call(crm, {"path": "/echo", "method": "POST"})).result["headers"]
     assert {name for name, value in headers.items() if value == KEY} == ({header} if header else set())
+
+
+@pytest.mark.parametrize(("format", "of_key"), [("uuid", name_uuid), ("sha256", sha256_hex), ("key", str)])
+async def test_format_of_the_key(
+    server: PaymentServer, connect: Any, format: str, of_key: Callable[[str], str]
+) -> None:
+    crm = connect(server.url, idempotency={"header": "X-Key", "format": format})
+    sent = (await call(crm, {"path": "/echo", "method": "POST"}, key=f"{KEY}/undo", undoes=KEY)).result["headers"]
+    assert (sent["x-key"], sent["saga-undoes"]) == (of_key(f"{KEY}/undo"), of_key(KEY))
+    assert "idempotency-key" not in sent
+
+
+async def test_a_refusal_in_the_body_of_a_200(server: PaymentServer, crm: HttpConnection) -> None:
+    arguments = {**CHARGE, "rejected_when": "has(response.json.ok) && !response.json.ok", "result": "response.json.id"}
+    server.faults({"status": 200, "body": {"ok": False, "why": "no credit"}})
+    refused = await call(crm, arguments)
+    assert (refused.kind, refused.failure and refused.failure.type) == ("rejected", "Rejected")
+    assert 'responded 200 OK to POST /charges: `{"ok": false, "why": "no credit"}`' in failure(refused)
+    assert (await call(crm, arguments)).result == "ch-1"
+    server.faults({"status": 503, "body": {"ok": False}})
+    assert (await call(crm, arguments, key="other")).kind == "unknown", "only a status in `done` is read"
+
+
+@pytest.mark.parametrize("condition", ["response.json.nothing == 1", "response.json.id"])
+async def test_an_answer_that_cannot_be_judged_is_unknown(crm: HttpConnection, condition: str) -> None:
+    outcome = await call(crm, {**CHARGE, "rejected_when": condition})
+    assert (outcome.kind, outcome.retryable) == ("unknown", False)
+    assert "it is unknown whether that is a no" in failure(outcome)
 
 
 async def test_redirects_are_followed_for_reads_within_the_origin(server: PaymentServer, crm: HttpConnection) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from sagas import Rejected, Step, action
 from sagas.settings import HttpService
+from sagas.settings.connections import Idempotency
+from sagas.text.digests import name_uuid
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
@@ -57,9 +59,14 @@ async def ship(step: Step, possible: bool) -> None:
 
 
 async def pay(
-    temporal: TemporalServer, server: PaymentServer, folder: Path, definition: str = PAY, **changed: Any
+    temporal: TemporalServer,
+    server: PaymentServer,
+    folder: Path,
+    definition: str = PAY,
+    service: HttpService | None = None,
+    **changed: Any,
 ) -> dict[str, Any]:
-    crm = HttpService(name="crm", root=folder, url=server.url)
+    crm = (service or HttpService()).model_copy(update={"name": "crm", "root": folder, "url_setting": server.url})
     project = make_project(folder, {"pay": definition}, [ship], address=temporal.address, options={"crm": crm})
     async with running_worker(project) as client:
         run = await client.start(
@@ -86,6 +93,23 @@ async def test_undone(temporal: TemporalServer, server: PaymentServer, tmp_path:
     assert (ledger["balance"], ledger["undone"]) == ("0.00", [f"{story['id']}/charge"])
     [refund] = [request for request in ledger["requests"] if request["path"] == "/refunds"]
     assert refund["headers"]["idempotency-key"] == f"{story['id']}/charge/undo"
+
+
+async def test_a_connection_with_statuses_and_a_form_of_keys_of_its_own(
+    temporal: TemporalServer, server: PaymentServer, tmp_path: Path
+) -> None:
+    service = HttpService(rejected=(404,), idempotency=Idempotency(header="X-Key", format="uuid"))
+    story = await pay(temporal, server, tmp_path / "one", service=service, ship=False)
+    [charge, refund] = [each for each in server.ledger()["requests"] if each["path"] in ("/charges", "/refunds")]
+    assert charge["headers"]["x-key"] == refund["headers"]["saga-undoes"] == name_uuid(f"{story['id']}/charge")
+    assert refund["headers"]["x-key"] == name_uuid(f"{story['id']}/charge/undo")
+    assert story["state"] == "COMPENSATED"
+    server.faults({}, {"status": 404, "body": {"error": "no such account"}})
+    story = await pay(temporal, server, tmp_path / "two", service=service)
+    assert (story["reason"]["kind"], step(story, "charge")["attempts"]) == ("rejected", 1)
+    refusing = PAY.replace("path: /charges\n", "path: /charges\n      rejected_when: response.json.id == 'ch-2'\n")
+    story = await pay(temporal, server, tmp_path / "three", refusing)
+    assert (story["reason"]["kind"], step(story, "charge")["compensation"]["state"]) == ("rejected", "PENDING")
 
 
 async def test_declined(temporal: TemporalServer, server: PaymentServer, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def _print_plan(plan: Explanation) -> None:
         describe_confirm,
         describe_locks,
         describe_notification,
+        describe_rejection,
         describe_savepoint,
         explain_guarantee,
     )
@@ -122,6 +123,8 @@ def _print_plan(plan: Explanation) -> None:
             lines.append(Text(f"✔ {phrase}"))
         if (phrase := describe_savepoint(step)) is not None:
             lines.append(Text(f"⟲ {phrase}"))
+        if (phrase := describe_rejection(step)) is not None:
+            lines.append(Text(f"✖ {phrase}"))
         if step.on_failure != "compensate":
             words = {"park": "waits for an operator", "continue": "the saga continues without it"}
             lines.append(Text(f"on failure: {words[step.on_failure]}"))

@@ -150,9 +150,10 @@ def _check_arguments(
         properties = builtin.parameters["properties"] if builtin else {}
         for name, node in arguments.value.items():
             marker = properties.get(name, {}).get(EXPRESSION)
-            _check_value(node, over_response if marker == "response" else scope, report, bare=marker is not None)
+            own = over_response if marker == "response" else scope
+            _check_value(node, own, report, bare=marker is not None)
             if is_condition(properties.get(name, {})):
-                _check_condition(node, name, scope, report)
+                _check_condition(node, name, own, report)
             if marker is None:
                 check_plain_paths(node, scope, report, (properties[name],) if name in properties else ())
 

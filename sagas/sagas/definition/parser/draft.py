@@ -52,8 +52,8 @@ class ProjectContext:
 
     ``connections`` are the facts about ``[connections.*]`` of saga.toml: ``kind``, the scheme of the URL as ``url``
     (None: the URL is a secret that is not here), and of an HTTP service what it declares: ``idempotent``,
-    ``remembers_rejections``, ``settle`` (seconds), and its ``key_header``. None: unknown, so that nothing is checked
-    there.
+    ``remembers_rejections``, ``settle`` (seconds), its ``key_header``, and its statuses, ``done`` and ``rejected``.
+    None: unknown, so that nothing is checked there.
     ``locks`` is the SQL connection with the tables of semantic locks, if there is one. ``vars`` are the names of
     ``[vars]``; None: unknown.
     """

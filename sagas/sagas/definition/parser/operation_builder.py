@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sagas.builtins import messaging
 from sagas.builtins.automatic import AUTO, RESTORE
+from sagas.builtins.http_statuses import STATUS_LISTS
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
 from sagas.builtins.misplaced_arguments import OF_A_STATEMENT
 from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
@@ -128,6 +129,8 @@ class BuildContext:
             for name, encoded in (("path", encoded_path), ("url", encoded_url)):
                 if isinstance(arguments.get(name), str):
                     arguments[name] = encoded(arguments[name])
+            facts = self.project.connection_facts(arguments.get("connection"))
+            arguments = {**{name: list(facts[name]) for name in STATUS_LISTS if name in facts}, **arguments}
         elif uses in messaging.EMITTERS:
             arguments = messaging.events_long_form(arguments)
         elif uses == SPARK:

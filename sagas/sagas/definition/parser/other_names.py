@@ -132,6 +132,7 @@ ARGUMENTS: Mapping[str, OtherNames] = {
             "headers": "header",
             "done": "success ok expected_status",
             "rejected": "reject failure",
+            "rejected_when": "rejected_if reject_when refused_when",
         },
         {"timeout": "write `timeout` on the step", "retry": "write `retry` on the step"},
     ),

@@ -73,6 +73,20 @@ EXPRESSION_MISTAKES = [
             "input: {required: [t], properties: {t: {type: string}}}\n",
         ),
     ),
+    Mistake(
+        "SAGA313",
+        "a number as the condition of a finish",
+        saga("  - {id: a, uses: finish, with: {when: ⟦1 + 1}}\n" + BOOK),
+    ),
+    Mistake(
+        "SAGA302",
+        "a refusal that reads the input",
+        saga(
+            "  - {id: a, uses: http, pivot: true, with: {connection: crm, path: /a, method: POST,"
+            " rejected_when: ⟦input.n}}\n"
+        ),
+        ("SAGA220",),
+    ),
     Mistake("SAGA302", "an unknown step", saga(BOOK, 'output: "${{ ⟦steps.bok.result }}"\n')),
     Mistake("SAGA302", "a field no step has", saga(BOOK, 'output: "${{ ⟦steps.book.reslt }}"\n')),
     Mistake("SAGA302", "results without for_each", saga(BOOK, 'output: "${{ ⟦steps.book.results }}"\n')),

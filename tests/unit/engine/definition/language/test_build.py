@@ -12,6 +12,7 @@ from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Retry, StepDefinition
 from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.presentation.explain import describe_rejection
 from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
@@ -58,6 +59,29 @@ def test_kinds_follow_from_the_fields(fields: str, top: str, kind: str) -> None:
 def test_the_result_of_a_pass_is_an_expression_or_a_value_with_expressions() -> None:
     assert only("uses: pass, with: {result: 1 + 1}").do.with_ == {"result": "${{ 1 + 1 }}"}
     assert only("uses: pass, with: {result: {n: '${{ 1 }}', of: 2}}").do.with_ == {"result": {"n": "${{ 1 }}", "of": 2}}
+
+
+def test_the_statuses_of_a_connection_hold_where_a_request_has_none() -> None:
+    crm = {
+        **CONNECTIONS,
+        "crm": {"kind": "http", "rejected": (404, "5xx"), "done": (201,), "remembers_rejections": True},
+    }
+    request = "connection: crm, path: /a, method: POST"
+    text = f"saga: shop\nsteps:\n  - {{id: a, uses: http, pivot: true, with: {{{request}, %s}}}}\n"
+    found = [
+        parse_text(text % more, "shop.saga.yaml", ProjectContext(ACTIONS, crm))[0]
+        for more in ("json: 1", "rejected: [422]", "rejected: []", "rejected: [], rejected_when: response.json.no")
+    ]
+    steps = [each.steps[0] for each in found if each is not None]
+    assert [(step.do.with_ or {})["rejected"] for step in steps] == [[404, "5xx"], [422], [], []]
+    assert [(step.do.with_ or {})["done"] for step in steps] == [[201]] * 4
+    assert [step.do.rejects for step in steps] == [True, True, False, True]
+    assert [describe_rejection(step) for step in steps] == [
+        "rejected by the status 404 or 5xx",
+        "rejected by the status 422",
+        "never rejected",
+        "rejected by response.json.no of a status 201",
+    ]
 
 
 def test_undos_and_confirms_have_defaults_of_their_own() -> None:
