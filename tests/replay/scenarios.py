@@ -60,6 +60,22 @@ SCENARIOS = (
     Scenario("line-verified-by-an-activity", (saga("line", A, B),), "COMPLETED", input={"text": "x" * 200_000}),
     Scenario("line-started-by-a-plain-client", (saga("line", A, B),), "COMPLETED", plain=True),
     Scenario("line-compensated", (saga("line", A, B, NO),), "COMPENSATED"),
+    Scenario(
+        "pass-undone",
+        (saga("passing", "id: told, uses: pass, compensate: {uses: unwork, with: {value: 1}}", A, NO),),
+        "COMPENSATED",
+    ),
+    Scenario(
+        "finish-early",
+        (saga("early", A, 'id: end, uses: finish, with: {when: "true", output: 7}', PIVOT, "id: q, uses: work"),),
+        "COMPLETED",
+    ),
+    Scenario(
+        "always-undone",
+        (saga("always", "id: b, uses: book, compensate: {uses: unbook, always: true}"),),
+        "COMPENSATED",
+        {"do b": [Rejected("no")]},
+    ),
     Scenario("line-undone", (saga("line", A, B),), "COMPENSATED", after=undo),
     Scenario(
         "graph-compensated",
