@@ -25,6 +25,7 @@ from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Step, action
 from sagas.settings import HttpService, SqlConnection
+from sagas.settings.connections import async_url
 from sagas.settings.definition_keys import decision_content
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
@@ -147,9 +148,9 @@ class Environment:
             yield client
 
 
-async def open_environment(folder: Path, address: str) -> Environment:
-    """An environment with its own empty database."""
-    url = f"sqlite+aiosqlite:///{folder / 'shop.db'}"
+async def open_environment(folder: Path, address: str, url: str | None = None) -> Environment:
+    """An environment with its own empty database, which is SQLite without a ``url``."""
+    url = async_url(url or f"sqlite:///{folder / 'shop.db'}", folder)
     engine = create_async_engine(url)
     await create_tables(engine)
     async with engine.begin() as connection:
