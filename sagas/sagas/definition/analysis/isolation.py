@@ -102,9 +102,12 @@ def _effects_from(definition: Definition, read: StepDefinition) -> Iterator[str]
     """The steps with an effect whose arguments or conditions use the result of ``read``, or follow such a condition."""
     if read.do.uses in ENGINE_ACTIONS:
         return
-    deciding = {read.id} | {
-        step.id for step in definition.steps if step.do.uses == "require" and read.id in used_steps(step)
-    }
+    carriers = {read.id}
+    for step in definition.steps:  # in topological order
+        if step.do.uses == "pass" and carriers & used_steps(step):
+            carriers.add(step.id)
+    conditions = (step for step in definition.steps if step.do.uses in ("require", "finish"))
+    deciding = {read.id} | {step.id for step in conditions if carriers & used_steps(step)}
     for step in definition.steps:
-        if has_effect(step) and (read.id in used_steps(step) or (len(deciding) > 1 and deciding & set(step.needs))):
+        if has_effect(step) and (carriers & used_steps(step) or (len(deciding) > 1 and deciding & set(step.needs))):
             yield step.id

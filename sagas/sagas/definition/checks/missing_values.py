@@ -129,10 +129,14 @@ def _facts_of_the_place(scope: ExpressionScope) -> Facts:
 
 def _facts_after(step: StepDraft) -> Facts:
     """Return what is known once the arguments of the step were evaluated, which comes before its effect."""
-    facts = NO_FACTS
-    for expression in _expressions(step.step.do.with_):
+    given, facts = step.step.do.with_ or {}, NO_FACTS
+    if step.step.do.uses == "finish":
+        # Steps below run only if the condition is false, and then its output was not evaluated.
+        condition = _compiled(given.get("when"))
+        return NO_FACTS if condition is None else facts_of_value(condition.node) | facts_of(condition.node, False)
+    for expression in _expressions(given):
         facts = facts | facts_of_value(expression.node)
-    if step.step.do.uses == "require" and (that := _compiled((step.step.do.with_ or {}).get("that"))) is not None:
+    if step.step.do.uses == "require" and (that := _compiled(given.get("that"))) is not None:
         facts = facts | facts_of(that.node, True)
     return facts
 

@@ -123,3 +123,24 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert last == {"id": "announce", "visible": None, "hidden": None, "risks": []}
     assert "isolation" not in json.loads(explain(capsys, "checkout", "-o", "json"))
     assert main.run(["explain", "checkout", "--isolation", "--fail", "charge"]) == 2
+
+
+@pytest.mark.parametrize(
+    "decides",
+    [
+        "- {id: enough, uses: finish, with: {when: steps.look.result.free == 0}}",
+        "- {id: free, uses: pass, with: {result: steps.look.result.free}}\n"
+        "  - {id: enough, uses: require, with: {that: steps.free.result > 0}}",
+    ],
+)
+def test_a_read_decides_also_through_a_finish_or_a_pass(decides: str) -> None:
+    require = STEPS.splitlines()[5].strip()
+    assert "uses: require" in require
+    definition = parse(STEPS.replace(require, decides))
+    look = next(step for step in isolation_of(definition) if step.step == "look")
+    assert [risk.steps for risk in look.risks] == [("take", "ship")]
+
+
+def test_a_pass_has_no_effect_that_others_see() -> None:
+    told = parse(STEPS.replace("steps:\n", f"steps:\n  - {{id: told, uses: pass, {UNDO}}}\n"))
+    assert isolation_of(told)[0].to_json(None) == {"id": "told", "visible": None, "hidden": None, "risks": []}

@@ -114,6 +114,14 @@ def test_a_requirement_guards_what_follows() -> None:
     assert codes("steps:\n" + require + STEP.format("input.note", "")) == []
 
 
+def test_a_finish_guards_what_is_below_it_by_its_condition_alone() -> None:
+    finish = "  - {id: f, uses: finish, with: {when: '%s', output: \"${{ default(input.note, 1) }}\"}}\n"
+    assert codes("steps:\n" + finish % "!has(input.note)" + STEP.format("input.note", "")) == []
+    assert codes("steps:\n" + finish % "has(input.note)" + STEP.format("input.note", "")) == ["SAGA309"]
+    bare = finish.replace("default(input.note, 1)", "input.note") % "input.count > 1"
+    assert codes("steps:\n" + bare + STEP.format("input.note", "")) == ["SAGA309"] * 2
+
+
 def test_the_arguments_of_an_earlier_call_guard_what_follows() -> None:
     """Without the property the call fails before its effect, so there is nothing to undo."""
     undo = (
