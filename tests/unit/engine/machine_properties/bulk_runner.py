@@ -315,6 +315,10 @@ def _facts(outcome: Outcome | None, attempt: int) -> Any:
 # --- definitions whose sagas stay for a while ------------------------------------------------------------------------
 
 
+EVALUATED = ("require", "pass", "finish")
+"""Actions that the machine performs at once, so that a saga stays in its bulk workflow."""
+
+
 def batchable(definition: Definition, choices: ChoiceSequence) -> Definition:
     """The same saga, most of whose steps can be shared; without notifications, with which none would stay."""
     often, stays = choices.pick((100, 80, 100, 0)), choices.chance(60)
@@ -326,7 +330,7 @@ def _repaired(repaired: Definition, definition: Definition) -> Definition:
     """The repaired definition, with the same steps made shareable."""
     shared = {step.id: step for step in definition.steps}
     steps = [
-        _shareable(step, True) if shared[step.id].do.uses == "require" or shared[step.id].do.guarded else step
+        _shareable(step, True) if shared[step.id].do.uses in EVALUATED or shared[step.id].do.guarded else step
         for step in repaired.steps
     ]
     return replace(repaired, steps=tuple(steps), notify=())
@@ -334,7 +338,7 @@ def _repaired(repaired: Definition, definition: Definition) -> Definition:
 
 def _shareable(step: StepDefinition, stays: bool) -> StepDefinition:
     """The step with a guard. ``stays``: one that no guard makes shareable becomes a condition."""
-    if step.do.guarded or step.do.uses == "require":
+    if step.do.guarded or step.do.uses in EVALUATED:
         return step
     if step.do.uses == "wait" and stays:
         return replace(step, do=replace(step.do, with_={"for": 2.0}))
