@@ -45,6 +45,7 @@ ALWAYS = """
           uses: sql
           with: {connection: shop, run: "insert into effects values ('closed b')"}
           always: true
+          timeout: 3s
       - {id: c, uses: work, effect: none}
 """
 
