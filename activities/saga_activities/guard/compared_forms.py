@@ -7,16 +7,17 @@ from decimal import Decimal
 from typing import Any
 
 from saga_activities.guard.json_parameters import UnusableParameter, as_json, for_array_column
+from saga_activities.guard.operand_forms import NUMBERS
 from saga_activities.guard.parameter_columns import ParameterColumn, exact_number
 from sagas.builtins.compared_parameters import ComparedParameter, instead_of_structured
 from sagas.text.exact_json import number_text
-
-_NUMBERS = ("integer", "decimal", "double", "single", "number")
 
 
 def compared_form(name: str, value: Any, place: ComparedParameter, column: ParameterColumn | None, dialect: str) -> Any:
     """The value as it is compared with ``column``. Raises UnusableParameter for a list or an object without a form."""
     if isinstance(value, list | dict):
+        if not place.direct or place.use == "integer":
+            return value
         return _structured(name, value, place, column, dialect)
     is_text = column is not None and column.kind == "text" and place.use != "computed"
     if dialect == "sqlite" and is_text and isinstance(value, float | Decimal) and math.isfinite(value):
@@ -45,7 +46,7 @@ def _structured(name: str, value: Any, place: ComparedParameter, column: Paramet
 
 def refuse_structured(name: str, value: Any, column: ParameterColumn, table: str, dialect: str) -> None:
     """Refuse a list or an object that is assigned to a column of numbers, which would have its text, or 0."""
-    if dialect != "postgresql" and isinstance(value, list | dict) and column.kind in _NUMBERS:
+    if dialect != "postgresql" and isinstance(value, list | dict) and column.kind in NUMBERS:
         kind = "a list" if isinstance(value, list) else "an object"
         raise UnusableParameter(
             f"the parameter {name} is {kind}, and the column {column.name} of {table} ({column.type}) has numbers: give"

@@ -27,6 +27,17 @@ from saga_activities.guard.json_parameters import (
     needs_form,
     without_target,
 )
+from saga_activities.guard.operand_forms import (
+    NUMBERS,
+    as_number,
+    check_bindable,
+    check_count,
+    check_time,
+    computes,
+    is_finite_number,
+    is_number,
+    is_number_text,
+)
 from saga_activities.guard.parameter_columns import (
     NUMBER_TEXT,
     InexactNumber,
@@ -99,13 +110,15 @@ async def exact_parameters(
         _refuse_formless(name, value, dialect)
     names = placeholder_names(statement)
     of_json = frozenset[int]() if numbers_only else json_places(statement)
-    wanted = {
+    with_columns = {
         name
         for name, value in given
         if needs_care(value)
         or (check_text and text_needs_care(value, dialect))
         or (not numbers_only and needs_form(value, dialect))
+        or (dialect == "sqlite" and is_number_text(value))
     }
+    wanted = with_columns | {name for name, value in given if check_text and _may_be_operand(value, statement)}
     places = {at for at, name in enumerate(names) if name in wanted and at not in of_json}
     of_integer = integer_places(statement) if dialect == "postgresql" and not numbers_only else frozenset[int]()
     if not places and not of_json and not of_integer:
@@ -113,8 +126,17 @@ async def exact_parameters(
     for name, value in given:
         if name in {names[at] for at in places}:
             _refuse_endless(name, value)
-    structured = set() if numbers_only else {name for name, value in given if isinstance(value, list | dict)}
-    receivers = await _receivers(statement, places, query, structured=bool(structured), numbers_only=numbers_only)
+    has_uses = dialect != "postgresql" or any(
+        is_finite_number(value) or (not numbers_only and isinstance(value, list | dict)) for _, value in given
+    )
+    receivers = await _receivers(
+        statement,
+        places,
+        {at for at in places if names[at] in with_columns},
+        query,
+        has_uses=has_uses,
+        numbers_only=numbers_only,
+    )
     forms: list[list[Any]] = []
     for values in parameters:
         forms.append([])
@@ -123,7 +145,10 @@ async def exact_parameters(
             if at in of_json:
                 form = as_json(name, form)
             elif at in places:
-                form = _bound(name, receivers.form(at, name, form, check_text=check_text), dialect)
+                form = receivers.form(at, name, form, check_text=check_text)
+                if numbers_only:
+                    check_bindable(name, values.get(name), form)
+                form = _bound(name, form, dialect)
             forms[-1].append(as_written(form) if at in of_integer else form)
     if numbers_only:
         bound = [
@@ -157,22 +182,34 @@ def _is_same(form: Any, other: Any) -> bool:
     return form is other or (type(form) is type(other) and form == other)
 
 
+def _may_be_operand(value: Any, statement: ParsedSql) -> bool:
+    return (
+        isinstance(value, str) and statement.dialect != "postgresql" and (is_number_text(value) or computes(statement))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Receivers:
-    """The receivers of placeholders: the columns, if known, that they are assigned to or compared with."""
+    """The receivers of placeholders: the columns, if known, that they are assigned to, and their other uses."""
 
     dialect: str
     assigned: Mapping[int, Sequence[tuple[AssignedParameter, ParameterColumn]]]
-    compared: Mapping[int, tuple[ComparedParameter, ParameterColumn | None]]
+    uses: Mapping[int, Sequence[ComparedParameter]]
+    columns: Mapping[AssignedParameter, ParameterColumn]
 
     def form(self, place: int, name: str, value: Any, *, check_text: bool) -> Any:
         """The value in the form for this place. Raises InexactNumber, UnusableParameter."""
+        given = value
+        if check_text:
+            value = self._operand(place, name, value)
         forms: list[Any] = []
         for target, column in self.assigned.get(place, ()):
             if isinstance(value, str) and column.kind != "json" and not check_text:
                 continue
             if target.certain and target.alone and not target.cast:
                 refuse_structured(name, value, column, target.name, self.dialect)
+                if isinstance(given, str) and not isinstance(value, str) and column.kind not in NUMBERS:
+                    forms.append(given)
             form = column.checked(replace(target, parameter=name), value, self.dialect)
             if not target.certain:
                 continue
@@ -184,49 +221,81 @@ class _Receivers:
             )
         if forms:
             return forms[0]
-        compared, column = self.compared.get(place, (None, None))
-        if compared is not None:
-            value = compared_form(name, value, compared, column, self.dialect)
+        for use in self.uses.get(place, ()):
+            column = self.columns.get(use.column) if use.column is not None else None
+            value = compared_form(name, value, use, column, self.dialect)
         return without_target(name, value, self.dialect)
+
+    def _operand(self, place: int, name: str, value: Any) -> Any:
+        """The value as the number, if it is one, that the operations of this place take."""
+        uses = self.uses.get(place, ())
+        of_number = []
+        for use in uses:
+            columns = [self.columns[column] for column in use.kind.columns if column in self.columns]
+            check_count(name, value, use, self.dialect)
+            if self.dialect in ("mysql", "mariadb"):
+                check_time(name, value, use, columns)
+            if is_number(use, columns) or (use.is_chosen and self._is_assigned_number(place)):
+                of_number.append(use)
+        if of_number and self.dialect != "postgresql":
+            value = as_number(name, value, of_number, self.dialect)
+            for use in of_number:
+                check_count(name, value, use, self.dialect)
+        return value
+
+    def _is_assigned_number(self, place: int) -> bool:
+        columns = [column for target, column in self.assigned.get(place, ()) if target.certain]
+        return bool(columns) and all(column.kind in NUMBERS for column in columns)
 
 
 async def _receivers(
     statement: ParsedSql,
     places: Collection[int],
+    with_columns: Collection[int],
     query: Query,
     *,
-    structured: bool,
+    has_uses: bool,
     numbers_only: bool,
 ) -> _Receivers:
+    """``with_columns`` are the places for whose values the columns count also where they are not computed with."""
     dialect = statement.dialect
     if not places:
-        return _Receivers(dialect, {}, {})
+        return _Receivers(dialect, {}, {}, {})
     apart = numbered(statement)
     # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
-    analyse = partial(_analysed, apart, with_compared=structured or (dialect == "sqlite" and not numbers_only))
+    analyse = partial(_analysed, apart, has_uses=has_uses)
     targets, compared = analyse() if "sqlglot" in sys.modules else await asyncio.to_thread(analyse)
+    uses: dict[int, list[ComparedParameter]] = {}
+    for use in compared:
+        if place_of(use.parameter) in places:
+            uses.setdefault(place_of(use.parameter), []).append(use)
+    looked_up = {*with_columns, *(at for at, of_place in uses.items() if not all(use.direct for use in of_place))}
     assigned = [
         target
         for target in targets
-        if place_of(target.parameter) in places
+        if place_of(target.parameter) in looked_up
         # The engine fits its own values to its own tables, and one more query for each event would be slow.
         and target.name not in ENGINE_TABLES
     ]
-    compared = [each for each in compared if place_of(each.parameter) in places]
     columns = await read_columns(assigned, dialect, query)
     by_target: dict[int, list[tuple[AssignedParameter, ParameterColumn]]] = {}
     for target, column in columns:
         if not (numbers_only and column.kind == "json"):
             by_target.setdefault(place_of(target.parameter), []).append((target, column))
-    others = dict(await read_columns([each.column for each in compared if each.column], dialect, query))
-    by_place = {place_of(each.parameter): (each, others.get(each.column) if each.column else None) for each in compared}
-    return _Receivers(dialect, by_target, by_place)
+    others = [
+        column
+        for at in looked_up
+        for use in uses.get(at, ())
+        for column in (*use.kind.columns, *([use.column] if use.column else ()))
+        if column.name not in ENGINE_TABLES
+    ]
+    return _Receivers(dialect, by_target, uses, dict(await read_columns(others, dialect, query)))
 
 
 def _analysed(
-    statement: ParsedSql, *, with_compared: bool
+    statement: ParsedSql, *, has_uses: bool
 ) -> tuple[Sequence[AssignedParameter], Sequence[ComparedParameter]]:
-    compared = compared_parameters(statement) if with_compared else ()
+    compared = compared_parameters(statement) if has_uses else ()
     return assigned_parameters(statement.source, statement.dialect), compared
 
 

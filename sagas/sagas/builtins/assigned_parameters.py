@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from sagas.builtins.sql_relations import Relations
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
 from sagas.sql_text.written_tables import (
@@ -86,6 +87,7 @@ class _Analysis:
     def __init__(self, dialect: str, exp: Any) -> None:
         self._dialect = dialect
         self._exp = exp
+        self._relations = Relations(exp)
         self._placed: set[int] = set()
         self._written: list[_Written] = []
 
@@ -147,17 +149,7 @@ class _Analysis:
         exp = self._exp
         if tree.find(exp.Star) is not None:
             return False
-        common = {table.alias.lower(): table for table in tree.find_all(exp.CTE)}
-        relations = [owner.this for owner in tree.find_all(exp.From, exp.Join)]
-        relations += [merge.args.get("using") for merge in tree.find_all(exp.Merge)]
-        within = {id(node)}
-        while (node := node.parent) is not None:
-            within.add(id(node))
-        columns = [
-            column for relation in relations if relation is not None for column in self._columns(relation, common)
-        ]
-        names = {name for name, value in columns if id(value) in within}
-        uses = [column for column in tree.find_all(exp.Column) if column.name.lower() in names]
+        uses = self._relations.uses(tree, node)
         return bool(uses) and all(self._is_computed(use) for use in uses)
 
     def _is_assignment(self, node: Any) -> bool:
@@ -208,24 +200,11 @@ class _Analysis:
         if isinstance(target, exp.Schema):
             target, columns = target.this, [column.name for column in target.expressions]
         self._write(target, columns)
-        for row in self._rows(node.expression):
+        for row in self._relations.rows(node.expression):
             yield from self._row(target, columns, row)
         conflict = node.args.get("conflict")
         if conflict is not None:
             yield from self._assignments(conflict.expressions, target, {})
-
-    def _rows(self, source: Any) -> Iterator[Sequence[Any]]:
-        exp = self._exp
-        match source:
-            case exp.Values():
-                yield from (row.expressions if isinstance(row, exp.Tuple) else [row] for row in source.expressions)
-            case exp.Select():
-                yield self._expanded(source)
-            case exp.SetOperation():
-                yield from self._rows(source.this)
-                yield from self._rows(source.expression)
-            case exp.Subquery():
-                yield from self._rows(source.this)
 
     def _merge(self, node: Any) -> Iterator[AssignedParameter]:
         exp = self._exp
@@ -277,7 +256,7 @@ class _Analysis:
             case exp.Anonymous() if self._is_row(value):
                 return value.expressions
             case exp.Subquery():
-                return next(iter(self._rows(value)), [])
+                return next(iter(self._relations.rows(value)), [])
             case exp.Paren():
                 return [value.this]
         return []
@@ -298,69 +277,6 @@ class _Analysis:
         name = self._exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
         written = name.sql(dialect=self._dialect)
         return AssignedParameter(parameter, written, table.db or None, table.name, column, alone, cast, certain)
-
-    def _expanded(self, select: Any) -> Sequence[Any]:
-        """The expressions of a query, with those behind each star where they are seen."""
-        exp, values = self._exp, list[Any]()
-        for value in select.expressions:
-            is_all = isinstance(value, exp.Star) or (isinstance(value, exp.Column) and isinstance(value.this, exp.Star))
-            outputs = list(self._relation_outputs(value)) if is_all else [value]
-            values += outputs or [value]
-        return values
-
-    def _relation_outputs(self, star: Any) -> Iterator[Any]:
-        owner = star.table.lower() if isinstance(star, self._exp.Column) else ""
-        common, relations = self._scope(star, own=True)
-        for relation in relations:
-            if not owner or relation.alias_or_name.lower() == owner:
-                yield from (column for _, column in self._columns(relation, common))
-
-    def _scope(self, node: Any, *, own: bool = False) -> tuple[dict[str, Any], list[Any]]:
-        """The common table expressions that ``node`` sees, and the relations; ``own``: those of its query alone."""
-        exp, relations, common = self._exp, list[Any](), dict[str, Any]()
-        while node is not None:
-            if with_ := node.args.get("with_"):
-                common = {table.alias.lower(): table for table in with_.expressions} | common
-            if isinstance(node, exp.Select | exp.Update | exp.Merge) and not (own and relations):
-                from_ = node.args.get("from_")
-                joins = [*(node.args.get("joins") or ())]
-                if isinstance(node, exp.Update) and node.this is not None:
-                    joins += node.this.args.get("joins") or ()
-                of_node = [*([from_.this] if from_ else ()), *(join.this for join in joins), node.args.get("using")]
-                relations += [relation for relation in of_node if relation is not None]
-            node = node.parent
-        return common, relations
-
-    def _sources(self, column: Any) -> Iterator[Any]:
-        """The expressions behind a column of a derived table, a common table expression or the source of a MERGE."""
-        common, relations = self._scope(column)
-        for relation in relations:
-            if not column.table or relation.alias_or_name.lower() == column.table.lower():
-                outputs = self._columns(relation, common)
-                yield from (value for name, value in outputs if name == column.name.lower())
-
-    def _columns(self, relation: Any, common: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Each value of the rows of a relation, with the name of its column."""
-        exp, names = self._exp, [column.name.lower() for column in self._alias_columns(relation)]
-        body = relation.this if isinstance(relation, exp.Lateral) else relation
-        if isinstance(relation, exp.Table):
-            body = common.get(relation.name.lower())
-            if body is None:
-                return
-            names = names or [column.name.lower() for column in self._alias_columns(body)]
-            body = body.this
-        if isinstance(body, exp.Unnest):
-            names = names or [relation.alias_or_name.lower()] * len(body.expressions)
-            yield from zip(names, body.expressions, strict=False)
-            return
-        for row in self._rows(body):
-            numbered = [f"column{number}" for number in range(1, len(row) + 1)]
-            own = [value.alias_or_name.lower() or number for value, number in zip(row, numbered, strict=True)]
-            yield from zip(names or (numbered if isinstance(body, exp.Values) else own), row, strict=False)
-
-    def _alias_columns(self, relation: Any) -> Sequence[Any]:
-        alias = relation.args.get("alias")
-        return alias.columns if isinstance(alias, self._exp.TableAlias) else ()
 
     def _parameters(
         self, node: Any, *, alone: bool, cast: bool = False, visited: frozenset[int] = frozenset()
@@ -388,9 +304,9 @@ class _Analysis:
             case exp.ArrayConcat():
                 parts, cast = [node.this, *node.expressions], True
             case exp.Column() if node.find_ancestor(exp.Select, exp.Update, exp.Merge) is not None:
-                parts = self._sources(node)
+                parts = self._relations.sources(node)
             case exp.Subquery() | exp.Select():
-                parts = [row[0] for row in self._rows(node) if row]
+                parts = [row[0] for row in self._relations.rows(node) if row]
             case exp.Cast() if self._passes(node) or self._is_row(node.this):
                 parts, cast = [node.this], True
             case exp.Add() | exp.Sub() | exp.DPipe():

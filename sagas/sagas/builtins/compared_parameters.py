@@ -1,36 +1,46 @@
-"""Where parameters of a SQL statement are compared or computed with as single values. Pure.
+"""Finds the operation in which each parameter of SQL takes part, so that no value is another one there. Pure.
 
-A list or an object has no form there: a database would compare its JSON text, and MySQL and MariaDB take such text for
-the number 0.
+A database makes a number of text where it computes, and an integer of a number where it counts, each in its own way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from sagas.builtins.assigned_parameters import AssignedParameter
+from sagas.builtins.operand_kinds import NEUTRAL, NUMBER, OperandKind, OperandKinds, is_moved_time
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
+from sagas.sql_text.written_tables import plain_statement
 
-Use = Literal["element", "compared", "computed"]
-"""An element of `in (…)`, an operand of a comparison, or an operand of arithmetic or a condition."""
+Use = Literal["element", "compared", "computed", "integer"]
+"""An element of `in (…)`, an operand of a comparison, an operand of arithmetic or a condition, or a count."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedParameter:
-    """A parameter that stands for a single value. ``column``: what it is compared with, if that is a plain column."""
+    """A parameter that stands for a single value. ``column``: what it is compared with, if that is a plain column.
+
+    ``kind`` is that of the other operands: the parameter is a number where they are. ``direct`` False: its value goes
+    through a query or a function first. ``divided``: it is a part of a division, whose result depends on how a number
+    is written. ``is_chosen``: the greatest or least of values without a kind becomes the value of a column.
+    """
 
     parameter: str
     use: Use
     column: AssignedParameter | None = None
+    kind: OperandKind = NEUTRAL
+    direct: bool = True
+    divided: bool = False
+    is_chosen: bool = False
 
 
 @lru_cache(maxsize=1024)
 def compared_parameters(statement: ParsedSql) -> tuple[ComparedParameter, ...]:
-    """The parameters that are compared or computed with; those of a cast or another function are not among them."""
+    """The parameters that are compared, computed or counted with; those of other functions are not among them."""
     if not statement.parameters:
         return ()
     import sqlglot  # takes half a second
@@ -38,10 +48,12 @@ def compared_parameters(statement: ParsedSql) -> tuple[ComparedParameter, ...]:
     from sqlglot.errors import SqlglotError
 
     try:
-        trees = sqlglot.parse(statement.source, dialect=SQLGLOT_DIALECTS[statement.dialect])
+        trees = sqlglot.parse(plain_statement(statement), dialect=SQLGLOT_DIALECTS[statement.dialect])
     except SqlglotError:
-        return tuple(_elements(statement))
+        trees = []
     analysis = _Analysis(statement.dialect, exp)
+    if not trees or any(isinstance(node, exp.Command) for tree in trees if tree is not None for node in tree.walk()):
+        return (*_elements(statement), *_operands(statement))
     seen = tuple(each for tree in trees if tree is not None for each in analysis.of(tree))
     return seen or tuple(_elements(statement))
 
@@ -61,94 +73,183 @@ def _elements(statement: ParsedSql) -> Iterator[ComparedParameter]:
             yield from [ComparedParameter(word[1:], "element")] if is_bare else ()
 
 
+_ARITHMETIC = ("+", "-", "*", "/", "%", "div", "mod")
+
+
+def _operands(statement: ParsedSql) -> Iterator[ComparedParameter]:
+    """The operands of arithmetic in a statement that the parser does not understand."""
+    if statement.dialect == "postgresql":
+        return
+    tokens = list(statement.significant())
+    words = [statement.text_of(token).lower() for token in tokens]
+    for at, token in enumerate(tokens):
+        around = (words[at - 1] if at else "", *words[at + 1 : at + 2])
+        is_operand = token.kind == "parameter" and any(word in _ARITHMETIC for word in around)
+        if is_operand and "interval" not in words[at + 1 : at + 3]:
+            yield ComparedParameter(statement.text_of(token)[1:], "computed", kind=NUMBER)
+
+
 class _Analysis:
     def __init__(self, dialect: str, exp: Any) -> None:
-        self._is_postgresql = dialect == "postgresql"
-        self._dialect = SQLGLOT_DIALECTS[dialect]
+        self._dialect = dialect
         self._exp = exp
+        self._kinds = OperandKinds(SQLGLOT_DIALECTS[dialect], exp)
         self._comparisons = (
             *(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ),
             *(exp.Like, exp.ILike, exp.Glob, exp.RegexpLike),
         )
+        self._of_text = (exp.Like, exp.ILike, exp.Glob, exp.RegexpLike)
         self._arithmetic = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Neg)
         self._conditions = (exp.And, exp.Or, exp.Not, exp.Where, exp.Having)
 
     def of(self, tree: Any) -> Iterator[ComparedParameter]:
         for placeholder in tree.find_all(self._exp.Placeholder):
-            use, other = self._use(placeholder)
-            if use is not None:
-                yield ComparedParameter(placeholder.name, use, self._column(other, placeholder.name))
+            yield from dict.fromkeys(self._uses(tree, placeholder, _Path(placeholder.name)))
 
-    def _use(self, node: Any) -> tuple[Use | None, Any]:
-        """What the value of ``node`` is used for, and the expression that it is compared with."""
-        exp = self._exp
+    def _uses(self, tree: Any, node: Any, path: _Path) -> Iterator[ComparedParameter]:
+        """What the value of ``node`` is used for on its way up."""
+        exp, on_postgresql = self._exp, self._dialect == "postgresql"
         while (parent := node.parent) is not None:
+            key = node.arg_key
             match parent:
-                case exp.Paren() | exp.Coalesce() | exp.Tuple():
+                case exp.Paren() | exp.Coalesce() | exp.Alias() | exp.Subquery() if not self._is_relation(parent):
+                    path = replace(path, direct=path.direct and not isinstance(parent, exp.Subquery))
+                case exp.Tuple() if isinstance(parent.parent, exp.Values):
+                    if isinstance(parent.parent.parent, exp.Insert):
+                        yield from self._assigned(path)
+                    else:
+                        yield from self._of_relation(tree, node, path)
+                    return
+                case exp.Tuple():
+                    path = replace(path, position=node.index)
+                case exp.If() if key == "this":
+                    case = parent.parent
+                    if isinstance(case, exp.Case) and case.this is not None:
+                        yield self._compared(path, "compared", [case.this])
+                    return
+                case exp.Case() if key == "this":
+                    yield self._compared(path, "compared", [branch.this for branch in parent.args["ifs"]])
+                    return
+                case exp.If() | exp.Case():
                     pass
-                case exp.If() | exp.Case() if node.arg_key in ("true", "false", "default", "ifs"):
+                case exp.Nullif() if key == "this":
                     pass
-                case exp.Nullif() if node.arg_key == "this":
-                    pass
+                case exp.Nullif():
+                    yield self._compared(path, "compared", [parent.this])
+                    return
+                case exp.In() if key == "expressions":
+                    yield self._compared(path, "element", [parent.this])
+                    return
                 case exp.In():
-                    return ("element", parent.this) if node.arg_key == "expressions" else ("compared", None)
+                    yield self._compared(path, "compared", parent.expressions or [parent.args.get("query")])
+                    return
                 case exp.Between():
-                    return "compared", None if node.arg_key == "this" else parent.this
+                    others = [parent.args["low"], parent.args["high"]] if key == "this" else [parent.this]
+                    yield self._compared(path, "compared", others)
+                    return
                 case exp.EQ() if parent.arg_key == "expressions" and isinstance(
                     parent.parent, exp.Update | exp.OnConflict
                 ):
-                    return None, None
+                    yield from self._assigned(path)
+                    return
                 case _ if isinstance(parent, self._comparisons):
-                    other = parent.expression if node.arg_key == "this" else parent.this
-                    return (None, None) if isinstance(other, exp.Null) else ("compared", other)
-                case _ if isinstance(parent, self._arithmetic + self._conditions) and not self._is_postgresql:
-                    return "computed", None  # PostgreSQL knows the types of its operands
+                    other = parent.expression if key == "this" else parent.this
+                    if not isinstance(other, exp.Null):
+                        yield self._compared(path, "compared", [other], of_text=isinstance(parent, self._of_text))
+                    return
+                case exp.Greatest() | exp.Least():
+                    others = [part for part in (parent.this, *parent.expressions) if part is not node]
+                    kind = self._kinds.combined(others)
+                    if kind.is_known and kind != NEUTRAL:
+                        yield ComparedParameter(path.parameter, "compared", kind=kind, direct=False)
+                        return
+                    path = replace(path, is_among=kind == NEUTRAL, direct=False)
+                case _ if self._is_count(node, parent):
+                    yield ComparedParameter(path.parameter, "integer", kind=NUMBER, direct=path.direct)
+                    return
+                case _ if on_postgresql and not isinstance(parent, exp.Query | exp.Values | exp.SetOperation):
+                    return  # PostgreSQL knows the types of its operands
+                case _ if isinstance(parent, self._arithmetic) and is_moved_time(parent, exp):
+                    return
+                case _ if isinstance(parent, self._arithmetic) or self._kinds.takes_number(parent, key):
+                    divided = self._is_divided(parent)
+                    yield ComparedParameter(
+                        path.parameter, "computed", kind=NUMBER, direct=path.direct, divided=divided
+                    )
+                    return
+                case _ if isinstance(parent, self._conditions):
+                    if path.direct:
+                        yield ComparedParameter(path.parameter, "computed")
+                    return
+                case exp.Query() if key == "expressions" and isinstance(parent.parent, exp.Insert):
+                    yield from self._assigned(path)
+                    return
+                case exp.Query() if key == "expressions":
+                    yield from self._of_relation(tree, node, path)
+                case exp.SetOperation():
+                    pass
                 case _:
-                    return None, None
+                    return
             node = parent
-        return None, None
 
-    def _column(self, node: Any, parameter: str) -> AssignedParameter | None:
-        """The column of a table that ``node`` is, as far as the statement shows whose it is."""
+    def _of_relation(self, tree: Any, node: Any, path: _Path) -> Iterator[ComparedParameter]:
+        """The uses of a column of a derived table."""
+        if id(node) not in path.visited:
+            path = replace(path, visited=path.visited | {id(node)}, direct=False)
+            for column in self._kinds.relations.uses(tree, node):
+                yield from self._uses(tree, column, path)
+
+    def _assigned(self, path: _Path) -> Iterator[ComparedParameter]:
+        """The greatest of values becomes that of a column, whose type decides if no other operand has one."""
+        if path.is_among:
+            yield ComparedParameter(path.parameter, "compared", direct=False, is_chosen=True)
+
+    def _is_relation(self, subquery: Any) -> bool:
         exp = self._exp
-        while isinstance(node, exp.Paren):
-            node = node.this
-        if not isinstance(node, exp.Column):
-            return None
-        table = self._table(node)
-        if table is None:
-            return None
-        name = exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
-        quoted = name.sql(dialect=self._dialect)
-        return AssignedParameter(parameter, quoted, table.db or None, table.name, node.name, alone=True)
+        return isinstance(subquery, exp.Subquery) and isinstance(subquery.parent, exp.From | exp.Join | exp.Lateral)
 
-    def _table(self, column: Any) -> Any:
-        exp, node, owner = self._exp, column.parent, column.table.lower()
-        tables: list[Any] = []
-        common: set[str] = set()
-        while node is not None:
-            if with_ := node.args.get("with_"):
-                common |= {table.alias.lower() for table in with_.expressions}
-            if isinstance(node, exp.Select | exp.Update | exp.Delete | exp.Insert) and (owner or not tables):
-                tables += self._relations(node)
+    def _compared(self, path: _Path, use: Use, others: Sequence[Any], *, of_text: bool = False) -> ComparedParameter:
+        exp = self._exp
+        others = [other for other in others if other is not None]
+        if path.position is not None:
+            others = [
+                other.expressions[path.position]
+                for other in others
+                if isinstance(other, exp.Tuple) and path.position < len(other.expressions)
+            ]
+        kind = NEUTRAL if of_text else self._kinds.combined(others)
+        other = others[0] if len(others) == 1 else None
+        column = self._kinds.column(other, path.parameter) if use != "compared" or path.direct else None
+        return ComparedParameter(path.parameter, use, column, kind, path.direct)
+
+    def _is_count(self, node: Any, parent: Any) -> bool:
+        """Return whether a number is used as an integer, to which the database would round it."""
+        exp, key = self._exp, node.arg_key
+        match parent:
+            case exp.Limit() | exp.Offset() | exp.Fetch() | exp.WindowSpec():
+                return True
+            case exp.Bracket() | exp.Slice():
+                return key != "this" or isinstance(parent, exp.Slice)
+        return self._dialect != "postgresql" and self._kinds.takes_integer(parent, node, self._dialect)
+
+    def _is_divided(self, node: Any) -> bool:
+        exp = self._exp
+        while isinstance(node, exp.Paren | exp.Coalesce | exp.Binary | exp.Unary):
+            if isinstance(node, exp.Div):
+                return True
             node = node.parent
-        if owner:
-            tables = [table for table in tables if table.alias_or_name.lower() == owner][:1]
-        if len(tables) != 1 or not isinstance(tables[0], exp.Table) or tables[0].name.lower() in common:
-            return None
-        return tables[0]
+        return False
 
-    def _relations(self, node: Any) -> Iterator[Any]:
-        exp = self._exp
-        if not isinstance(node, exp.Select):
-            target = node.this.this if isinstance(node.this, exp.Schema) else node.this
-            yield target
-            yield from (join.this for join in target.args.get("joins") or ())
-        for key in ("from_", "using"):
-            relation = node.args.get(key)
-            if hasattr(relation, "this"):
-                yield relation.this if key == "from_" else relation
-        yield from (join.this for join in node.args.get("joins") or ())
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The way of a value up to its use. ``position`` is that in a row; ``is_among``: of values without a kind."""
+
+    parameter: str
+    direct: bool = True
+    position: int | None = None
+    is_among: bool = False
+    visited: frozenset[int] = frozenset()
 
 
 def instead_of_structured(parameter: str, place: ComparedParameter, dialect: str) -> str:

@@ -1,0 +1,131 @@
+"""Parameters as operands: numbers where the database computes or counts, times where it compares them.
+
+MySQL, MariaDB and SQLite compute with text as with a binary float, or with the number at its beginning, and all
+databases round a number with a fraction where they count. PostgreSQL knows the types of its operands, see time_places.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+from saga_activities.guard.json_parameters import UnusableParameter
+from saga_activities.guard.parameter_columns import InexactNumber, ParameterColumn, exact_number
+from saga_activities.guard.time_columns import HeldTime
+from sagas.builtins.compared_parameters import ComparedParameter
+from sagas.sql_text.parsed import ParsedSql
+from sagas.text.exact_json import decimal_problem
+
+NUMBERS = ("integer", "decimal", "double", "single", "number")
+"""The kinds of columns that have numbers."""
+
+_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*", re.ASCII)
+_INTEGER = re.compile(r"\s*[-+]?[0-9]+\s*", re.ASCII)
+_COMPUTES = re.compile(
+    r"[-+*/%&|~]|<<|>>|\b(?:div|mod|sum|avg|total|abs|round|trunc|truncate|ceil|ceiling|floor|sign|sqrt|pow|power|exp|ln"
+    r"|log\w*|limit|offset|interval|left|right|substr\w*|mid|repeat|space|[lr]pad|elt|insert|locate|lead|lag|ntile"
+    r"|nth_value|char|week|format|date_\w+|adddate|subdate|timestampadd|makedate|maketime|from_days|period_\w+)\b",
+    re.IGNORECASE,
+)
+_EVERY_DIGIT = 99
+_DECIMAL_DIGITS = 30
+"""A float of so many digits before or after the point is a DECIMAL of MySQL and MariaDB without a loss."""
+
+
+def computes(statement: ParsedSql) -> bool:
+    """Return whether the statement may compute with text as with a number."""
+    return statement.dialect != "postgresql" and _COMPUTES.search(statement.source) is not None
+
+
+def is_number_text(value: Any) -> bool:
+    """Return whether a value is text that is a number."""
+    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+
+
+def is_number(use: ComparedParameter, columns: Sequence[ParameterColumn]) -> bool:
+    """Return whether the other operands are numbers; ``columns`` are those of them that exist."""
+    kind = use.kind
+    if not kind.is_known or kind.is_time or len(columns) < len(kind.columns):
+        return False
+    return all(column.kind in NUMBERS for column in columns) and (kind.is_number or bool(columns))
+
+
+def as_number(name: str, value: Any, uses: Sequence[ComparedParameter], dialect: str) -> Any:
+    """A value as the number that it is. Raises InexactNumber, UnusableParameter."""
+    if isinstance(value, str):
+        value = _of_text(name, value, uses)
+    number = exact_number(value)
+    is_whole = isinstance(number, Decimal) and number.is_finite() and number == number.to_integral_value()
+    is_counted = any(use.use == "integer" for use in uses)
+    # SQLite computes with 2.0 as a binary float, also where the other operand is an integer of 64 bits.
+    is_exact_integer = dialect == "sqlite" and not any(use.divided for use in uses)
+    if is_whole and dialect != "postgresql" and (is_counted or is_exact_integer):
+        return int(number)
+    # A decimal computes with another one without the rounding of a binary float.
+    is_short = isinstance(number, Decimal) and number.is_finite() and abs(number.adjusted()) < _DECIMAL_DIGITS
+    return number if dialect in ("mysql", "mariadb") and is_short else value
+
+
+def _of_text(name: str, text: str, uses: Sequence[ComparedParameter]) -> Any:
+    if _NUMBER.fullmatch(text):
+        number = Decimal(text.strip())
+        if (problem := decimal_problem(number)) is not None:
+            raise InexactNumber(f"the parameter {name} cannot be used: {problem}")
+        return int(number) if _INTEGER.fullmatch(text) else number
+    if any(use.use in ("computed", "integer") for use in uses):
+        raise UnusableParameter(
+            f"the parameter {name} is the text {_shown(text)}, and its place is an operand of arithmetic or an argument"
+            " that is a number: give a number, or write the cast or function that makes one of it"
+        )
+    return text
+
+
+def check_count(name: str, value: Any, use: ComparedParameter, dialect: str) -> None:
+    """Refuse a number with a fraction where the database counts. Raises InexactNumber."""
+    number = exact_number(value)
+    if use.use != "integer" or not isinstance(number, Decimal) or not number.is_finite():
+        return
+    if number != number.to_integral_value():
+        cast = f", or write `:{name}::int` to round it" if dialect == "postgresql" else ""
+        raise InexactNumber(
+            f"the parameter {name} is {number:f}, and its place is an integer, to which the database would round it:"
+            f" give an integer{cast}"
+        )
+
+
+def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn]) -> None:
+    """Refuse text of which MySQL and MariaDB would drop a part to compare it with times. Raises UnusableParameter."""
+    kind = use.kind
+    if not isinstance(value, str) or not kind.is_known or len(columns) < len(kind.columns):
+        return
+    held = [column.time for column in columns if column.time is not None]
+    if len(held) < len(columns) or not (held or kind.is_time) or kind.is_number:
+        return
+    # A date is compared as the midnight that it is, and digits after the second with all of them.
+    for time in held or [HeldTime(date=True)]:
+        if (problem := replace(time, digits=_EVERY_DIGIT, clock=True, zone=False).problem(value)) is not None:
+            raise UnusableParameter(
+                f"the parameter {name} is {_shown(value)}, and it is compared with a value that {problem}: give it"
+                " in UTC, with the parts that the other operand has"
+            )
+
+
+def check_bindable(name: str, value: Any, form: Any) -> None:
+    """Refuse text that SQLAlchemy would bind where it is a number."""
+    if isinstance(value, str) and not isinstance(form, str):
+        raise UnusableParameter(
+            f"the parameter {name} is text, and its place is an operand that is a number: give a Decimal"
+        )
+
+
+def is_finite_number(value: Any) -> bool:
+    """Return whether a value is a number that may have a fraction."""
+    return isinstance(value, Decimal | float) and math.isfinite(value)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}…"

@@ -1,0 +1,221 @@
+"""The kind of value that an expression of SQL has, as far as the statement and its columns show it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sagas.builtins.assigned_parameters import AssignedParameter
+from sagas.builtins.sql_relations import Relations
+
+
+@dataclass(frozen=True, slots=True)
+class OperandKind:
+    """``columns`` are those whose types decide. ``is_known`` False: the statement does not show what kind it is."""
+
+    is_number: bool = False
+    is_time: bool = False
+    columns: tuple[AssignedParameter, ...] = ()
+    is_known: bool = True
+
+
+NUMBER, TIME = OperandKind(is_number=True), OperandKind(is_time=True)
+NEUTRAL = OperandKind()
+"""Of NULL and of a parameter, which have the kind of the other operands."""
+_UNKNOWN = OperandKind(is_known=False)
+
+_NUMBER_FUNCTIONS = frozenset(
+    """
+    total conv crc32 char_length character_length bit_length octet_length unixepoch julianday unix_timestamp degrees
+    radians cot bit_count to_days to_seconds time_to_sec
+""".split()  # noqa: SIM905
+)
+"""Functions, which the parser does not know, with a number as their result."""
+_TAKE_NUMBER = frozenset("total degrees radians cot".split())  # noqa: SIM905
+
+_INTEGER_ARGUMENTS = {
+    "makedate": (0, 1), "maketime": (0, 1), "adddate": (1,), "subdate": (1,), "from_days": (0,), "period_add": (0, 1),
+    "period_diff": (0, 1), "conv": (1, 2), "nth_value": (1,), "randomblob": (0,), "zeroblob": (0,),
+}  # fmt: skip
+"""The positions of arguments that are integers, of functions that the parser does not know."""
+
+_INTEGER_KEYS = {
+    "Left": ("expression",), "Right": ("expression",), "Substring": ("start", "length"), "Repeat": ("times",),
+    "Pad": ("expression",), "Space": ("this",), "Round": ("decimals",), "Trunc": ("decimals",), "Elt": ("this",),
+    "SubstringIndex": ("count",), "Stuff": ("start", "length"), "StrPosition": ("position",), "Ntile": ("this",),
+    "Lead": ("offset",), "Lag": ("offset",), "NthValue": ("offset",), "Chr": ("expressions",), "Week": ("mode",),
+    "NumberToStr": ("format",), "DateAdd": ("expression",), "DateSub": ("expression",), "TimestampAdd": ("expression",),
+}  # fmt: skip
+"""The arguments that are integers, of functions that the parser knows."""
+
+_INTERVALS = ("MICROSECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
+"""The units of which MySQL and MariaDB take an integer."""
+
+
+def is_moved_time(node: Any, exp: Any) -> bool:
+    """Return whether a sum moves a time by an interval."""
+    return isinstance(node, exp.Add | exp.Sub) and any(
+        isinstance(operand, exp.Interval) for operand in (node.this, node.expression)
+    )
+
+
+class OperandKinds:
+    """``exp`` is sqlglot's module of expressions, ``dialect`` its name of the dialect."""
+
+    def __init__(self, dialect: str, exp: Any) -> None:
+        self._dialect, self._exp = dialect, exp
+        self.relations = Relations(exp)
+        self._numbers = (
+            *(exp.Sum, exp.Avg, exp.Abs, exp.Round, exp.Trunc, exp.Ceil, exp.Floor, exp.Sign, exp.Sqrt, exp.Pow),
+            *(exp.Exp, exp.Ln, exp.Log, exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop),
+        )
+        self._bits = (
+            *(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseLeftShift, exp.BitwiseRightShift),
+            exp.BitwiseNot,
+        )
+
+    def combined(self, parts: Iterable[Any]) -> OperandKind:
+        """The kind of expressions that are compared with each other, or one of which is the value."""
+        kinds = [part if isinstance(part, OperandKind) else self._kind(part, frozenset()) for part in parts]
+        return _combined(kinds)
+
+    def column(self, node: Any, parameter: str) -> AssignedParameter | None:
+        """The column of a table that ``node`` is, as far as the statement shows whose it is."""
+        exp = self._exp
+        while isinstance(node, exp.Paren):
+            node = node.this
+        if not isinstance(node, exp.Column):
+            return None
+        table = self._table(node)
+        if table is None:
+            return None
+        name = exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
+        quoted = name.sql(dialect=self._dialect)
+        return AssignedParameter(parameter, quoted, table.db or None, table.name, node.name, alone=True)
+
+    def takes_number(self, function: Any, key: str) -> bool:
+        """Return whether the argument ``key`` of a function is a number with all of its digits."""
+        exp = self._exp
+        if isinstance(function, exp.Distinct):
+            return isinstance(function.parent, exp.Sum | exp.Avg)
+        if isinstance(function, exp.Anonymous):
+            return function.name.lower() in _TAKE_NUMBER
+        return isinstance(function, self._numbers) and key in ("this", "expression")
+
+    def takes_integer(self, parent: Any, node: Any, dialect: str) -> bool:
+        """Return whether SQLite, MySQL or MariaDB makes an integer of an operand or argument."""
+        exp = self._exp
+        if isinstance(parent, self._bits) or (dialect == "sqlite" and isinstance(parent, exp.Mod)):
+            return True
+        if isinstance(parent, exp.Anonymous):
+            return node.index in _INTEGER_ARGUMENTS.get(parent.name.lower(), ())
+        unit = parent.args.get("unit")
+        if isinstance(parent, exp.Interval):
+            return unit is not None and unit.name.upper() in _INTERVALS
+        is_other_unit = unit is not None and unit.name.upper() not in _INTERVALS
+        return node.arg_key in _INTEGER_KEYS.get(type(parent).__name__, ()) and not is_other_unit
+
+    def _kind(self, node: Any, visited: frozenset[int]) -> OperandKind:
+        exp = self._exp
+        if node is None or id(node) in visited:
+            return NEUTRAL
+        visited |= {id(node)}
+        match node:
+            case exp.Null() | exp.Placeholder():
+                return NEUTRAL
+            case exp.Literal():
+                return _UNKNOWN if node.is_string else NUMBER
+            case exp.Column():
+                return self._kind_of_column(node, visited)
+            case exp.Add() | exp.Sub() if is_moved_time(node, exp):
+                return _combined(
+                    self._kind(operand, visited)
+                    for operand in (node.this, node.expression)
+                    if not isinstance(operand, exp.Interval)
+                )
+            case exp.Add() | exp.Sub() | exp.Mul() | exp.Div() | exp.IntDiv() | exp.Mod() | exp.Neg() | exp.Count():
+                return NUMBER
+            case exp.CurrentTimestamp() | exp.CurrentDate() | exp.CurrentTime() | exp.UtcTimestamp():
+                return TIME
+            case exp.Anonymous():
+                name = node.name.lower()
+                return NUMBER if name in _NUMBER_FUNCTIONS else TIME if name == "now" else _UNKNOWN
+            case exp.DateAdd() | exp.DateSub() | exp.TimestampAdd():
+                return self._kind(node.this, visited)
+            case exp.Length() | exp.DateDiff() | exp.TimestampDiff() | exp.StrPosition() | exp.RowNumber():
+                return NUMBER
+            case exp.Cast():
+                return self._kind_of_type(node.to)
+            case _ if isinstance(node, self._numbers + self._bits):
+                return NUMBER
+        parts = list(self._parts(node))
+        return _combined(self._kind(part, visited) for part in parts) if parts else _UNKNOWN
+
+    def _parts(self, node: Any) -> Iterator[Any]:
+        """The expressions of which one is the value of ``node``."""
+        exp = self._exp
+        match node:
+            case exp.Paren() | exp.Alias() | exp.Max() | exp.Min() | exp.Nullif() | exp.Any() | exp.All():
+                yield node.this
+            case exp.Window() | exp.AnyValue():
+                yield node.this
+            case exp.Coalesce() | exp.Greatest() | exp.Least():
+                yield from (node.this, *node.expressions)
+            case exp.Case():
+                yield from (branch.args["true"] for branch in node.args["ifs"])
+                yield node.args.get("default")
+            case exp.If():
+                yield from (node.args["true"], node.args.get("false"))
+            case exp.Subquery() | exp.Select() | exp.SetOperation():
+                yield from (row[0] for row in self.relations.rows(node) if row)
+
+    def _kind_of_column(self, node: Any, visited: frozenset[int]) -> OperandKind:
+        sources = list(self.relations.sources(node))
+        if sources:
+            return _combined(self._kind(source, visited) for source in sources)
+        column = self.column(node, "")
+        return _UNKNOWN if column is None else OperandKind(columns=(column,))
+
+    def _kind_of_type(self, type_: Any) -> OperandKind:
+        data = self._exp.DataType
+        if type_.this in data.NUMERIC_TYPES:
+            return NUMBER
+        return TIME if type_.this in data.TEMPORAL_TYPES else _UNKNOWN
+
+    def _table(self, column: Any) -> Any:
+        exp, node, owner = self._exp, column.parent, column.table.lower()
+        tables: list[Any] = []
+        common: set[str] = set()
+        while node is not None:
+            if with_ := node.args.get("with_"):
+                common |= {table.alias.lower() for table in with_.expressions}
+            if isinstance(node, exp.Select | exp.Update | exp.Delete | exp.Insert) and (owner or not tables):
+                tables += self._relations_of(node)
+            node = node.parent
+        if owner:
+            tables = [table for table in tables if table.alias_or_name.lower() == owner][:1]
+        if len(tables) != 1 or not isinstance(tables[0], exp.Table) or tables[0].name.lower() in common:
+            return None
+        return tables[0]
+
+    def _relations_of(self, node: Any) -> Iterator[Any]:
+        exp = self._exp
+        if not isinstance(node, exp.Select):
+            target = node.this.this if isinstance(node.this, exp.Schema) else node.this
+            yield target
+            yield from (join.this for join in target.args.get("joins") or ())
+        for key in ("from_", "using"):
+            relation = node.args.get(key)
+            if hasattr(relation, "this"):
+                yield relation.this if key == "from_" else relation
+        yield from (join.this for join in node.args.get("joins") or ())
+
+
+def _combined(kinds: Iterable[OperandKind]) -> OperandKind:
+    kinds = [kind for kind in kinds if kind != NEUTRAL]
+    if not all(kind.is_known for kind in kinds):
+        return _UNKNOWN
+    columns = tuple(column for kind in kinds for column in kind.columns)
+    is_number, is_time = any(kind.is_number for kind in kinds), any(kind.is_time for kind in kinds)
+    return _UNKNOWN if is_number and is_time else OperandKind(is_number, is_time, columns)
