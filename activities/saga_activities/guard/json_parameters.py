@@ -16,6 +16,7 @@ import msgspec
 
 from sagas.errors import UsageError
 from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.placeholders import cast_types
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 
@@ -48,21 +49,7 @@ def json_places(statement: ParsedSql) -> frozenset[int]:
     """The placeholders, counted from 0, that are cast to JSON."""
     if statement.dialect not in _HAS_JSON_CAST or "json" not in statement.source.lower():
         return frozenset()
-    tokens = list(statement.significant())
-    words = [statement.text_of(token).lower() for token in tokens]
-    is_cast: list[bool] = []
-    for index, token in enumerate(tokens):
-        if token.kind == "parameter":
-            following = words[index + 1 : index + 3]
-            is_cast.append(
-                (following[:1] == ["::"] and following[-1] in _JSON_TYPES)
-                or (
-                    words[max(index - 2, 0) : index] == ["cast", "("]
-                    and following == ["as", words[index + 2]]
-                    and (words[index + 3 : index + 4] == [")"] and words[index + 2] in _JSON_TYPES)
-                )
-            )
-    return frozenset(place for place, cast in enumerate(is_cast) if cast)
+    return frozenset(place for place, type in enumerate(cast_types(statement)) if type in _JSON_TYPES)
 
 
 def as_json(name: str, value: Any) -> str | None:

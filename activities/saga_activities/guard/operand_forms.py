@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -31,7 +30,6 @@ _COMPUTES = re.compile(
     r"|nth_value|char|week|format|date_\w+|adddate|subdate|timestampadd|makedate|maketime|from_days|period_\w+)\b",
     re.IGNORECASE,
 )
-_EVERY_DIGIT = 99
 _DECIMAL_DIGITS = 30
 """A float of so many digits before or after the point is a DECIMAL of MySQL and MariaDB without a loss."""
 
@@ -105,9 +103,8 @@ def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[
     held = [column.time for column in columns if column.time is not None]
     if len(held) < len(columns) or not (held or kind.is_time) or kind.is_number:
         return
-    # A date is compared as the midnight that it is, and digits after the second with all of them.
     for time in held or [HeldTime(date=True)]:
-        if (problem := replace(time, digits=_EVERY_DIGIT, clock=True, zone=False).problem(value)) is not None:
+        if (problem := time.compared_problem(value)) is not None:
             raise UnusableParameter(
                 f"the parameter {name} is {_shown(value)}, and it is compared with a value that {problem}: give it"
                 " in UTC, with the parts that the other operand has"

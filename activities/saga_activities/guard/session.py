@@ -22,6 +22,7 @@ from saga_activities.guard.exact_parameters import ExactStatement, exact_paramet
 from saga_activities.guard.mysql_warnings import refuse_truncated
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.guard.table_engines import table_problem
+from saga_activities.guard.time_places import refuse_shortened_times
 from saga_activities.result_columns import check_names, mysql_reader, undecodable_column
 from sagas.errors import AttemptOver, SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql, parse_sql
@@ -251,9 +252,13 @@ class SqlSession:
         if not numbers_only:
             for values in parameters or ({},):
                 statement.check_parameters(values.keys())
-        return await exact_parameters(
-            statement, parameters, self._query, numbers_only=numbers_only, check_text=not self.writes_images
+        check_text = not self.writes_images
+        exact = await exact_parameters(
+            statement, parameters, self._query, numbers_only=numbers_only, check_text=check_text
         )
+        if check_text and self._dialect == "postgresql":
+            await refuse_shortened_times(self._connection, exact.statement, exact.parameters)
+        return exact
 
     async def placed(self, statement: str, parameters: Mapping[str, Any]) -> tuple[str, BoundParameters]:
         """The statement and its parameters in their forms, for the engine to run parts of it with the same values."""
@@ -293,7 +298,7 @@ class SqlSession:
         dialect: Any = type(self._connection.dialect)
         named = dialect(paramstyle="named")
         named.bind_typing = BindTyping.NONE  # the casts would be taken for the author's own
-        compiled = clause.compile(dialect=named, column_keys=names or None)
+        compiled = clause.compile(dialect=named, column_keys=names or None, compile_kwargs={"render_postcompile": True})
         values = [{**compiled.params, **row} for row in rows or [{}]]
         exact = await self.exact(parse_sql(str(compiled), self._dialect), values, numbers_only=True)
         for given, bound in zip(values, exact.parameters, strict=True):

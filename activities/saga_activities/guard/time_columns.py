@@ -7,7 +7,7 @@ day, a time the date, and a column without a time zone of PostgreSQL the offset 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from typing import Any
 
@@ -66,6 +66,16 @@ class HeldTime:
         if zone is not None and zone.strip("+-:0"):
             return f"holds no time zone and would drop {zone}"
         return self._rounded(fraction)
+
+    def compared_problem(self, text: str) -> str | None:
+        """What MySQL and MariaDB would drop of text, or add to it, to compare it with a value of this range.
+
+        A date is compared as the midnight that it is, and digits after the second with all of them.
+        """
+        clock, date = _CLOCK.search(text), _DATE.search(text)
+        if self.date and clock is not None and date is None:
+            return "has a date, which the text does not have"
+        return replace(self, digits=9, clock=True, zone=False).problem(text)
 
     def _rounded(self, fraction: str) -> str | None:
         if len(fraction.rstrip("0")) <= self.digits:

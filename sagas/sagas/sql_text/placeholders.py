@@ -53,3 +53,18 @@ def _unused(name: str, used: Collection[str]) -> str:
     while f"{name}_{number}" in used:
         number += 1
     return f"{name}_{number}"
+
+
+@lru_cache(maxsize=1024)
+def cast_types(statement: ParsedSql) -> tuple[str, ...]:
+    """The type to which each placeholder is cast directly, in lower case and with `(` if it has a precision, or ""."""
+    tokens = list(statement.significant())
+    words = [statement.text_of(token).lower() for token in tokens]
+    types: list[str] = []
+    for at, token in enumerate(tokens):
+        if token.kind == "parameter":
+            is_cast = words[at + 1 : at + 2] == ["::"] or (
+                words[max(at - 2, 0) : at] == ["cast", "("] and words[at + 1 : at + 2] == ["as"]
+            )
+            types.append("".join(words[at + 2 : at + 3 + (words[at + 3 : at + 4] == ["("])]) if is_cast else "")
+    return tuple(types)

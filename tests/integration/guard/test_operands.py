@@ -181,7 +181,8 @@ COUNTS = {
         "delete from operand_rows where id in (select id from operand_rows order by id limit :v)",
         "delete from operand_rows where id in (select id from operand_rows order by id offset :v)",
         "delete from operand_rows where id in (select id from operand_rows order by id fetch first (:v) rows only)",
-        "update operand_rows set label = (select sum(n) over (order by id rows :v preceding) from operand_rows limit 1)",
+        "update operand_rows set label = (select sum(n) over (order by id rows :v preceding)"
+        " from operand_rows limit 1)",
     ],
     "mariadb": [
         "update operand_rows set label = date_add('2026-01-01', interval :v day) where id = 2",

@@ -1,0 +1,118 @@
+"""Text that is a time where PostgreSQL takes a type that holds less: refused before the statement is sent.
+
+Text is sent without a type, and PostgreSQL gives it the type of its place: that of the column with which it is
+compared, of the argument of a function, of a cast. In doing so it drops an offset, a time of day or digits without an
+error. Only the server knows the types of all places, so it is asked for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from saga_activities.guard.json_parameters import UnusableParameter
+from saga_activities.guard.time_columns import HeldTime, postgresql_time, time_text
+from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.placeholders import cast_types, placeholder_names
+
+_TYPES: Mapping[int, str] = {
+    **{1082: "date", 1083: "time", 1114: "timestamp", 1184: "timestamptz", 1186: "interval", 1266: "timetz"},
+    **{1182: "date", 1183: "time", 1115: "timestamp", 1185: "timestamptz", 1187: "interval", 1270: "timetz"},
+    **{3912: "date", 3908: "timestamp", 3910: "timestamptz", 4535: "date", 4533: "timestamp", 4534: "timestamptz"},
+}
+"""The types of times by their object identifiers, also in arrays, ranges and multiranges."""
+
+_WIDER = {"date": "timestamptz", "time": "timetz", "timestamp": "timestamptz"}
+_EVERY_DIGIT = 99
+
+
+async def refuse_shortened_times(
+    connection: AsyncConnection, statement: ParsedSql, parameters: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises UnusableParameter for text of which PostgreSQL would drop a part, and SQLAlchemy's errors."""
+    wanted = {name for values in parameters for name, value in values.items() if any(_times(value))}
+    if not wanted:
+        return
+    types = await _types_of(connection, statement, parameters[0])
+    casts = _author_casts(statement)
+    for name in wanted & types.keys():
+        type = _TYPES.get(types[name])
+        if type is None or (held := _held(type, casts.get(name))) is None:
+            continue
+        for text in (text for values in parameters for text in _times(values.get(name))):
+            # A range has two times.
+            if (problem := next(filter(None, map(held.problem, text.split(","))), None)) is not None:
+                raise UnusableParameter(
+                    f"the parameter {name} is {text[:80]}, and PostgreSQL takes a {type} at its place, which {problem}:"
+                    f" {_advice(name, type)}"
+                )
+
+
+def _times(value: Any) -> Iterator[str]:
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, list | tuple):
+            yield from _times(item)
+        elif isinstance(item, str) and time_text(item) is not None:
+            yield item
+
+
+def _author_casts(statement: ParsedSql) -> Mapping[str, str]:
+    """The parameters that have the same cast at each place."""
+    casts: dict[str, set[str]] = {}
+    for name, cast in zip(placeholder_names(statement), cast_types(statement), strict=True):
+        casts.setdefault(name, set()).add(cast)
+    return {name: next(iter(types)) for name, types in casts.items() if len(types) == 1}
+
+
+def _held(type: str, cast: str | None) -> HeldTime | None:
+    """The range of a place; None if its author has written which part counts."""
+    held = postgresql_time(type, -1)
+    if held is None or cast == "date":
+        return None
+    return replace(held, digits=_EVERY_DIGIT) if cast is not None and cast.endswith("(") else held
+
+
+def _advice(name: str, type: str) -> str:
+    wider = _WIDER.get(type)
+    if wider is None:
+        return f"write a cast that rounds it, such as `:{name}::{type}(6)`"
+    return f"write the cast to a type that holds it, such as `:{name}::{wider}`, or give only what counts"
+
+
+async def _types_of(connection: AsyncConnection, statement: ParsedSql, values: Mapping[str, Any]) -> dict[str, int]:
+    """The type of each parameter: of text that of its place, of other values their own."""
+    import psycopg
+    from psycopg import generators
+    from psycopg.adapt import PyFormat, Transformer
+    from psycopg.pq import ExecStatus
+
+    raw: Any = (await connection.get_raw_connection()).driver_connection
+    transformer = Transformer(raw)
+
+    def own_type(value: Any) -> int:
+        try:
+            return 0 if value is None else transformer.get_dumper(value, PyFormat.AUTO).oid
+        except psycopg.ProgrammingError:  # a value that SQLAlchemy converts
+            return 0
+
+    def answers(send: Any, *arguments: Any) -> Any:
+        send(*arguments)
+        return (yield from generators.execute(raw.pgconn))
+
+    text = statement.render("numeric_dollar").text
+    types = [own_type(values[name]) for name in statement.parameters]
+    async with raw.lock:
+        prepared = (await raw.wait(answers(raw.pgconn.send_prepare, b"", text.encode(), types)))[-1]
+        if prepared.status == ExecStatus.COMMAND_OK:
+            (*_, prepared) = await raw.wait(answers(raw.pgconn.send_describe_prepared, b""))
+    if prepared.status != ExecStatus.COMMAND_OK:
+        state = prepared.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
+        error = psycopg.errors.lookup(state.decode())(
+            prepared.error_message.decode(errors="replace"), info=prepared, encoding="utf-8"
+        )
+        raise DBAPIError.instance(text, values, error, psycopg.Error, dialect=connection.dialect) from error
+    return {name: prepared.param_type(at) for at, name in enumerate(statement.parameters)}
