@@ -20,8 +20,8 @@ from saga_activities.http.bounded_read import UnreadableBodyError, send_bounded
 from saga_activities.http.settings import HttpSettings, SecretSetting
 from sagas.errors import UsageError
 from sagas.settings.http_auth import OAuth2Auth
-from sagas.settings.masking import MASK
 from sagas.settings.secrets import Secret
+from sagas.text.printable import MASK
 
 _MIN_MASKED_LENGTH = 6
 _MAX_MASKED_SECRETS = 64

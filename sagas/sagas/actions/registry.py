@@ -157,7 +157,7 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
     Raises UsageError when a module cannot be loaded or two actions have the same name.
     """
     actions: dict[str, Action] = {}
-    for name, module in load_modules(names, root):
+    for _, module in load_modules(names, root):
         for value in list(vars(module).values()):
             action = getattr(value, ACTION_ATTRIBUTE, None)
             if not isinstance(action, Action):
@@ -165,7 +165,8 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
             other = actions.get(action.name)
             if other is not None and other.function is not action.function:
                 raise UsageError(
-                    f"two actions are named {action.name}: in {other.function.__module__} and in {name}",
+                    f"two actions are named {action.name}: {function_place(other.function)} and "
+                    f"{function_place(action.function)}",
                     help="give one of them another name",
                 )
             actions[action.name] = action

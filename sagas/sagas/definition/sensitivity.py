@@ -22,9 +22,9 @@ from sagas.definition.schema_nodes import (
 )
 from sagas.expressions import ANY_ELEMENT
 from sagas.text.exact_json import canonical_json, decode_json, value_text
+from sagas.text.printable import MASK
 
 SENSITIVE_KEYWORD = "x-sensitive"
-MASK = "•••"
 
 
 def is_sensitive(schema: Any, path: tuple[str, ...]) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-MASK = "•••"
+from sagas.text.printable import MASK
+
 MIN_LENGTH = 6
 """A shorter secret is masked only where its form shows it: it would garble ordinary text."""
 

@@ -14,6 +14,9 @@ from typing import Any
 
 from sagas.text.exact_json import escaped, readable_json
 
+MASK = "•••"
+"""Stands for a value that nobody may read."""
+
 _NOT_SHOWN = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f"

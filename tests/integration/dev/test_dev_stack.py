@@ -29,7 +29,7 @@ from saga_workers.temporal.search_attributes import missing_attributes
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.dev_stack import ProcessId, start_mark
-from sagas.settings.masking import MASK
+from sagas.text.printable import MASK
 from tests.integration.dev.conftest import SAGA, Project, usual_port_taken
 
 

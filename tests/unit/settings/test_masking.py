@@ -19,8 +19,9 @@ from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.runtime.logs import configure_logs
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.settings import HttpService, load_settings
-from sagas.settings.masking import MASK, is_secret_name, mask, mask_properties
+from sagas.settings.masking import is_secret_name, mask, mask_properties
 from sagas.settings.table import example_of, form_of
+from sagas.text.printable import MASK
 from tests.unit.settings.reference_page import TABLES, written_keys
 
 CANARY = "canary-7d1f"
