@@ -404,6 +404,26 @@ def test_the_worker_restarts_and_reloads_changes(project: Project) -> None:
     assert third["worker"]["pid"] != second["worker"]["pid"]
     assert project.up("--only", "worker") == third
 
+    project.saga("dev", "restart")
+    fourth = project.status()
+    assert fourth["worker"]["pid"] != third["worker"]["pid"]
+    assert fourth["worker"]["state"] == "running"
+    assert fourth["temporal"] == third["temporal"]
+    assert fourth["relay"]["state"] == "stopped"
+    project.saga("dev", "restart", "postgres")
+    assert project.status()["postgres"]["pid"] != fourth["postgres"]["pid"]
+    assert project.status()["worker"] == fourth["worker"]
+
+
+def test_a_restart_of_nothing_gives_a_one_line_error(project: Project) -> None:
+    for words, message in (
+        (["dev", "restart"], "the dev stack of this project was never started"),
+        (["dev", "restart", "workers"], "there is no service workers; did you mean worker?"),
+    ):
+        done = project.call(*words)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: {message}"), done.stderr
+
 
 def test_a_worker_that_cannot_start_reports_why(project: Project) -> None:
     text = 'actions = ["./missing.py"]\n'

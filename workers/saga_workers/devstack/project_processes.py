@@ -14,13 +14,16 @@ from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import Service, http_get
 
 _IGNORED_FOLDERS = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
-_SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".toml")
 _MAX_FILES = 5_000
 
 
 class ProjectProcess(Service):
-    """A `saga` command that serves ``--health`` and reads the project's files once; ``name`` is the command."""
+    """A `saga` command that serves ``--health`` and reads the project's files once; ``name`` is the command.
 
+    ``reads``: the endings of the files that it reads.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = (".py", ".yaml", ".yml", ".toml")
     start_attempts: ClassVar[int] = 1  # a failure is caused by the project's files, so a retry would not help
     grace: ClassVar[float] = 35.0  # seconds; a little more than the command's own grace period
 
@@ -36,7 +39,7 @@ class ProjectProcess(Service):
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
-        for file in _project_files(self.settings.root):
+        for file in _project_files(self.settings.root, self.reads):
             stat = file.stat()
             digest.update(f"{file}\0{stat.st_mtime_ns}\0{stat.st_size}\n".encode())
         digest.update(self.folder.toml.read_bytes() if self.folder.toml.exists() else b"")
@@ -63,6 +66,7 @@ class WorkerService(ProjectProcess):
 
 class RelayService(ProjectProcess):
     name: ClassVar[str] = "relay"
+    reads: ClassVar[tuple[str, ...]] = (".toml",)  # the settings: no definition, no code of the project
     after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
 
 
@@ -71,13 +75,13 @@ class TriggerService(ProjectProcess):
     after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
 
 
-def _project_files(root: Path) -> Iterator[Path]:
+def _project_files(root: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
     """The files a process may have read, in a stable order, without hidden and generated folders."""
     count = 0
     for folder, names, files in os.walk(root):
         names[:] = sorted(name for name in names if name not in _IGNORED_FOLDERS and not name.startswith("."))
         for name in sorted(files):
-            if name.endswith(_SOURCE_SUFFIXES):
+            if name.endswith(suffixes):
                 count += 1
                 if count > _MAX_FILES:
                     return

@@ -1,4 +1,4 @@
-"""`up`, `status` and `down` over the services: start what is missing, wait until it is ready, record it."""
+"""`up`, `restart`, `status` and `down` over the services: start what is missing, wait until it is ready, record it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,7 @@ class Stack:
             SagaError: a service does not start; the others stay as they are.
         """
         self.folder.create()
-        with self.folder.lock(
-            lambda: self.report("another `saga dev` command is running in this project; waiting for it")
-        ):
+        with self._alone():
             self.folder.owner()
             if (only is None or "worker" in only) and (reason := spark_unavailable_reason(self.settings)):
                 self.report(reason)
@@ -92,6 +91,30 @@ class Stack:
                     self._set_up_topics()
                 pending = [name for name in pending if name not in wave]
             self._report_missing_setup()
+
+    def _alone(self) -> AbstractContextManager[None]:
+        """Wait, with a report, until no other command changes this stack."""
+        return self.folder.lock(
+            lambda: self.report("another `saga dev` command is running in this project; waiting for it")
+        )
+
+    def restart(self, names: Collection[str]) -> None:
+        """Stop these services and start them again; none: the project's own processes that should run.
+
+        Raises SagaError as :meth:`up`, UsageError if nothing was started.
+        """
+        if not self.folder.dev.is_dir():
+            raise UsageError("the dev stack of this project was never started", help=saga_command("dev", "up"))
+        with self._alone():
+            self.folder.owner()
+            chosen = names or [name for name in PROJECT_PROCESSES if self.folder.read(name).wanted]
+            if not chosen:
+                raise UsageError("no process of this project is running", help=saga_command("dev", "up"))
+            for name in reversed(SERVICE_NAMES):
+                if name in chosen:
+                    self.report(f"stopping {name}")
+                    self._stop(self.services[name], self._record(self.services[name]))
+        self.up(chosen)
 
     def _needed_services(self) -> list[str]:
         """All services, without those for Kafka if the project does not use it."""
@@ -319,9 +342,7 @@ class Stack:
         if not self.folder.dev.is_dir():
             return []
         stopped = []
-        with self.folder.lock(
-            lambda: self.report("another `saga dev` command is running in this project; waiting for it")
-        ):
+        with self._alone():
             self.folder.owner()
             for name in reversed(SERVICE_NAMES):
                 service = self.services[name]
@@ -363,6 +384,9 @@ KAFKA_SERVICES = (KafkaService.name, RelayService.name, TriggerService.name)
 """Services that only projects with Kafka need."""
 
 SERVICE_NAMES = tuple(service.name for service in SERVICES)
+
+PROJECT_PROCESSES = tuple(service.name for service in SERVICES if issubclass(service, ProjectProcess))
+"""Services that run the project's own definitions, settings or code."""
 
 
 # The Spark runner of a project. The worker starts it with the first job, and stops it.
@@ -423,7 +447,7 @@ def refuse_incomplete(settings: Settings, chosen: Collection[str], running: Coll
     """Raise UsageError if a process of the project would start without a server that only this stack provides."""
     from saga_workers.temporal.temporal_client import names_server
 
-    own = [name for name in ("worker", "relay", "trigger") if name in chosen]
+    own = [name for name in PROJECT_PROCESSES if name in chosen]
     needed = {
         "temporal": "worker" in own and not names_server(settings),
         "postgres": bool(own)

@@ -50,6 +50,23 @@ def up(
 
 
 @app.command()
+def restart(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="temporal, postgres, kafka, worker, relay, trigger; default: worker, relay and trigger"),
+    ] = None,
+) -> None:
+    """Stop services and start them again, for instance after a change that they cannot see."""
+    from saga_workers.devstack.stack import service_names
+
+    chosen = service_names(names or None)
+    stack = _stack()
+    with on_ctrl_c(lambda: "interrupted: `saga dev up` starts what is stopped now"):
+        stack.restart(chosen or [])
+    _print_status(stack, reveal=False)
+
+
+@app.command()
 def status(
     reveal: Annotated[bool, typer.Option("--reveal", help="show the passwords of the embedded servers")] = False,
 ) -> None:
