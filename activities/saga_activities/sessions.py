@@ -6,7 +6,6 @@ The user's own statements run in the same sessions, so `current_date` is the dat
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
 
+from saga_activities.mysql_cursor import MAX_WARNINGS, strict_cursor
 from saga_activities.result_columns import mysql_conversions
 
 _POSTGRESQL = {
@@ -43,7 +43,8 @@ It takes all values that a table may hold: the key 0, dates with zeros, the 31st
 _MYSQL = (
     f"time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0,"
     " sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, max_join_size = 18446744073709551615,"
-    " sql_big_selects = 1, completion_type = 0 /*M! , check_constraint_checks = 1 */"
+    f" sql_big_selects = 1, max_error_count = {MAX_WARNINGS}, completion_type = 0"
+    " /*M! , check_constraint_checks = 1 */"
 )
 
 CLEAN_MYSQL = f"SET SESSION {_MYSQL}, @saga_released = RELEASE_ALL_LOCKS()"
@@ -57,8 +58,12 @@ def session_arguments(url: URL) -> dict[str, Any]:
             own = url.query.get("options") or ""
             return _postgresql_arguments([own] if isinstance(own, str) else own)
         case "mysql" | "mariadb":
-            _ignore_duplicates()
-            return {"charset": "utf8mb4", "init_command": f"SET SESSION {_MYSQL}", "conv": mysql_conversions()}
+            return {
+                "charset": "utf8mb4",
+                "init_command": f"SET SESSION {_MYSQL}",
+                "conv": mysql_conversions(),
+                "cursor_cls": strict_cursor(),
+            }
     return {}
 
 
@@ -82,16 +87,3 @@ def _postgresql_arguments(own: Sequence[str]) -> dict[str, Any]:
     options = [*filter(None, given), *(f"-c {name}={value}" for name, value in _POSTGRESQL.items())]
     # A URL may have the argument, which wins over the options.
     return {"options": " ".join(options), "client_encoding": _POSTGRESQL["client_encoding"]}
-
-
-class _NoDuplicates(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("Duplicate entry")
-
-
-_NO_DUPLICATES = _NoDuplicates()
-
-
-def _ignore_duplicates() -> None:
-    """The driver logs a warning for each row that INSERT IGNORE meets, which is how the guard asks for a row."""
-    logging.getLogger("asyncmy").addFilter(_NO_DUPLICATES)  # a logger has the same filter once

@@ -201,8 +201,7 @@ class ImageRecorder:
         if after.keys() != before.keys():
             raise NotImageable(f"it changes the primary key of {table.shape.name}")
         self._remember(table, before, after)
-        # The database counts a changed row twice.
-        return StatementResult(result.rows, result.rowcount if change.returning or after == before else 2)
+        return result
 
     async def _conflicting(
         self,

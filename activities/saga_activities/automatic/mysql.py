@@ -270,7 +270,7 @@ async def check_rights(sql: SqlSession, shape: TableShape, kind: ChangeKind) -> 
     undo["delete"] = f"INSERT INTO {shape.quoted} ({columns}) VALUES ({', '.join('NULL' for _ in shape.columns)})"
     if kind not in undo:
         return
-    text = undo[kind].replace("\\", "\\\\").replace("'", "''").replace("%", "%%")
+    text = undo[kind].replace("\\", "\\\\").replace("'", "''")
     try:
         await sql.control(f"PREPARE saga_undo FROM '{text}'")
     except DBAPIError as error:

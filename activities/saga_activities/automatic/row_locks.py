@@ -94,7 +94,7 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
 def _insert_statement(dialect: str, lock_table: str) -> str:
     columns = "(row_hash, table_name, row_key, saga_id, acquired_at)"
     values = f"(:row_hash, :table_name, :row_key, :saga_id, {now_sql(dialect)})"
-    # The driver of MySQL logs a warning for each row that INSERT IGNORE ignores.
+    # INSERT IGNORE would cost a further request for its warnings.
     exists = "ON DUPLICATE KEY UPDATE row_hash = row_hash" if dialect in _MYSQL else "ON CONFLICT DO NOTHING"
     return f"INSERT INTO {lock_table} {columns} VALUES {values} {exists}"
 

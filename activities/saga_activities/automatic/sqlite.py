@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from sagas.sql_text.row_changes import NotImageable
+from sagas.sql_text.tokens import split_tokens
 
 _TABLE = "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(:name)"
 _COLUMNS = "SELECT name, type, pk, hidden FROM pragma_table_xinfo(:name) ORDER BY cid"
@@ -26,10 +27,15 @@ WHERE m.type = 'table' AND lower(f."table") = lower(:name)
 """
 _CHANGING_ACTIONS = ("CASCADE", "SET NULL", "SET DEFAULT")
 
-_OTHER_ROWS = re.compile(r"\bon\s+conflict\s+(replace|ignore)\b", re.IGNORECASE)
+_OTHER_ROWS = re.compile(r"\bon conflict (replace|ignore)\b", re.IGNORECASE)
 """A constraint that deletes rows or drops a change by itself."""
-_VIRTUAL = re.compile(r"\s*create\s+virtual\b", re.IGNORECASE)
+_VIRTUAL = re.compile(r"create virtual\b", re.IGNORECASE)
 """A table that is a program."""
+
+
+def _significant(text: str) -> str:
+    """The words of a statement with one blank between them, without comments and quoted texts."""
+    return " ".join(text[token.start : token.end] for token in split_tokens(text, "sqlite") if token.kind == "word")
 
 
 async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableShape:
@@ -39,17 +45,16 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     table = await sql.one_or_none(_TABLE, {"name": name})
     if table is None:
         raise NotImageable(f"there is no table {name} in this database")
-    if table["type"] == "view" or _VIRTUAL.match(table["sql"]):
+    text = _significant(table["sql"])
+    if table["type"] == "view" or _VIRTUAL.match(text):
         raise NotImageable(f"{table['name']} is not an ordinary table")
     where = {"name": table["name"]}
     columns = await sql.all(_COLUMNS, where)
     key = sorted((row for row in columns if row["pk"]), key=lambda row: row["pk"])
     collations = {row["name"]: row["coll"].upper() for row in await sql.all(_COLLATIONS, where)}
     obstacles = []
-    if other := _OTHER_ROWS.search(table["sql"]):
-        obstacles.append(
-            f"{table['name']} has `{' '.join(other[0].split())}`, which deletes rows or drops changes by itself"
-        )
+    if other := _OTHER_ROWS.search(text):
+        obstacles.append(f"{table['name']} has `{other[0]}`, which deletes rows or drops changes by itself")
     obstacles += [
         f"{table['name']} has the trigger {row['name']}, which may change other rows"
         for row in await sql.all(_TRIGGERS, where)

@@ -268,7 +268,9 @@ class MysqlTransaction(SqlAlchemyTransaction):
             self.kept_changes = any(int(warning["Code"]) == _NOT_ROLLED_BACK for warning in warnings)
 
     async def _clean(self) -> None:
-        if self.sql.used:
+        if self.sql.has_variables:
+            await self._connection.invalidate()
+        elif self.sql.used:
             await self._connection.exec_driver_sql(CLEAN_MYSQL)
 
     def _session_variables(self, seconds: int, idle: int) -> str:

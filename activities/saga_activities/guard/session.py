@@ -19,7 +19,6 @@ from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
-from saga_activities.guard.mysql_warnings import refuse_truncated
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.guard.table_engines import table_problem
 from saga_activities.guard.time_places import refuse_shortened_times
@@ -112,6 +111,8 @@ class SqlSession:
         self._savepoints = 0
         self.used = False
         """True once a statement of an action has run, which may have left something in the session."""
+        self.has_variables = False
+        """True once a statement may have set a variable of MySQL (`@total := 1`); it lives as long as the session."""
         self.writes_images = False
         """True while parameters are images of rows, which the database itself has written and which are read again."""
         self.first_error: BaseException | None = None
@@ -212,6 +213,7 @@ class SqlSession:
                 given = _given_parameters(statement, parameters, named)
                 prepared = self._prepare(statement)
                 if isinstance(prepared, ParsedSql):
+                    self.has_variables |= "@" in prepared.source
                     prepared, given = await self._exact(prepared, given)
                 else:
                     rows = [given] if isinstance(given, Mapping) else given
@@ -316,8 +318,6 @@ class SqlSession:
                 result = await self._connection.exec_driver_sql(*self._bound(statement, parameters))
             else:
                 result = await self._connection.execute(statement, parameters)
-            if self._dialect in ("mysql", "mariadb"):
-                await refuse_truncated(self._connection)
         except OperationalError as error:
             if (column := undecodable_column(error)) is not None:
                 raise column from error

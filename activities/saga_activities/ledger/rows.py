@@ -314,22 +314,26 @@ def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement
 async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[RunRow]:
     missing = {(row.saga_id, row.started_at) for row in rows if row.story is None}
     stories = await _stories_of_machines(connection, missing) if missing else {}
-    return [
-        _to_row(row, _finite(row.story, _unescaped) if row.story else stories[row.saga_id, row.started_at])
-        for row in rows
-    ]
+    stories |= {(row.saga_id, row.started_at): _finite(row.story, _unescaped) for row in rows if row.story}
+    # A row may have been deleted between the two reads.
+    return [_to_row(row, stories[key]) for row in rows if (key := (row.saga_id, row.started_at)) in stories]
 
 
 async def _stories_of_machines(
     connection: AsyncConnection, keys: Set[tuple[str, datetime]]
 ) -> dict[tuple[str, datetime], Mapping[str, Any]]:
-    """The stories of sagas of bulk workflows, which are stored as the machine alone."""
-    columns = (_COLUMNS.saga_id, _COLUMNS.started_at, _COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga)
+    """The stories of sagas of bulk workflows, which are stored as the machine alone until they are undone."""
+    columns = (
+        _COLUMNS.saga_id, _COLUMNS.started_at, _COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga, _COLUMNS.story,
+    )  # fmt: skip
     query = sa.select(*columns).where(_COLUMNS.saga_id.in_({saga_id for saga_id, _ in keys}))
     rows = [row for row in await connection.execute(query) if (row.saga_id, row.started_at) in keys]
     definitions = {digest: await _read_definition(connection, digest) for digest in {row.digest for row in rows}}
     return {
-        (row.saga_id, row.started_at): _story_of_machine(row.machine, definitions[row.digest], row.saga) for row in rows
+        (row.saga_id, row.started_at): _finite(row.story, _unescaped)
+        if row.story
+        else _story_of_machine(row.machine, definitions[row.digest], row.saga)
+        for row in rows
     }
 
 

@@ -101,12 +101,16 @@ def changed_tables(parsed: ParsedSql) -> list[tuple[str | None, str]]:
     if main not in ("UPDATE", "DELETE"):
         return []
     tables: dict[tuple[str | None, str], None] = {}
-    depth = 0
+    parentheses: list[bool] = []
+    """Of each that is open: whether it contains a query. Tables may be in others: ``update (a join b on …) set``."""
     for at in range(words.index(main), len(words)):
-        depth += {"(": 1, ")": -1}.get(words[at], 0)
-        if depth == 0 and words[at] in ("SET", "WHERE"):
+        if words[at] == "(":
+            parentheses.append(words[at + 1 : at + 2] in (["SELECT"], ["WITH"], ["VALUES"]))
+        elif words[at] == ")":
+            parentheses.pop()
+        if not parentheses and words[at] in ("SET", "WHERE"):
             break
-        if depth == 0 and words[at] in (main, "FROM", "USING", "JOIN", ",", *_MODIFIERS):
+        if not any(parentheses) and words[at] in (main, "FROM", "USING", "JOIN", ",", "(", *_MODIFIERS):
             parts = _name(parsed, tokens, at + 1)
             if parts and parts[-1].upper() not in ("FROM", "QUICK", *_MODIFIERS):
                 tables[(_plain(parts[-2]) if len(parts) > 1 else None, _plain(parts[-1]))] = None

@@ -60,6 +60,9 @@ async def run(database: GuardDatabase, *statements: Any, rejected: bool = False)
         "update low_priority `visits` as v set n = 2",
         "update stays s join visits v on v.id = s.id set v.n = 2",
         "update stays, visits set visits.n = 2",
+        "update (visits) set n = 2",
+        "update (stays s inner join visits on visits.id = s.id) set visits.n = 2",
+        "delete visits from (stays join (visits) on visits.id = stays.id)",
         "delete from visits",
         "delete visits from stays join visits on visits.id = stays.id",
         "insert into visits (id, n) select id + 1, n from stays",
@@ -73,6 +76,16 @@ async def test_a_table_without_transactions_is_not_written(mariadb: GuardDatabas
     assert "has no transactions (MyISAM)" in outcome.failure.message
     assert (outcome.kind, outcome.retryable) == ("failed", False)
     assert await mariadb.rows("select id, n from visits union all select id, n from stays") == [(1, 1), (1, 1)]
+
+
+async def test_no_setting_of_the_server_hides_that_changes_stay(mariadb: GuardDatabase) -> None:
+    await administer(mariadb, COUNTED, "set global max_error_count = 0")
+    try:
+        await mariadb.engine.dispose()
+        outcome = await run(mariadb, "update stays set n = 2", rejected=True)
+    finally:
+        await administer(mariadb, "set global max_error_count = default")
+    assert outcome.kind == "unknown"
 
 
 async def test_it_is_read_and_written_once_it_is_converted(mariadb: GuardDatabase) -> None:
