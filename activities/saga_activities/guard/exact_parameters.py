@@ -46,6 +46,7 @@ from saga_activities.guard.parameter_columns import (
     exact_number,
     needs_care,
 )
+from saga_activities.guard.structured_forms import check_structured
 from saga_activities.guard.tables import ENGINE_TABLES
 from saga_activities.guard.time_columns import time_text
 from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
@@ -126,9 +127,10 @@ async def exact_parameters(
     for name, value in given:
         if name in {names[at] for at in places}:
             _refuse_endless(name, value)
-    has_uses = dialect != "postgresql" or any(
-        is_finite_number(value) or (not numbers_only and isinstance(value, list | dict)) for _, value in given
-    )
+    has_structured = not numbers_only and any(isinstance(value, list | dict) for _, value in given)
+    if has_structured:
+        await check_structured(statement, parameters, query)
+    has_uses = dialect != "postgresql" or has_structured or any(is_finite_number(value) for _, value in given)
     receivers = await _receivers(
         statement,
         places,

@@ -53,24 +53,8 @@ def compared_parameters(statement: ParsedSql) -> tuple[ComparedParameter, ...]:
         trees = []
     analysis = _Analysis(statement.dialect, exp)
     if not trees or any(isinstance(node, exp.Command) for tree in trees if tree is not None for node in tree.walk()):
-        return (*_elements(statement), *_operands(statement))
-    seen = tuple(each for tree in trees if tree is not None for each in analysis.of(tree))
-    return seen or tuple(_elements(statement))
-
-
-def _elements(statement: ParsedSql) -> Iterator[ComparedParameter]:
-    """The elements of `in (…)` in a statement that the parser does not understand."""
-    tokens = list(statement.significant())
-    words = [statement.text_of(token).lower() for token in tokens]
-    opened: list[bool] = []
-    for at, (token, word) in enumerate(zip(tokens, words, strict=True)):
-        if token.kind == "open":
-            opened.append(words[at - 1 : at] == ["in"])
-        elif token.kind == "close" and opened:
-            opened.pop()
-        elif token.kind == "parameter" and opened and opened[-1]:
-            is_bare = words[at - 1] in ("(", ",") and words[at + 1 : at + 2] in ([")"], [","])
-            yield from [ComparedParameter(word[1:], "element")] if is_bare else ()
+        return tuple(_operands(statement))
+    return tuple(each for tree in trees if tree is not None for each in analysis.of(tree))
 
 
 _ARITHMETIC = ("+", "-", "*", "/", "%", "div", "mod")
@@ -250,21 +234,3 @@ class _Path:
     position: int | None = None
     is_among: bool = False
     visited: frozenset[int] = frozenset()
-
-
-def instead_of_structured(parameter: str, place: ComparedParameter, dialect: str) -> str:
-    """What to write for a list or an object at this place."""
-    name = f":{parameter}"
-    match dialect, place.use:
-        case "postgresql", "element":
-            return f"write `= any({name})` for `in ({name})`"
-        case "postgresql", _:
-            return f"write `= any({name})` for its items, or a cast such as `{name}::jsonb`"
-        case "sqlite", "element":
-            return f"write `in (select value from json_each({name}))`"  # noqa: S608 - shown, not run
-        case "sqlite", _:
-            return f"take its values out with json_extract({name}, '$…') or json_each({name})"
-        case _, "element":
-            table = f"json_table({name}, '$[*]' columns (v bigint path '$')) j"
-            return f"write `in (select v from {table})` with the type of your values"  # noqa: S608 - shown, not run
-    return f"take its values out with json_value({name}, '$…') or json_table({name}, …)"

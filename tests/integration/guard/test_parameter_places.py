@@ -23,7 +23,10 @@ VALUES: list[Any] = [
     *(Decimal("0.1"), Decimal("0.0000001"), Decimal("2.0"), 5, 0, Decimal("12345678901.5"), True),
     *("x", "0.1", [], [5], [0, 1], [Decimal("0.5")], {"a": 1}),
 ]  # fmt: skip
-SINGLE = ("label = {}", "label <> {}", "price * 2 < {}", "price > {}", "n in ({})", "n = {}", "coalesce(n, 0) < {}")
+SINGLE = (
+    *("label = {}", "label <> {}", "price * 2 < {}", "price > {}", "n in ({})", "n = {}", "coalesce(n, 0) < {}"),
+    "case label when {} then 1 else 0 end = 0",
+)
 """Conditions that compare with a single value."""
 CONDITIONS = (*SINGLE, "label in ({}, 'b')", "doc <> {}", "tags <> {}")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sagas.builtins.compared_parameters import compared_parameters, instead_of_structured
 from sagas.builtins.divided_parameters import divided_parameters, instead_of_divided
+from sagas.builtins.structured_parameters import PLACES, instead_of_structured, structured_places
 from sagas.definition.checks.expressions import operation_scope, template_type
 from sagas.definition.checks.sql_texts import WrittenSql, dialects_of, written_sql
 from sagas.definition.diagnostics import Report
@@ -55,13 +55,15 @@ def _literal_kind(value: object) -> str | None:
 
 def _check(parsed: ParsedSql, node: YamlNode, kinds: dict[str, str | None], report: Report) -> None:
     if any(kind in ("array", "object") for kind in kinds.values()):
-        for place in compared_parameters(parsed):
+        for place in structured_places(parsed):
             kind = kinds.get(place.parameter)
-            if kind in ("array", "object") and place.use in ("element", "computed"):
+            # A comparison with a column of JSON takes them, and the columns are not read here.
+            if kind == "object" or (kind == "array" and place.use != "array"):
+                if place.use == "compared" and place.direct:
+                    continue
                 what = "a list" if kind == "array" else "an object"
-                where = "an element of `in (…)`" if place.use == "element" else "an operand"
-                message = f"`:{place.parameter}` is {what}, and {where} is a single value"
-                help = instead_of_structured(place.parameter, place, parsed.dialect)
+                message = f"`:{place.parameter}` is {what}, and its place is {PLACES[place.use]}"
+                help = instead_of_structured(place.parameter, place.use, parsed.dialect)
                 report.add("SAGA431", node.position_at(parsed.offset_of(place.parameter)), message, help)
     if any(kind in ("number", None) for kind in kinds.values()):
         for name in divided_parameters(parsed):
