@@ -6,6 +6,7 @@ bytes are taken as they arrive, and decoded here. Heads are limited by h11 (100 
 
 from __future__ import annotations
 
+import codecs
 import re
 import zlib
 from collections.abc import Callable, Mapping
@@ -41,7 +42,8 @@ async def send_bounded(client: httpx.AsyncClient, request: httpx.Request, mask: 
         body = await _read_body(response, headers)
         if isinstance(body, int):
             return HttpResponse(response.status_code, headers, omitted=body)
-        return HttpResponse(response.status_code, headers, mask(_text(body, response.charset_encoding)))
+        text, undecodable = _decoded(body, response.charset_encoding)
+        return HttpResponse(response.status_code, headers, mask(text), undecodable=undecodable)
     finally:
         await response.aclose()
 
@@ -74,9 +76,19 @@ def _gunzip(gzip: zlib._Decompress, part: bytes, limit: int) -> bytes:
     return decoded
 
 
-def _text(body: bytes, charset: str | None) -> str:
-    is_valid = charset is not None and _CHARSETS.fullmatch(charset)
+def _decoded(body: bytes, charset: str | None) -> tuple[str, str]:
+    """The body as text, and why its bytes are none: empty if they are text."""
+    declared = charset if charset is not None and _CHARSETS.fullmatch(charset) and _is_codec(charset) else None
     try:
-        return body.decode(charset if is_valid and charset else "utf-8", errors="replace")
-    except LookupError:
-        return body.decode("utf-8", errors="replace")
+        return body.decode(declared or "utf-8"), ""
+    except UnicodeDecodeError as error:
+        name = f"{declared}, which its content-type declares" if declared else "UTF-8"
+        undecodable = f"its body is not text in {name} (byte 0x{body[error.start]:02x} at {error.start + 1})"
+        return body.decode(declared or "utf-8", errors="replace"), undecodable
+
+
+def _is_codec(charset: str) -> bool:
+    try:
+        return codecs.lookup(charset) is not None
+    except LookupError:  # iso-8859-99
+        return False

@@ -29,17 +29,28 @@ MAX_RETRY_AFTER = 3600.0
 MAX_EXCERPT = 500
 _PASSING = (401, 407, 408, 409, 421, 423, 425, 429)
 """Statuses of 4xx that another attempt may not get: credentials, a conflict, a lock, a limit of calls."""
+_BYTE_ORDER_MARK = "\ufeff"
+_AS_TEXT = "correct the service, or take the body as text with `result: response.text`"
 _UNRECORDED_HEADERS = ("set-cookie", "authorization", "proxy-authorization", "www-authenticate")
+
+
+class ResultError(ValueError):
+    """``result`` or ``rejected_when`` does not compile, or cannot be computed from this response."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One response. ``omitted`` is the size in bytes of a body that was too large to keep; ``text`` is empty then."""
+    """One response. ``omitted`` is the size in bytes of a body that was too large to keep; ``text`` is empty then.
+
+    ``undecodable`` says why the bytes of the body are no text in its charset; ``text``, with U+FFFD in place of such
+    bytes, is for messages only then.
+    """
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     omitted: int | None = None
+    undecodable: str = ""
 
     @property
     def status_line(self) -> str:
@@ -50,23 +61,59 @@ class HttpResponse:
             return str(self.status)
 
     def json(self) -> Any:
-        """The parsed body; None if it is not JSON."""
+        """The parsed body; None if it is not JSON, or not certain."""
         try:
-            return parse_json(self.text) if self.text else None
+            return self._parsed()
         except ValueError:
             return None
 
+    def body(self) -> Any:
+        """The body as JSON, else its text, else None. Raises ResultError if it is not certain which value it has."""
+        try:
+            return self._parsed()
+        except ResultError:
+            raise
+        except ValueError:
+            return self.text
+
+    def _parsed(self) -> Any:
+        """The body as JSON; None if it is empty. Raises ResultError as :meth:`body`, ValueError if it is not JSON."""
+        if self.undecodable:
+            raise ResultError(
+                f"{self.undecodable}; correct the service or the charset in its content-type, or write a `result` that"
+                " does not read the body"
+            )
+        if not self.text.strip():
+            return None
+        try:
+            value = parse_json(self.text.removeprefix(_BYTE_ORDER_MARK))
+        except RepeatedName as error:
+            raise ResultError(
+                f"its body has the name {error.name!r} twice in one object, and which value counts is not known;"
+                f" {_AS_TEXT}"
+            ) from None
+        if self.text.startswith(_BYTE_ORDER_MARK):
+            raise ResultError(f"its body begins with a byte order mark, which JSON does not allow; {_AS_TEXT}")
+        return value
+
     def to_json(self) -> dict[str, Any]:
-        """The value of ``response`` in expressions, and the result of a probe."""
+        """The value of ``response`` in expressions, and the result of a probe.
+
+        It has no ``json`` if it is not certain which value the body has, and no ``text`` if the body is none.
+        """
         seen: dict[str, Any] = {
             "status": self.status,
             "headers": {name: value for name, value in self.headers.items() if name not in _UNRECORDED_HEADERS},
-            "json": self.json(),
-            "text": self.text,
         }
         if self.omitted is not None:
-            seen |= {"text": None, **omitted(self.omitted)}
-        return seen
+            return {**seen, "json": None, "text": None, **omitted(self.omitted)}
+        try:
+            seen["json"] = self._parsed()
+        except ResultError:
+            pass
+        except ValueError:
+            seen["json"] = None
+        return seen if self.undecodable else {**seen, "text": self.text}
 
 
 def definite_statuses(status: int, arguments: Mapping[str, Any]) -> str:
@@ -107,17 +154,13 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
 ResultFunction = Callable[[HttpResponse], Any]
 
 
-class ResultError(ValueError):
-    """``result`` or ``rejected_when`` does not compile, or cannot be computed from this response."""
-
-
 def compile_result(source: Any) -> ResultFunction:
     """Compile ``result`` into a function from the response to the step's result.
 
     Without it the result is the body as JSON, else its text, else null. Both this function and the one it returns
     raise ResultError.
     """
-    return _body_result if source is None else _compile("result", source)
+    return HttpResponse.body if source is None else _compile("result", source)
 
 
 def compile_refusal(source: Any) -> Callable[[HttpResponse], bool]:
@@ -153,27 +196,15 @@ def _compile(name: str, source: Any) -> ResultFunction:
     return to_result
 
 
-def _body_result(response: HttpResponse) -> Any:
-    """The body `null` and an empty body give null; any other body that is not JSON is the result as text."""
-    if not response.text.strip():
-        return None
-    try:
-        return parse_json(response.text)
-    except RepeatedName as error:
-        raise ResultError(
-            f"its body has the name {error.name!r} twice in one object, and which value counts is not known; correct "
-            "the service, or take the body as text with `result: response.text`"
-        ) from None
-    except ValueError:
-        return response.text
-
-
 def _without_json(response: HttpResponse) -> str:
-    """Why ``response.json`` is null, for the end of a message; empty if the body is JSON."""
+    """Why ``response.json`` is null or missing, for the end of a message; empty if the body is JSON."""
     if not response.text.strip():
         return "; the answer has no body"
     try:
+        response.body()
         parse_json(response.text)
+    except ResultError as error:
+        return f"; {error}"
     except ValueError as error:
         return f"; the body is not usable JSON: {error}"
     return ""

@@ -132,6 +132,62 @@ async def test_a_charset_that_is_none_is_read_as_utf_8(
     assert time.monotonic() - started < 30
 
 
+JSON = "Content-Type: application/json"
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "why"),
+    [
+        (
+            b'{"a":"Z\xfcrich"}',
+            JSON,
+            "its body is not text in UTF-8 (byte 0xfc at 8); correct the service or the charset",
+        ),
+        (b"Z\xfcrich", "Content-Type: text/plain", "its body is not text in UTF-8 (byte 0xfc at 2)"),
+        (b"Z\xfcrich", "X-Type: none", "its body is not text in UTF-8 (byte 0xfc at 2)"),
+        (b'{"a":"Z\xfcrich"}', f"{JSON}; charset=iso-8859-99", "its body is not text in UTF-8"),
+        (b'{"a":"\x81"}', f"{JSON}; charset=windows-1252", "not text in windows-1252, which its content-type declares"),
+        (b'\xef\xbb\xbf{"a":1.10}', JSON, "its body begins with a byte order mark, which JSON does not allow"),
+    ],
+)
+async def test_a_body_that_is_no_certain_value_has_no_result(
+    participant: RawServer, crm: HttpConnection, body: bytes, content_type: str, why: str
+) -> None:
+    participant.answer = [response(body, content_type)]
+    for result in (None, "response.json", "response.json.a", "string(response.json)"):
+        outcome = await call(crm, CHARGE if result is None else {**CHARGE, "result": result})
+        assert (outcome.kind, outcome.retryable) == ("unknown", False)
+        assert outcome.failure is not None
+        assert outcome.failure.message.startswith("crm did POST /charges, but its result cannot be computed: ")
+        assert why in outcome.failure.message
+    assert (await call(crm, {**CHARGE, "result": "response.status"})).result == 200
+    text = await call(crm, {**CHARGE, "result": "response.text"})
+    if body.startswith(b"\xef\xbb\xbf"):
+        assert text.result == body.decode()
+    else:
+        assert (text.kind, text.retryable) == ("unknown", False)
+    seen = (await call(crm, op="probe")).result
+    assert seen["status"] == 200
+    assert "json" not in seen
+    assert seen.get("text", body.decode("utf-8", "ignore")) == body.decode("utf-8", "ignore")
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "result"),
+    [
+        ('{"a":"Zürich"}'.encode("latin-1"), f"{JSON}; charset=iso-8859-1", {"a": "Zürich"}),
+        ("5 €".encode("cp1252"), "Content-Type: text/plain; charset=windows-1252", "5 €"),
+        ('{"a":"x"}'.encode("utf-16"), f"{JSON}; charset=utf-16", {"a": "x"}),
+        ("\ufeffid;name".encode(), "Content-Type: text/csv", "\ufeffid;name"),
+    ],
+)
+async def test_a_body_is_read_in_its_declared_charset(
+    participant: RawServer, crm: HttpConnection, body: bytes, content_type: str, result: Any
+) -> None:
+    participant.answer = [response(body, content_type)]
+    assert (await call(crm)).result == result
+
+
 @pytest.mark.parametrize("text", ["1e9999", '{"a": -1e9999}'])
 async def test_a_number_without_a_finite_value_is_no_json(
     participant: RawServer, crm: HttpConnection, text: str

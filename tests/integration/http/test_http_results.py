@@ -68,7 +68,7 @@ async def test_an_answer_with_a_name_twice_is_refused(server: PaymentServer, crm
     assert f"the body begins `{twice}`" in outcome.failure.message
     outcome = await answered(server, crm, twice, result="response.json.id")
     assert outcome.failure is not None
-    assert "the body is not usable JSON: the name 'no' appears twice" in outcome.failure.message
+    assert "its body has the name 'no' twice in one object" in outcome.failure.message
     assert (await answered(server, crm, twice, result="response.text")).result == twice
 
 
