@@ -15,6 +15,7 @@ from typing import Any
 from saga_activities.http.request import InvalidRequestError
 from sagas.builtins.http_statuses import status_range, written_statuses
 from sagas.expressions import ExpressionError, compile_expression
+from sagas.expressions.values import UnusableValue
 from sagas.protocol.size_limits import omitted
 from sagas.text.exact_json import RepeatedName
 from sagas.text.json_values import parse_json
@@ -115,6 +116,17 @@ class HttpResponse:
             seen["json"] = None
         return seen if self.undecodable else {**seen, "text": self.text}
 
+    def unusable_parts(self) -> dict[str, UnusableValue]:
+        """The parts that :meth:`to_json` leaves out."""
+        try:
+            self._parsed()
+        except ResultError as error:
+            names = ("json", "text") if self.undecodable else ("json",)
+            return dict.fromkeys(names, UnusableValue(str(error)))
+        except ValueError:
+            pass
+        return {}
+
 
 def definite_statuses(status: int, arguments: Mapping[str, Any]) -> str:
     """The list for ``rejected`` that includes this status; empty for one that usually passes or concerns the caller."""
@@ -189,7 +201,7 @@ def _compile(name: str, source: Any) -> ResultFunction:
 
     def to_result(response: HttpResponse) -> Any:
         try:
-            return expression.evaluate({"response": response.to_json()})
+            return expression.evaluate({"response": {**response.unusable_parts(), **response.to_json()}})
         except ExpressionError as error:
             raise ResultError(f"{error.message}{_without_json(response)}") from None
 
@@ -203,8 +215,8 @@ def _without_json(response: HttpResponse) -> str:
     try:
         response.body()
         parse_json(response.text)
-    except ResultError as error:
-        return f"; {error}"
+    except ResultError:
+        return ""  # an expression that reads it says so
     except ValueError as error:
         return f"; the body is not usable JSON: {error}"
     return ""

@@ -10,6 +10,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
+from sagas.actions.message_headers import PartlyReadableHeaders
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import MAX_DEPTH, json_problem, parse_json
 
@@ -55,7 +56,7 @@ class DecodedRecord:
     """A record as a consumer has read it.
 
     ``id`` is the CloudEvents ``id``, or ``topic/partition/offset`` for records without one; ``timestamp`` is seconds
-    since the epoch, None if the broker gives none. Of several headers with one name, ``headers`` has the last.
+    since the epoch, None if the broker gives none. ``headers``: see :func:`decode_headers`.
     """
 
     topic: str
@@ -64,7 +65,7 @@ class DecodedRecord:
     id: str
     value: Any
     key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str | None] = field(default_factory=dict)
     timestamp: float | None = None
 
     @property
@@ -136,11 +137,13 @@ def decode(message: Message) -> DecodedRecord:
     """Read a record that has no error.
 
     Raises:
-        MalformedRecord: the value is not JSON, the key is not UTF-8, or the record has what cannot be stored anywhere:
-            half a surrogate pair, an infinite number, a time after the year 9999.
+        MalformedRecord: the value is not JSON, the key is not UTF-8, a header that the engine reads cannot be read, or
+            the record has what cannot be stored anywhere: half a surrogate pair, an infinite number, a time after the
+            year 9999.
     """
     topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
-    headers = read_headers(message)
+    headers = decode_headers(raw_headers(message))
+    check_headers(headers)
     raw_key: Any = message.key()
     raw_value: Any = message.value()
     try:
@@ -216,34 +219,42 @@ def raw_headers(message: Message) -> RawHeaders:
     return tuple(headers or ())
 
 
-def decode_headers(headers: RawHeaders) -> dict[str, str]:
-    """Headers as strings. Bytes that are not UTF-8, and NUL, which PostgreSQL refuses, are escaped.
+def decode_headers(headers: RawHeaders) -> Mapping[str, str | None]:
+    """Headers as strings, null as None.
 
-    A saga starts only with what :func:`check_headers` accepts.
+    One that is not UTF-8, has a NUL, which no database takes, or is there twice with different values raises
+    UnreadableHeader where it is read.
     """
-    return {name: (text or b"").decode(errors="backslashreplace").replace("\0", "\\x00") for name, text in headers}
+    texts: dict[str, str | None] = {}
+    problems: dict[str, str] = {}
+    for name, raw in headers:
+        text = None
+        try:
+            text = None if raw is None else raw.decode()
+        except UnicodeDecodeError:
+            problems[name] = f"the header {name} is not UTF-8 text: correct its producer"
+        if text is not None and "\0" in text:
+            problems[name] = f"the header {name} has a NUL, which no database takes: correct its producer"
+        if name not in problems and texts.setdefault(name, text) != text:
+            problems[name] = f"the header {name} is there twice with different values: send it once"
+    return PartlyReadableHeaders(texts, problems) if problems else texts
 
 
-def check_headers(headers: RawHeaders) -> None:
-    """Raise MalformedRecord if a header of CloudEvents or of the engine is not UTF-8 text."""
-    for name, text in headers:
-        if name.startswith(("ce_", "saga")) and text is not None:
-            try:
-                ok = b"\0" not in text and text.decode() is not None
-            except UnicodeDecodeError:
-                ok = False
-            if not ok:
-                raise MalformedRecord(f"the header {name} is not UTF-8 text")
-
-
-def read_headers(message: Message) -> dict[str, str]:
-    """The headers as strings. Raises MalformedRecord as :func:`raw_headers` does."""
-    return decode_headers(raw_headers(message))
+def check_headers(headers: Mapping[str, str | None]) -> None:
+    """Raise MalformedRecord if a header of CloudEvents or of the engine, which it reads itself, cannot be read."""
+    if isinstance(headers, PartlyReadableHeaders):
+        for name, problem in headers.problems.items():
+            if name.startswith(("ce_", "saga")) and not name.startswith("sagadlq"):
+                raise MalformedRecord(problem)
 
 
 def known_headers(message: Message) -> dict[str, str]:
-    """The headers as strings; none if they cannot be read, because then the record is not one of ours."""
+    """The headers as strings, escaped where they are not UTF-8, for readers of any records, which must not fail.
+
+    Of several with one name it is the last; none if their names cannot be read.
+    """
     try:
-        return read_headers(message)
+        raw = raw_headers(message)
     except MalformedRecord:
         return {}
+    return {name: (text or b"").decode(errors="backslashreplace").replace("\0", "\\x00") for name, text in raw}

@@ -42,6 +42,7 @@ from saga_activities.kafka.record_codec import (
 )
 from saga_activities.messaging.outbox import insert_events, key_text
 from sagas.actions.events import Event
+from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
@@ -368,9 +369,14 @@ class Reply:
     token: str | None = field(default=None, repr=False)
 
 
-def decode_reply(topic: str, headers: Mapping[str, str], value: bytes | None) -> Reply:
+def decode_reply(topic: str, headers: Mapping[str, str | None], value: bytes | None) -> Reply:
     """Raises :class:`MalformedReply`."""
-    key, outcome = headers.get(STEP_KEY_HEADER, ""), headers.get(OUTCOME_HEADER, "")
+    try:
+        key, outcome, token = (
+            headers.get(name) or "" for name in (STEP_KEY_HEADER, OUTCOME_HEADER, REPLY_TOKEN_HEADER)
+        )
+    except UnreadableHeader as error:
+        raise MalformedReply(error.message) from None
     if not key:
         raise MalformedReply(f"the header {STEP_KEY_HEADER} is missing: the command cannot be identified")
     if len(key) > _MAX_STEP_KEY or "\0" in key:
@@ -381,7 +387,7 @@ def decode_reply(topic: str, headers: Mapping[str, str], value: bytes | None) ->
     parsed = _parse_json(value)
     kept = limit_size(parsed)
     text = encode_json(kept if outcome == DONE else _refusal_data(kept, outcome)).decode()
-    return Reply(key, outcome, text, topic, headers.get(REPLY_TOKEN_HEADER) or None)
+    return Reply(key, outcome, text, topic, token or None)
 
 
 def outcome_of_reply(outcome: str, data: str, attempt: int) -> Outcome:

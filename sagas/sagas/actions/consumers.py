@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from sagas.actions import load_modules
 from sagas.actions.events import EventLog, new_event
+from sagas.actions.message_headers import expression_headers
 from sagas.actions.signature import function_place
 from sagas.builtins.messaging import MAX_SOURCE_TOPIC, topic_problem
 from sagas.errors import UsageError
@@ -190,9 +191,10 @@ MAX_ID_LENGTH = 200
 class Message:
     """A committed Kafka record, as consumers, bridges and triggers receive it.
 
-    ``value`` is the decoded JSON, ``headers`` are strings, ``timestamp`` is RFC 3339. ``id`` is the same for every
-    delivery: ``ce_id`` with ``ce_source``, else topic, partition, offset and a part of the topic's id. ``attempt``
-    counts from 1.
+    ``value`` is the decoded JSON, ``timestamp`` is RFC 3339. ``headers`` are strings, None for null; one that is not
+    UTF-8, or is there twice with different values, raises UsageError where it is read, and the message becomes a dead
+    letter. ``id`` is the same for every delivery: ``ce_id`` with ``ce_source``, else topic, partition, offset and a
+    part of the topic's id. ``attempt`` counts from 1.
     """
 
     id: str
@@ -202,7 +204,7 @@ class Message:
     timestamp: str
     key: str | None
     value: Any
-    headers: Mapping[str, str]
+    headers: Mapping[str, str | None]
     attempt: int = 1
     events: EventLog = field(default_factory=EventLog)
     _sql: Any = None
@@ -246,7 +248,7 @@ class Message:
         return {
             "value": self.value,
             "key": self.key,
-            "headers": dict(self.headers),
+            "headers": expression_headers(self.headers),
             "topic": self.topic,
             "partition": self.partition,
             "offset": self.offset,
@@ -254,16 +256,16 @@ class Message:
         }
 
 
-def message_id(headers: Mapping[str, str], topic: str, partition: int, offset: int, topic_id: str = "") -> str:
+def message_id(headers: Mapping[str, str | None], topic: str, partition: int, offset: int, topic_id: str = "") -> str:
     """The id of a record, see :class:`Message`: unique across topics and usable as part of a saga id.
 
     ``topic_id``: the offsets of a topic that is created again begin at 0, too.
     """
-    given = headers.get("ce_id", "").strip()
+    given = (headers.get("ce_id") or "").strip()
     if not given:
         incarnation = f"-{_hash(topic_id)[:8]}" if topic_id else ""
         return _shortened(f"{topic}-{partition}-{offset}{incarnation}")
-    source = headers.get("ce_source", "")
+    source = headers.get("ce_source") or ""
     # CloudEvents: an id is unique within its source only. A UUID needs no source.
     return _shortened(given if _is_uuid(given) or not source else f"{given}-{_hash(source)[:8]}")
 

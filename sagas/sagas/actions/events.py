@@ -25,7 +25,7 @@ class Event:
     topic: str
     key: str | None
     value: Any
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str | None] = field(default_factory=dict)
     hold: bool = False
     type: str | None = None
     id: str | None = None

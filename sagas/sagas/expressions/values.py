@@ -12,6 +12,7 @@ import decimal
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -91,6 +92,13 @@ def _checked_decimal(number: Decimal) -> Decimal:
     return number
 
 
+@dataclass(frozen=True, slots=True)
+class UnusableValue:
+    """Stands in a context for a value that is not certain; ``why`` is the message of an expression that reads it."""
+
+    why: str
+
+
 def to_cel(value: Any) -> Any:
     """Convert a value of the context; raises ExpressionError if it is not a JSON value."""
     return value if value.__class__ in _NATIVE_TYPES else _convert(value)
@@ -110,6 +118,8 @@ def _convert(value: Any) -> Any:
             return dict(value)
         case tuple():
             return list(value)
+        case UnusableValue(why):
+            raise ExpressionError(why)
     raise ExpressionError(f"a value of type {type(value).__name__} is not a JSON value")
 
 

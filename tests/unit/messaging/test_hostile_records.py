@@ -15,7 +15,7 @@ from saga_activities.kafka.record_codec import (
     LAST_MILLISECOND,
     MalformedRecord,
     check_headers,
-    known_headers,
+    decode_headers,
     raw_headers,
 )
 from saga_activities.messaging.kafka_request import MalformedReply, decode_reply, outcome_of_reply
@@ -24,6 +24,9 @@ from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import MAX_REASON_LENGTH, dead_letter
 from saga_workers.trigger.retry import AttemptFailed, PoisonMessage, retry_until_done
 from sagas.actions.consumers import Bridge, Message
+from sagas.actions.events import Event
+from sagas.actions.message_headers import UnreadableHeader
+from sagas.expressions import ExpressionError, compile_expression
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 
@@ -117,7 +120,7 @@ def test_a_record_is_decoded_or_refused_with_a_reason(arrived: Any) -> None:
         assert json_problem(message.value) is None
         assert decode_json(encode_json(message.value)) == message.value
         assert message.timestamp <= "9999-12-31T23:59:59.999Z"
-    storable = [record.id, *record.headers.values()]
+    storable = [record.id, *(text for text in record.headers.values() if text is not None)]
     assert all("\0" not in text and text.encode() is not None for text in storable)
     assert len(record.id) <= 200
 
@@ -144,8 +147,8 @@ def test_a_bridge_makes_an_output_or_a_dead_letter_of_every_record(arrived: Any)
 @given(RECORDS)
 def test_a_reply_is_decoded_or_refused_with_a_reason(arrived: Any) -> None:
     try:
-        reply = decode_reply("replies", known_headers(arrived), arrived.value())
-    except MalformedReply as error:
+        reply = decode_reply("replies", decode_headers(raw_headers(arrived)), arrived.value())
+    except (MalformedReply, MalformedRecord) as error:
         reason = str(error)
         assert reason
     else:
@@ -176,13 +179,72 @@ def test_a_reply_that_is_too_large_is_not_parsed() -> None:
         decode_reply("replies", {"sagakey": "k", "sagaoutcome": "done"}, b"[" + b"0," * 1_000_000 + b"0]")
 
 
-@pytest.mark.parametrize("text", [b"a\xff", b"a\0b", b"\xed\xa0\x80"])
-def test_headers_of_the_engine_that_are_no_text_are_refused_for_starts_and_escaped_for_others(text: bytes) -> None:
-    for name in ("ce_id", "sagaid"):
-        with pytest.raises(MalformedRecord, match=f"the header {name} is not UTF-8 text"):
-            check_headers([("other", text), (name, text)])
-        assert ConsumedRecord(Arrived(b"1", headers=[(name, text)])).message().headers[name].isprintable()
-    check_headers([("other", text), ("ce_id", "ü".encode()), ("ce_type", None)])
+UNREADABLE: list[tuple[list[tuple[bytes | None, ...]], str]] = [
+    ([(b"a\xff",)], "is not UTF-8 text"),
+    ([(b"\xed\xa0\x80",)], "is not UTF-8 text"),
+    ([(b"a\0b",)], "has a NUL, which no database takes"),
+    ([(b"first",), (b"second",)], "is there twice with different values: send it once"),
+    ([(b"first",), (None,)], "is there twice with different values: send it once"),
+]
+
+
+def carrying(name: str, texts: list[tuple[bytes | None, ...]]) -> Any:
+    return Arrived(b"1", headers=[(name, text) for (text,) in texts])
+
+
+@pytest.mark.parametrize(("texts", "why"), UNREADABLE)
+def test_a_header_of_the_engine_that_cannot_be_read_makes_a_dead_letter(texts: Any, why: str) -> None:
+    for name in ("ce_id", "ce_type", "sagaid", "sagakey", "sagareplyto", "sagaoutcome"):
+        record = ConsumedRecord(carrying(name, texts))
+        with pytest.raises(MalformedRecord, match=f"the header {name} {why}"):
+            record.message()
+        assert record.id == "orders-0-7"
+        output = run_bridge_function(Bridge("b", "orders", "out", upper), record, "group")
+        assert output.dead_letter_reason is not None
+    for name in ("sagakey", "sagaoutcome", "sagatoken"):
+        headers = [("sagakey", b"s/a"), ("sagaoutcome", b"done"), *((name, text) for (text,) in texts)]
+        with pytest.raises(MalformedReply, match=f"the header {name} "):
+            decode_reply("replies", decode_headers(headers), b"1")
+
+
+@pytest.mark.parametrize(("texts", "why"), UNREADABLE)
+def test_another_header_concerns_only_those_who_read_it(texts: Any, why: str) -> None:
+    record = ConsumedRecord(carrying("team", texts))
+    message = record.message()
+    assert "team" in message.headers
+    assert list(message.headers) == ["team"]
+    for read in (lambda: message.headers["team"], lambda: message.headers.get("team"), lambda: dict(message.headers)):
+        with pytest.raises(UnreadableHeader, match=f"the header team {why}"):
+            read()
+    unread = run_bridge_function(Bridge("b", "orders", "out", upper), record, "group")
+    assert unread.records[0]["headers"] == [("team", text) for (text,) in texts]
+
+    def reading(message: Message) -> Any:
+        return message.headers["team"]
+
+    assert why in (run_bridge_function(Bridge("b", "orders", "out", reading), record, "group").dead_letter_reason or "")
+    context = {"trigger": message.as_trigger()}
+    for expression in ("trigger.headers.team", "default(trigger.headers.team, 1)", "trigger.headers", "trigger"):
+        with pytest.raises(ExpressionError, match=f"the header team {why}"):
+            compile_expression(expression).evaluate(context)
+    for expression in ('"team" in trigger.headers', "has(trigger.headers.team)", "trigger.value == 1"):
+        assert compile_expression(expression).evaluate(context) is True
+
+
+def test_a_null_header_is_null_and_a_repeated_one_has_its_value() -> None:
+    headers = [("a", None), ("b", b"x"), ("b", b"x"), ("ce_id", None)]
+    record = ConsumedRecord(Arrived(b"1", headers=headers))
+    message = record.message()
+    assert message.headers == {"a": None, "b": "x", "ce_id": None}
+    assert compile_expression("trigger.headers.a == null").evaluate({"trigger": message.as_trigger()}) is True
+
+    def copied(message: Message) -> Any:
+        return Event("out", key=None, value=1, headers={**message.headers, "c": "y"})
+
+    output = run_bridge_function(Bridge("b", "orders", "out", copied), record, "group")
+    assert output.dead_letter_reason is None
+    assert output.records[0]["headers"] == [*headers[:3], ("ce_id", b"orders-0-7"), ("c", b"y")]
+    check_headers(decode_headers([("sagadlqreason", b"\xff")]))
 
 
 async def test_the_reason_of_a_failed_attempt_can_be_logged_and_stored() -> None:

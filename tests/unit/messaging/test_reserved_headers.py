@@ -77,8 +77,8 @@ def test_a_bridge_may_forward_but_not_change_reserved_headers() -> None:
     assert made.dead_letter_reason is None
     headers = [dict(one["headers"]) for one in made.records]
     assert [(one["ce_source"], one["kind"], one["part"]) for one in headers] == [
-        ("/till", "x", "0"),
-        ("/till", "x", "1"),
+        (b"/till", b"x", b"0"),
+        (b"/till", b"x", b"1"),
     ]
     assert len({one["ce_id"] for one in headers}) == 2
 

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_activities.kafka.errors import classify_kafka_error
-from saga_activities.kafka.record_codec import STEP_KEY_HEADER, known_headers
+from saga_activities.kafka.record_codec import STEP_KEY_HEADER, MalformedRecord, decode_headers, raw_headers
 from saga_activities.messaging.kafka_request import (
     MalformedReply,
     RefusedReply,
@@ -34,6 +35,7 @@ from saga_activities.messaging.outbox import event_row
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import encode_event
 from saga_workers.trigger.replies import REPLY_PARTITIONS
+from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import default_reply_topic
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
@@ -178,12 +180,15 @@ class _ReplyReader:
             # The client retries after an error by itself; a reply that stays missing is reported as such.
             if message is None or message.error() is not None:
                 continue
-            headers = known_headers(message)
-            token = self._tokens.get(headers.get(STEP_KEY_HEADER, ""))
-            if token is not None:
-                self._receive(headers[STEP_KEY_HEADER], self._outcome(headers, message.value(), token))
+            try:
+                headers = decode_headers(raw_headers(message))
+                key = headers.get(STEP_KEY_HEADER) or ""
+            except (MalformedRecord, UnreadableHeader):
+                continue  # it does not say which command it is for
+            if (token := self._tokens.get(key)) is not None:
+                self._receive(key, self._outcome(headers, message.value(), token))
 
-    def _outcome(self, headers: dict[str, str], value: bytes | None, token: str) -> Outcome:
+    def _outcome(self, headers: Mapping[str, str | None], value: bytes | None, token: str) -> Outcome:
         try:
             reply = decode_reply(self._topic, headers, value)
             row = RequestRow(None, None, None, self._topic, token)

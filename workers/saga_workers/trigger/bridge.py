@@ -18,9 +18,9 @@ import uuid
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from saga_activities.concurrency import Backoff
 from saga_activities.kafka import hanging_transactions
@@ -48,6 +48,7 @@ from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT
 from sagas.actions.consumers import Bridge, Message
 from sagas.actions.events import Event
+from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message
 from sagas.errors import UsageError
 from sagas.settings import KafkaSettings
@@ -418,7 +419,7 @@ def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> B
             message = record.message()
             message.attempt = number
             return BridgeOutput(tuple(_records_for(bridge, record, message, bridge.function(message))))
-        except MalformedRecord as error:
+        except (MalformedRecord, UnreadableHeader) as error:
             reason = str(error)
             break
         except SystemExit:
@@ -434,12 +435,12 @@ def _records_for(bridge: Bridge, record: ConsumedRecord, message: Message, resul
     several = isinstance(result, list) and all(isinstance(one, Event) for one in result)
     for number, one in enumerate(result if several else [result]):
         if isinstance(one, Event):
-            yield _event_record(one, f"{message.id}-{number}" if several else message.id, message)
+            yield _event_record(one, f"{message.id}-{number}" if several else message.id, record)
         else:
             yield _producer_record(bridge.to, record.key, one, list(record.raw_headers))
 
 
-def _event_record(event: Event, default_id: str, message: Message) -> dict[str, Any]:
+def _event_record(event: Event, default_id: str, record: ConsumedRecord) -> dict[str, Any]:
     """The record of one event. Raises UsageError, UnusableResult and UnicodeEncodeError for what no producer takes: it
     would end the process, or stop the bridge, and the next process would read the same message.
     """
@@ -447,16 +448,23 @@ def _event_record(event: Event, default_id: str, message: Message) -> dict[str, 
     id = event.id or default_id
     if not isinstance(id, str):
         raise UsageError(f"the id of an event must be a string, not {id!r}")
-    headers = {**message.headers, "ce_id": id, **_own_headers(event, message)}
-    for name_or_text in (*headers, *headers.values()):
-        name_or_text.encode()  # the client library crashes on half a surrogate pair in a name
+    own = {"ce_id": id, **_own_headers(event, record)}
+    for name in own:
+        name.encode()  # the client library crashes on half a surrogate pair in a name
     key = key_text(event.key)
-    return _producer_record(event.topic, None if key is None else key.encode(), event.value, list(headers.items()))
+    headers = [
+        *((name, raw) for name, raw in record.raw_headers if name not in own),
+        *((name, text.encode()) for name, text in own.items()),
+    ]
+    return _producer_record(event.topic, None if key is None else key.encode(), event.value, headers)
 
 
-def _own_headers(event: Event, message: Message) -> dict[str, str]:
+def _own_headers(event: Event, record: ConsumedRecord) -> dict[str, str]:
     """The headers that the event adds or changes. Raises UsageError for a header reserved by the engine."""
-    given = {name: text for name, text in header_strings(event).items() if message.headers.get(name) != text}
+    read, headers = record.headers, cast("Any", event.headers)
+    if isinstance(headers, Mapping):
+        headers = {name: text for name, text in headers.items() if name not in read or text != read[name]}
+    given = header_strings(replace(event, headers=headers))
     if (header := first_reserved_header(given)) is not None:
         raise UsageError(reserved_header_message(header))
     return given

@@ -9,6 +9,7 @@ from typing import Any
 from saga_activities.kafka.record_codec import MalformedRecord, RawHeaders, decode, decode_headers, raw_headers
 from saga_workers.trigger.delivery import Delivery
 from sagas.actions.consumers import Message, message_id
+from sagas.actions.message_headers import readable_headers
 
 __all__ = ["ConsumedRecord", "MalformedRecord"]
 
@@ -46,8 +47,9 @@ class ConsumedRecord:
         return f"{self.topic}/{self.partition}/{self.offset}"
 
     @cached_property
-    def headers(self) -> dict[str, str]:
-        return decode_headers(self.raw_headers)
+    def headers(self) -> dict[str, str | None]:
+        """Those that can be read; see :meth:`message` for the others."""
+        return readable_headers(decode_headers(self.raw_headers))
 
     @cached_property
     def id(self) -> str:
@@ -61,4 +63,4 @@ class ConsumedRecord:
         read = decode(self._message)
         timestamp = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
         when = timestamp.replace("+00:00", "Z")
-        return Message(self.id, self.topic, self.partition, self.offset, when, read.key, read.value, self.headers)
+        return Message(self.id, self.topic, self.partition, self.offset, when, read.key, read.value, read.headers)

@@ -240,7 +240,7 @@ class ConsumerRunner:
         headers, topic = record.headers, self._reply_topic(record)
         if topic is None:
             return
-        forwarded = {name: headers[name] for name in _ECHOED_HEADERS if name in headers}
+        forwarded = {name: text for name in _ECHOED_HEADERS if (text := headers.get(name)) is not None}
         key = headers.get(SAGA_ID_HEADER) or (None if record.key is None else record.key.decode("utf-8", "replace"))
         key = None if key is None else key.replace("\0", "")  # PostgreSQL's text cannot contain it
         await self._emit(sql, Event(topic, key, value, {**forwarded, OUTCOME_HEADER: outcome}), record)
@@ -260,11 +260,11 @@ class ConsumerRunner:
 
     async def _emit(self, sql: SqlSession, event: Event, record: ConsumedRecord) -> None:
         name = self._consumer.name
-        saga_id = record.headers.get(SAGA_ID_HEADER, "")
+        saga_id = record.headers.get(SAGA_ID_HEADER) or ""
         origin = Invocation(
             action=name,
             arguments={},
-            key=record.headers.get(STEP_KEY_HEADER, record.id),
+            key=record.headers.get(STEP_KEY_HEADER) or record.id,
             saga_id=saga_id if len(saga_id) <= MAX_SAGA_ID and "\0" not in saga_id else "",
             entry=f"consumer/{name}"[:MAX_ENTRY],
             op="do",

@@ -29,7 +29,7 @@ from saga_activities.guard.tables import outbox_home_table
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.errors import classify_kafka_error
-from saga_activities.kafka.record_codec import MalformedRecord, read_headers
+from saga_activities.kafka.record_codec import MalformedRecord, decode_headers, raw_headers
 from saga_activities.messaging import kafka_request
 from saga_activities.messaging.kafka_request import (
     MalformedReply,
@@ -223,7 +223,7 @@ class ReplyListener:
         for message in batch:
             raw: Any = message.value()
             try:
-                reply = decode_reply(message.topic() or "", read_headers(message), raw)
+                reply = decode_reply(message.topic() or "", decode_headers(raw_headers(message)), raw)
             except (MalformedReply, MalformedRecord) as error:
                 dead.append((message, "malformed", str(error)))
             else:

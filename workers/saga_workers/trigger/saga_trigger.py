@@ -9,7 +9,6 @@ from typing import Any
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_activities.kafka.record_codec import check_headers
 from saga_activities.messaging.kafka_request import DONE, FAILED, REJECTED
 from saga_workers.bulk.acceptance import NotClaimed
 from saga_workers.bulk.detach_request import leave_bulk_workflow
@@ -106,7 +105,6 @@ class SagaTrigger:
     async def _attempt(self, record: ConsumedRecord, number: int) -> None:
         try:
             message = record.message()
-            check_headers(record.raw_headers)
         except MalformedRecord as error:
             raise PoisonMessage(str(error)) from None
         context = {

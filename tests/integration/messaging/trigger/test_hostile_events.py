@@ -30,7 +30,7 @@ from tests.integration.messaging.trigger.trigger_environment import (
 )
 
 LARGE = {"max.message.bytes": "20000000"}
-Record = tuple[bytes | None, bytes | None, dict[str, bytes]]
+Record = tuple[bytes | None, bytes | None, dict[str, bytes] | list[tuple[str, bytes]]]
 """Value, key and headers."""
 
 
@@ -101,6 +101,7 @@ def hostile_records(first: str) -> list[Record]:
         *((value, None, {}) for value in values),
         (None, b"tombstone", {}),
         *forged,
+        (order("h"), None, [("sagaid", b"first"), ("sagaid", b"second")]),
         (order("k"), b"\xff\xfe", {}),
         (order(first, blob="x" * 5_000_000), None, {"kind": b"payment"}),
         (order("nobody/x~undo"), None, {"kind": b"payment"}),
@@ -115,11 +116,15 @@ FORGED = [
 ]
 
 
+UNREAD = [("team", b"a"), ("team", b"\xff"), ("sagaid", b"same"), ("sagaid", b"same")]
+"""No expression and no handler reads these, or they have one value."""
+
+
 def write(broker: Broker, topic: str, records: Sequence[Record]) -> None:
     settings: dict[str, Any] = {"bootstrap.servers": broker.address, "message.max.bytes": 20_000_000, "linger.ms": 20}
     producer = Producer(settings)
     for value, key, headers in records:
-        producer.produce(topic, value, key, headers=list(headers.items()))
+        producer.produce(topic, value, key, headers=list(headers.items() if isinstance(headers, dict) else headers))
         producer.poll(0)
     assert producer.flush(60) == 0
 
@@ -136,7 +141,7 @@ async def test_each_hostile_record_is_a_dead_letter_and_each_good_one_starts_one
     for number, record in enumerate(bad):
         mixed.append(record)
         if number < len(good) - 1:
-            mixed.append((order(good[number + 1]), None, {}))
+            mixed.append((order(good[number + 1]), None, UNREAD))
     async with running_worker(project) as client, triggering(project) as metrics:
         await asyncio.to_thread(write, kafka, topic, mixed[:1])
         await until(lambda: count(metrics, "saga_trigger_started_total") == 1)
@@ -159,6 +164,7 @@ async def test_each_hostile_record_is_a_dead_letter_and_each_good_one_starts_one
         "half a surrogate pair",
         "the maximum of all together is 2048",
         "the header sagakey is not UTF-8 text",
+        "the header sagaid is there twice with different values",
         "the name of a header is not UTF-8 text",
         "the key is not UTF-8 text",
     ):
@@ -177,6 +183,8 @@ async def test_a_consumer_and_a_bridge_get_past_hostile_records(kafka: Broker, s
 
     @consumer(topic, connection="shop", name="book", max_attempts=1)
     async def book(message: Message) -> None:
+        if message.value["order"] == "reads":
+            _ = message.headers["team"]
         if message.value["order"] == "fails":
             raise ValueError("bad\0text \ud800")
         await message.sql.execute("insert into effect (what, number) values (:what, 1)", what=message.value["order"])
@@ -188,7 +196,9 @@ async def test_a_consumer_and_a_bridge_get_past_hostile_records(kafka: Broker, s
     settings = kafka.settings(outbox="shop")
     nowhere = "127.0.0.1:1"
     project = project_of(tmp_path, settings, nowhere, readers=[book, copy], connections={"shop": shop.url})
-    bad = [record for record in hostile_records("x") if len(record[0] or b"") < 10_000 and "kind" not in record[2]]
+    bad = [
+        record for record in hostile_records("x") if len(record[0] or b"") < 10_000 and "kind" not in dict(record[2])
+    ]
     odd: list[Record] = [
         (order("fails"), None, {}),
         (order("reply 1"), None, {"sagareplyto": b"no such/topic", "sagakey": b"k", "sagaid": b"s" * 600}),
@@ -197,7 +207,7 @@ async def test_a_consumer_and_a_bridge_get_past_hostile_records(kafka: Broker, s
         (order("headers"), b"k" * 100, {"x": b"y" * 900_000}),
         (order("twice", blob="x" * 1_500_000) + b"}", None, {"x": b"y" * 900_000}),
     ]
-    with_end: list[Record] = [*bad, *odd, (order("last"), None, {})]
+    with_end: list[Record] = [*bad, *odd, (order("reads"), None, UNREAD), (order("last"), None, UNREAD)]
     async with triggering(project) as metrics:
         await asyncio.to_thread(write, kafka, topic, with_end[:-1])
         await asyncio.to_thread(produce_raw, kafka.address, topic, order("name"), [(b"\xff\xfe", b"x")])
@@ -212,4 +222,5 @@ async def test_a_consumer_and_a_bridge_get_past_hostile_records(kafka: Broker, s
     book_reasons = [one.headers["sagadlqreason"] for one in dead if one.headers["sagadlqgroup"].endswith("book")]
     assert any("bad\\x00text" in reason for reason in book_reasons), book_reasons[-5:]
     assert any("no topic for replies" in reason for reason in book_reasons)
-    assert not {"reply 1", "reply 2", "fails"} & {what for what, _ in shop.effects()}
+    assert any(reason.endswith("the header team is not UTF-8 text: correct its producer") for reason in book_reasons)
+    assert not {"reads", "reply 1", "reply 2", "fails"} & {what for what, _ in shop.effects()}
