@@ -33,6 +33,7 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.reported_failure import reported_failure
+from saga_activities.server_clock import ServerClock
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.definition.input_validation import validate_input
 from sagas.definition.snapshot import to_snapshot
@@ -74,11 +75,13 @@ class SagaActivities:
         locks: LockActivities | None = None,
         bulk: BulkActivities | None = None,
         is_parked: IsParked | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._locks = locks
         self._bulk = bulk
         self._is_parked = is_parked
+        self._clock = clock or ServerClock()
         self._loader = loader
         self._verify_start = verify_start
         self._observers = tuple(observers)
@@ -98,12 +101,12 @@ class SagaActivities:
 
     async def _perform_activity(self, info: activity.Info, payload: Payload) -> Any:
         if info.activity_type in BULK_ACTIVITIES and self._bulk is not None:
-            return await _perform_bulk_activity(self._bulk, info.activity_type, payload)
+            return await _perform_bulk_activity(self._bulk, info.activity_type, payload, self._clock)
         argument = read_payload(payload)
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
             return await self._prepare_run(info.activity_type, argument)
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
-            return await _perform_lock_activity(self._locks, info.activity_type, argument)
+            return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:
             invocation = decode_call(info.activity_type, argument)
         except (KeyError, TypeError, AttributeError):
@@ -116,7 +119,7 @@ class SagaActivities:
         with contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
-            attempt = _attempt_context(watched.saga, watched.traceparent)
+            attempt = await _attempt_context(watched.saga, watched.traceparent, self._clock)
             ended = await self._perform(invocation, attempt, watched)
             outcome = watched.outcome = hide_in_failure(note_no_effect(ended, info), invocation.hidden)
         return _temporal_result(outcome, invocation, attempt.number)
@@ -155,9 +158,11 @@ class SagaActivities:
             ) from None
 
 
-async def _perform_lock_activity(locks: LockActivities, activity_type: str, request: Mapping[str, Any]) -> Any:
+async def _perform_lock_activity(
+    locks: LockActivities, activity_type: str, request: Mapping[str, Any], clock: ServerClock
+) -> Any:
     info = activity.info()
-    attempt = _attempt_context(info.workflow_type or "", None)
+    attempt = await _attempt_context(info.workflow_type or "", None, clock)
     try:
         outcome = await locks.perform(activity_type, request, attempt, info.workflow_id or "")
     except (KeyError, TypeError, AttributeError):
@@ -173,10 +178,10 @@ async def _perform_lock_activity(locks: LockActivities, activity_type: str, requ
     raise to_application_error(outcome, attempt.number)
 
 
-async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Payload) -> Any:
+async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Payload, clock: ServerClock) -> Any:
     info = activity.info()
     try:
-        attempt = _attempt_context(info.workflow_type or "", None)
+        attempt = await _attempt_context(info.workflow_type or "", None, clock)
         return await bulk.perform(activity_type, decode_json(request.data), attempt)
     except (KeyError, TypeError, AttributeError, ValueError):
         if not info.workflow_id or not info.workflow_id.startswith(BULK_PREFIX):
@@ -230,13 +235,13 @@ def _not_registered_error(message: str, invocation: Invocation, number: int) -> 
     return ApplicationError(message, raw_json(details), type="NotFoundError", next_retry_delay=wait)
 
 
-def _attempt_context(saga: str, traceparent: str | None) -> AttemptContext:
+async def _attempt_context(saga: str, traceparent: str | None, clock: ServerClock) -> AttemptContext:
     info = activity.info()
     timeout = info.start_to_close_timeout or timedelta(seconds=30)
     return AttemptContext(
         number=info.attempt,
         scheduled_at=info.current_attempt_scheduled_time.timestamp(),
-        deadline=(info.started_time + timeout).timestamp(),
+        deadline=await clock.deadline(info, timeout.total_seconds()),
         heartbeat=_no_heartbeat if info.is_local else _heartbeat(),
         logger=activity.logger,
         traceparent=traceparent,

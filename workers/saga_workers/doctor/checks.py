@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -20,6 +19,7 @@ from saga_workers.doctor.statement_checks import check_statements
 from saga_workers.doctor.two_phase_checks import check_two_phase
 from saga_workers.doctor.unusable_databases import unusable_databases, unusable_result
 from saga_workers.temporal import search_attributes
+from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
 from saga_workers.trigger.topic_inventory import operations_of, uses_kafka
@@ -295,41 +295,11 @@ def _actions_on_other_queues(project: Project, own: str) -> dict[str, set[str]]:
     return found
 
 
-async def _workflow_pollers(client: Client, queue: str) -> Sequence[Any]:
-    from temporalio.api.enums.v1 import TaskQueueType
-    from temporalio.api.taskqueue.v1 import TaskQueue
-    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-
-    kind = TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
-    found = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind)
-    )
-    return found.pollers
-
-
 async def _check_server_clock(client: Client) -> DoctorResult:
-    """Compare clocks. The server reveals its time only as the last access of a poller, so this polls once."""
-    from temporalio.api.taskqueue.v1 import TaskQueue
-    from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
-
-    queue = f"saga-doctor-{os.getpid()}"
-    # Only a poller with an identity is listed.
-    request = PollWorkflowTaskQueueRequest(namespace=client.namespace, task_queue=TaskQueue(name=queue), identity=queue)
-    began = time.time()
-    # The server refuses short polls; this long poll is cancelled as soon as it is listed.
-    poll = asyncio.ensure_future(
-        client.workflow_service.poll_workflow_task_queue(request, timeout=timedelta(seconds=20))
-    )
-    try:
-        # There is no event for the arrival of a poll.
-        while not (pollers := await _workflow_pollers(client, queue)) and time.time() - began < 1.5:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    finally:
-        poll.cancel()
-        await asyncio.gather(poll, return_exceptions=True)
-    if not pollers:
+    skew = await measure_server_clock(client)
+    if skew is None:
         return DoctorResult("clock of the server", None, "not comparable: no poller was listed in time")
-    return _clock_result("the server", pollers[0].last_access_time.ToMicroseconds() / 1e6 - began)
+    return _clock_result("the server", skew)
 
 
 def _clock_result(name: str, skew: float) -> DoctorResult:

@@ -29,6 +29,7 @@ from saga_activities.dispatcher import Dispatcher, PreparedAction
 from saga_activities.http import HttpConnections, http_settings
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.messaging.kafka_request import KafkaRequestAction
+from saga_activities.server_clock import ServerClock
 from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
 from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.ledger.recording import LedgerInterceptor
@@ -38,6 +39,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.runtime.logs import log_attempt
 from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
+from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
 from saga_workers.views.parked_holders import is_parked
 from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
@@ -141,6 +143,7 @@ class SagaPlugin(SimplePlugin):
             locks,
             bulk,
             parked,
+            ServerClock(partial(measure_server_clock, client)),
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.
