@@ -41,6 +41,14 @@ INSERTED = f"{TEXT_ALIAS}inserted"
 """The column of a result that says whether the row was inserted."""
 
 
+_MAX_RUNS = 4
+"""Runs of an upsert or a MERGE, each with the rows locked that the earlier ones have affected."""
+
+
+class _OtherRows(Exception):
+    """A run has changed rows that no earlier run has affected."""
+
+
 class ImagesTooLarge(UsageError):
     """The step changes more rows, or larger ones, than can be undone automatically."""
 
@@ -134,20 +142,36 @@ class ImageRecorder:
         if change.kind == "merge":
             with_returning = partial(merge_with_returning, change)
         async with self._sql.savepoint(keep=False):
-            _, expected = await self._run_with_keys(with_returning, change, table, parameters)
-        _check_number(table, expected)
-        before = await table.lock_keys(expected)
-        await self._lock(table, expected)
-        result, affected = await self._run_with_keys(with_returning, change, table, parameters)
-        if any(key not in before and not inserted for key, inserted in affected.items()):
-            raise InfrastructureError(
-                "another transaction has inserted a row that the statement changes; it is repeated"
-            )
-        if self._sql.dialect == "sqlite" and affected.keys() != expected.keys():
-            raise NotImageable("the rows that it affects differ from run to run")
-        await self._lock(table, affected.keys() - expected.keys())
-        self._remember(table, before, await table.lock_keys({**before, **affected}))
-        return result
+            _, tried = await self._run_with_keys(with_returning, change, table, parameters)
+        expected = set(tried)
+        for _ in range(_MAX_RUNS):
+            _check_number(table, expected)
+            before = await table.lock_keys(expected)
+            await self._lock(table, expected)
+            affected: dict[Key, bool] = {}
+            try:
+                async with self._sql.savepoint():
+                    result, affected = await self._run_with_keys(with_returning, change, table, parameters)
+                    self._check_affected(affected, expected, before)
+            except _OtherRows:  # of another transaction, and then it affects them again, or picked by chance
+                expected |= affected.keys()
+                continue
+            await self._lock(table, affected.keys() - expected)
+            self._remember(table, before, await table.lock_keys({**before, **affected}))
+            return result
+        raise NotImageable(
+            "the rows that it affects differ from run to run: write a source and conditions that choose the same rows"
+            " each time they are computed"
+        )
+
+    def _check_affected(self, affected: Mapping[Key, bool], expected: Collection[Key], before: Collection[Key]) -> None:
+        """Raise :class:`_OtherRows` if a row was changed that is not locked, and whose image is not there."""
+        if self._sql.dialect == "sqlite":  # it does not say which rows were inserted
+            changed = affected.keys() - set(expected)
+        else:
+            changed = {key for key, inserted in affected.items() if key not in before and not inserted}
+        if changed:
+            raise _OtherRows()
 
     async def _run_with_keys(
         self,

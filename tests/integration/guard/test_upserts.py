@@ -296,6 +296,32 @@ async def test_what_cannot_be_undone_is_refused_before_the_change(tables: Tables
     assert await tables.dump() == before
 
 
+MANY = ("create table @stock (sku int primary key, free int)", "insert into @stock select g, 0 from %s")
+CHANCE = {
+    POSTGRES: ("generate_series(1, 900) g", "(select sku from @stock order by random() limit 30)"),
+    SQLITE: (
+        "(with recursive s(g) as (select 1 union all select g + 1 from s where g < 900) select g from s)",
+        "(select sku from @stock order by random() limit 30)",
+    ),
+}
+
+
+async def test_a_statement_that_picks_other_rows_each_time_is_refused(tables: Tables) -> None:
+    """It is not taken for a race with another transaction, which is repeated."""
+    if tables.kind == MARIADB:
+        pytest.skip("only rows of VALUES are allowed there")
+    numbers, chosen = CHANCE[tables.kind]
+    await tables.sql(MANY[0], MANY[1] % numbers)
+    before = await tables.dump()
+    upsert = f"insert into @stock (sku) select sku from {chosen} s where true on conflict (sku) do update set free = 9"
+    merge = f"merge into @stock using {chosen} s on @stock.sku = s.sku when matched then update set free = 9"
+    for statement in (upsert, merge) if tables.kind == POSTGRES else (upsert,):
+        outcome = await tables.do([statement])
+        assert (outcome.kind, outcome.retryable) == ("failed", False), outcome.failure
+        assert "the rows that it affects differ from run to run: write" in str(outcome.failure)
+        assert await tables.dump() == before
+
+
 async def test_an_upsert_by_a_generated_column_of_mariadb_is_refused(tables: Tables) -> None:
     if tables.kind != MARIADB:
         pytest.skip("on the other databases the database itself says which rows are in the way")
