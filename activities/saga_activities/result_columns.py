@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import psycopg
-from psycopg.abc import Buffer
-from psycopg.adapt import Transformer
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader, Transformer
+from psycopg.pq import Format
 from psycopg.types.datetime import IntervalLoader, TimedeltaDumper
 from sqlalchemy.exc import DBAPIError
 
@@ -52,6 +53,30 @@ class _IntervalDumper(TimedeltaDumper):
         length, sign = abs(obj), "-" if obj < timedelta(0) else ""
         return f"{sign}{length.days} days {sign}{mysql_time(length - timedelta(days=length.days))}".encode()
 
+
+class _LowerBoundError(psycopg.DataError):
+    """An array has other positions than 1 to n, which a list cannot have."""
+
+
+def _array_loader(plain: type[Loader]) -> type[Loader]:
+    class ArrayLoader(Loader):
+        """psycopg reads ``[0:2]={1,2,3}`` as ``{1,2,3}``, whose items have other positions."""
+
+        def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+            super().__init__(oid, context)
+            self._plain = plain(oid, context)
+
+        def load(self, data: Buffer) -> Any:
+            if bytes(data[:1]) == b"[":
+                raise _LowerBoundError("its array begins at another position than 1")
+            return self._plain.load(data)
+
+    return ArrayLoader
+
+
+for _type in psycopg.adapters.types:
+    if _type.array_oid and (_plain := psycopg.adapters.get_loader(_type.array_oid, Format.TEXT)) is not None:
+        psycopg.adapters.register_loader(_type.array_oid, _array_loader(cast("type[Loader]", _plain)))
 
 # For all connections: SQLAlchemy copies these conversions when it opens an engine, and adds its own.
 psycopg.adapters.register_loader("interval", _IntervalLoader)
@@ -129,6 +154,12 @@ def unreadable_column(cursor: Any, error: psycopg.DataError) -> UnusableColumn |
             value = result.get_value(row, index)
             try:
                 _ = None if value is None else load(value)
+            except _LowerBoundError:
+                return UnusableColumn(
+                    f"an array in the column {column.name} begins at another position than 1, as"
+                    f" {bytes(value or b'')[:20].decode(errors='replace')}, and a list has no positions: write"
+                    f" `{column.name}::text as {column.name}`, which a column of this type takes back"
+                )
             except psycopg.DataError:
                 return UnusableColumn(
                     f"the driver cannot read the column {column.name} ({error}): write"

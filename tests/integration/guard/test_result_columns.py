@@ -65,6 +65,26 @@ async def test_intervals_and_times_come_back(guard_database: GuardDatabase) -> N
         assert first == second, value
 
 
+async def test_an_array_with_other_positions_is_refused(guard_database: GuardDatabase) -> None:
+    if guard_database.kind != "postgres":
+        pytest.skip("the others have no arrays")
+    name = await table(guard_database, "id int, a int[], t text[]")
+    await perform(guard_database, f"insert into {name} values (1, '[0:2]={{10,20,30}}', '{{\"[0:1]=\",b}}')")
+    refused = await perform(guard_database, f"update {name} set id = 1", f"select id, a from {name}")
+    assert (refused.kind, refused.retryable) == ("failed", False)
+    assert "an array in the column a begins at another position than 1, as [0:2]={10,20,30}, and" in str(
+        refused.failure
+    )
+    for values in ("'[1:2][0:1]={{1,2},{3,4}}'::numeric[]", "array_fill(now(), array[2], array[7])"):
+        assert "begins at another position" in str((await perform(guard_database, f"select {values} as a")).failure)
+    (row,) = (await perform(guard_database, f"select a::text as a, t from {name}")).result
+    assert row == {"a": "[0:2]={10,20,30}", "t": ["[0:1]=", "b"]}
+    assert (await perform(guard_database, f"insert into {name} values (2, :a)", a=row["a"])).kind == "done"
+    assert len(await guard_database.rows(f"select 1 from {name} where a[0] = 10 and a[2] = 30")) == 2
+    plain = await perform(guard_database, "select array[1, null] as a, '{}'::int[] as b, '{{1,2},{3,4}}'::int[] as c")
+    assert plain.result == [{"a": [1, None], "b": [], "c": [[1, 2], [3, 4]]}]
+
+
 async def test_an_action_binds_a_length_that_it_has_read(guard_database: GuardDatabase) -> None:
     if guard_database.kind == "sqlite":
         pytest.skip("SQLite has no such type")
