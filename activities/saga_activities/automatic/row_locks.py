@@ -21,6 +21,7 @@ from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import now_sql, row_lock_table
 from sagas.errors import RowLocked
 from sagas.protocol.locks import owner_id
+from sagas.sql_text.row_changes import NotImageable
 from sagas.text.exact_json import encode_json
 
 _BATCH = 500
@@ -67,6 +68,8 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
     """Lock rows for the root saga of ``saga_id``. Raises :class:`RowLocked` if another saga has one of them.
 
     A row of another schema is locked in the table of that schema, too, where the connections to it see the lock.
+    Raises :class:`NotImageable` if the saga has locked a row through a connection to another schema: the changes of a
+    row are numbered in one table of images.
     """
     owner = owner_id(saga_id)
     by_hash = {row.hash: row for row in rows}
@@ -89,11 +92,17 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
             for row in await sql.all(_select_statement(sql.dialect, lock_table, len(batch)), parameters):
                 if row["saga_id"] != owner:
                     raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], row["acquired_at"])
+                if row["image_schema"] != row["own_schema"]:
+                    raise NotImageable(
+                        f"this saga has changed {by_hash[row['row_hash']].label} through a connection to"
+                        f" {row['image_schema']}, and the order of changes through several connections is not known:"
+                        " change the rows of this table through one of them"
+                    )
 
 
 def _insert_statement(dialect: str, lock_table: str) -> str:
-    columns = "(row_hash, table_name, row_key, saga_id, acquired_at)"
-    values = f"(:row_hash, :table_name, :row_key, :saga_id, {now_sql(dialect)})"
+    columns = "(row_hash, table_name, row_key, saga_id, acquired_at, image_schema)"
+    values = f"(:row_hash, :table_name, :row_key, :saga_id, {now_sql(dialect)}, {_own_schema(dialect)})"
     # INSERT IGNORE would cost a further request for its warnings.
     exists = "ON DUPLICATE KEY UPDATE row_hash = row_hash" if dialect in _MYSQL else "ON CONFLICT DO NOTHING"
     return f"INSERT INTO {lock_table} {columns} VALUES {values} {exists}"
@@ -103,7 +112,15 @@ def _select_statement(dialect: str, lock_table: str, count: int) -> str:
     """A locking read, which sees what the insert has met, whatever the isolation level."""
     locking = "" if dialect == "sqlite" else "LOCK IN SHARE MODE" if dialect in _MYSQL else "FOR SHARE"
     hashes = ", ".join(f":hash{index}" for index in range(count))
-    return f"SELECT row_hash, saga_id, acquired_at FROM {lock_table} WHERE row_hash IN ({hashes}) {locking}"
+    columns = f"row_hash, saga_id, acquired_at, image_schema, {_own_schema(dialect)} AS own_schema"
+    return f"SELECT {columns} FROM {lock_table} WHERE row_hash IN ({hashes}) {locking}"
+
+
+def _own_schema(dialect: str) -> str:
+    """The schema with the images of this connection."""
+    if dialect == "postgresql":
+        return "(SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('saga_image'))"
+    return "database()" if dialect in _MYSQL else "'main'"
 
 
 async def release(engine: AsyncEngine, owner: str) -> None:

@@ -143,6 +143,8 @@ row_lock_table = sa.Table(
     sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
     # By the clock of this database.
     sa.Column("acquired_at", sa.Double, nullable=False),
+    # The schema whose saga_image has the changes of the row: that of the connection through which it was locked.
+    sa.Column("image_schema", sa.String(64), nullable=False),
     sa.Index("saga_row_lock_saga", "saga_id"),
     **TABLE_OPTIONS,
 )

@@ -266,8 +266,16 @@ async def test_connections_of_two_schemas_see_each_others_locks(request: pytest.
     refused = await own.do(["update t set n = 7"], saga="other")
     assert refused.failure is not None
     assert refused.failure.type == "RowLocked"
+    refused = await own.do(["update t set n = 7"], saga="saga", step="b")
+    assert (refused.kind, refused.retryable) == ("failed", False)
+    assert "this saga has changed the row id=1 of" in str(refused.failure)
+    assert "through one of them" in str(refused.failure)
+    assert (await my.undo()).kind == "done"
+    assert await own.sql("select n from t") == [(5,)]
     await row_locks.release(my.database.engine, f"saga-{my.id}")
     assert (await own.do(["update t set n = 7"], saga="other")).kind == "done"
+    refused = await my.do([f"update {schema}.t set n = 8"], saga="other", step="b")
+    assert "this saga has changed the row id=1 of" in str(refused.failure)
     refused = await my.do([f"update {schema}.t set n = 8"], saga="third", step="b")
     assert refused.failure is not None
     assert refused.failure.type == "RowLocked"
