@@ -102,7 +102,7 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
 
 def _insert_statement(dialect: str, lock_table: str) -> str:
     columns = "(row_hash, table_name, row_key, saga_id, acquired_at, image_schema)"
-    values = f"(:row_hash, :table_name, :row_key, :saga_id, {now_sql(dialect)}, {_own_schema(dialect)})"
+    values = f"(:row_hash, :table_name, :row_key, :saga_id, {now_sql(dialect)}, {own_schema(dialect)})"
     # INSERT IGNORE would cost a further request for its warnings.
     exists = "ON DUPLICATE KEY UPDATE row_hash = row_hash" if dialect in _MYSQL else "ON CONFLICT DO NOTHING"
     return f"INSERT INTO {lock_table} {columns} VALUES {values} {exists}"
@@ -112,11 +112,11 @@ def _select_statement(dialect: str, lock_table: str, count: int) -> str:
     """A locking read, which sees what the insert has met, whatever the isolation level."""
     locking = "" if dialect == "sqlite" else "LOCK IN SHARE MODE" if dialect in _MYSQL else "FOR SHARE"
     hashes = ", ".join(f":hash{index}" for index in range(count))
-    columns = f"row_hash, saga_id, acquired_at, image_schema, {_own_schema(dialect)} AS own_schema"
+    columns = f"row_hash, saga_id, acquired_at, image_schema, {own_schema(dialect)} AS own_schema"
     return f"SELECT {columns} FROM {lock_table} WHERE row_hash IN ({hashes}) {locking}"
 
 
-def _own_schema(dialect: str) -> str:
+def own_schema(dialect: str) -> str:
     """The schema with the images of this connection."""
     if dialect == "postgresql":
         return "(SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('saga_image'))"

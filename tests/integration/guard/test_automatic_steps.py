@@ -11,7 +11,8 @@ from saga_workers.doctor.automatic_steps import automatic_step_problems
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project
-from tests.helpers.new_databases import new_database
+from tests.helpers.new_databases import new_database, new_mariadb_database
+from tests.integration.guard.conftest import open_guard_database
 
 ORDER = """
 saga: order
@@ -61,3 +62,38 @@ async def test_what_the_undo_may_lack_is_named(tmp_path: Path, postgres_server: 
         "order/take: `compensate: auto` cannot undo this statement: two values of the key column note of public.log"
         " (tsvector) may be equal and differ as text, so its rows cannot be told apart",
     ]
+
+
+TWICE = """
+saga: twice
+steps:
+  - {id: a, uses: sql, with: {connection: my, run: "update SCHEMA.stock set free = 1"}, compensate: auto}
+  - {id: b, uses: sql, with: {connection: my2, run: "update stock set free = 2"}, compensate: auto}
+"""
+
+
+async def test_a_table_that_a_saga_changes_through_two_databases_is_named(
+    tmp_path: Path, mariadb_server: DatabaseServer
+) -> None:
+    urls = [await new_mariadb_database(mariadb_server) for _ in range(2)]
+    schema = urls[1].rpartition("/")[2]
+    for url in urls:
+        opened = await open_guard_database("mariadb", url)
+        if url == urls[1]:
+            async with opened.engine.connect() as connection:
+                await connection.exec_driver_sql("create table stock (sku varchar(9) primary key, free int)")
+        await opened.connections.close()
+    connections = dict(zip(("my", "my2"), urls, strict=True))
+    definitions = {"twice": TWICE.replace("SCHEMA", schema)}
+    made = make_project(tmp_path, definitions, [], address="none", connections=connections)
+    assert await automatic_step_problems(made) == [
+        f"twice/b: it changes {schema}.stock through the connection my2, and twice/a through my: use one of them, or a"
+        " saga that changes a row through both is refused",
+    ]
+    definitions = {
+        "twice": TWICE.replace("SCHEMA", schema).replace(
+            'connection: my2, run: "update stock', f'connection: my, run: "update {schema}.stock'
+        )
+    }
+    made = make_project(tmp_path / "once", definitions, [], address="none", connections=connections)
+    assert await automatic_step_problems(made) == []

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.automatic import mysql
+from saga_activities.automatic.row_locks import own_schema
 from saga_activities.automatic.statement_check import check_statement
+from saga_activities.automatic.table_access import TableAccess
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.session import SqlSession
 from saga_workers.runtime.database_access import unusable
 from sagas.errors import SagaError
 from sagas.settings.project import Project
-from sagas.sql_text.row_changes import NotImageable
+from sagas.sql_text.row_changes import NotImageable, RowChange
 
 _TIMEOUT = 15.0
 
@@ -36,11 +38,26 @@ async def automatic_step_problems(project: Project, *, without: Collection[str] 
         pool_size=1,
     )
     problems = []
+    places: dict[tuple[Hashable, ...], tuple[str, str, str | None]] = {}
     try:
         for step, connection, statement in statements:
+            engine = databases.engine(connection)
             try:
-                async with asyncio.timeout(_TIMEOUT), databases.engine(connection).connect() as opened:
-                    problems += [f"{step}: {doubt}" for doubt in await _check(SqlSession(opened), statement)]
+                async with asyncio.timeout(_TIMEOUT), engine.connect() as opened:
+                    sql = SqlSession(opened)
+                    change, table = await check_statement(sql, statement)
+                    if table is None:
+                        continue
+                    problems += [f"{step}: {doubt}" for doubt in await _doubts(sql, change, table)]
+                    schema = (await sql.one(f"SELECT {own_schema(sql.dialect)} AS own", {}))["own"]
+                server = (engine.url.host, engine.url.port, sql.dialect == "postgresql" and engine.url.database)
+                place = (step.partition("/")[0], *server, table.shape.quoted)
+                other_step, other, other_schema = places.setdefault(place, (step, connection, schema))
+                if None not in (schema, other_schema) and schema != other_schema:
+                    problems.append(
+                        f"{step}: it changes {table.shape.name} through the connection {connection}, and {other_step}"
+                        f" through {other}: use one of them, or a saga that changes a row through both is refused"
+                    )
             except NotImageable as refusal:
                 problems.append(f"{step}: {refusal.message}")
             except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -51,11 +68,8 @@ async def automatic_step_problems(project: Project, *, without: Collection[str] 
     return problems
 
 
-async def _check(sql: SqlSession, statement: str) -> Sequence[str]:
+async def _doubts(sql: SqlSession, change: RowChange, table: TableAccess) -> Sequence[str]:
     """Why the undo of some rows may be refused. Raises :class:`NotImageable` if none could be undone."""
-    change, table = await check_statement(sql, statement)
-    if table is None:
-        return ()
     if sql.dialect in ("mysql", "mariadb"):
         await mysql.check_rights(sql, table.shape, change.kind)
     return () if change.kind == "insert" else table.shape.doubts
