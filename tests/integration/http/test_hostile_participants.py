@@ -161,6 +161,8 @@ async def test_a_body_that_is_no_certain_value_has_no_result(
         assert outcome.failure.message.startswith("crm did POST /charges, but its result cannot be computed: ")
         assert why in outcome.failure.message
     assert (await call(crm, {**CHARGE, "result": "response.status"})).result == 200
+    refused = await call(crm, {**CHARGE, "rejected_when": "default(response.json.refused, false)"})
+    assert (refused.kind, refused.retryable) == ("unknown", False)
     text = await call(crm, {**CHARGE, "result": "response.text"})
     if body.startswith(b"\xef\xbb\xbf"):
         assert text.result == body.decode()
