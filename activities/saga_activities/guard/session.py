@@ -19,6 +19,7 @@ from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
+from saga_activities.guard.operand_forms import is_number_text
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.guard.table_engines import table_problem
 from saga_activities.guard.time_places import refuse_shortened_times
@@ -373,4 +374,7 @@ def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]], dialect: str) -
     if getattr(clause, "_multi_values", ()):
         return True  # they are no children of the clause
     values += [node.value for node in iterate(clause) if isinstance(node, BindParameter)]
-    return any(needs_care(value) or text_needs_care(value, dialect) for value in values)
+    return any(
+        needs_care(value) or text_needs_care(value, dialect) or (dialect != "postgresql" and is_number_text(value))
+        for value in values
+    )

@@ -34,13 +34,36 @@ async def refuse_shortened_times(
     connection: AsyncConnection, statement: ParsedSql, parameters: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raises UnusableParameter for text of which PostgreSQL would drop a part, and SQLAlchemy's errors."""
-    wanted = {name for values in parameters for name, value in values.items() if any(_times(value))}
-    if not wanted:
+    if not (wanted := _with_times(parameters)):
         return
-    types = await _types_of(connection, statement, parameters[0])
+    import psycopg
+
+    raw: Any = (await connection.get_raw_connection()).driver_connection
+    try:
+        async with raw.lock:
+            types = await raw.wait(_types_of(raw, statement, parameters[0]))
+    except psycopg.Error as error:
+        sent = statement.render("pyformat").text  # in which the error finds the names of the parameters
+        raise DBAPIError.instance(sent, parameters[0], error, psycopg.Error, dialect=connection.dialect) from error
+    _refuse_shortened(statement, parameters, {name: types[name] for name in wanted})
+
+
+def refuse_shortened_literals(connection: Any, statement: ParsedSql, values: Mapping[str, Any]) -> None:
+    """The same for values that a connection of psycopg sends as literals. Raises psycopg's errors."""
+    if wanted := _with_times([values]) & {*statement.parameters}:
+        with connection.lock:
+            types = connection.wait(_types_of(connection, statement, values))
+        _refuse_shortened(statement, [values], {name: types[name] for name in wanted})
+
+
+def _with_times(parameters: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {name for values in parameters for name, value in values.items() if any(_times(value))}
+
+
+def _refuse_shortened(statement: ParsedSql, parameters: Sequence[Mapping[str, Any]], types: Mapping[str, int]) -> None:
     casts = _author_casts(statement)
-    for name in wanted & types.keys():
-        type = _TYPES.get(types[name])
+    for name, identifier in types.items():
+        type = _TYPES.get(identifier)
         if type is None or (held := _held(type, casts.get(name))) is None:
             continue
         for text in (text for values in parameters for text in _times(values.get(name))):
@@ -83,14 +106,13 @@ def _advice(name: str, type: str) -> str:
     return f"write the cast to a type that holds it, such as `:{name}::{wider}`, or give only what counts"
 
 
-async def _types_of(connection: AsyncConnection, statement: ParsedSql, values: Mapping[str, Any]) -> dict[str, int]:
-    """The type of each parameter: of text that of its place, of other values their own."""
+def _types_of(raw: Any, statement: ParsedSql, values: Mapping[str, Any]) -> Any:
+    """Ask for the type of each parameter, in the way of psycopg's generators: of text that of its place."""
     import psycopg
     from psycopg import generators
     from psycopg.adapt import PyFormat, Transformer
-    from psycopg.pq import ExecStatus
+    from psycopg.pq import DiagnosticField, ExecStatus
 
-    raw: Any = (await connection.get_raw_connection()).driver_connection
     transformer = Transformer(raw)
 
     def own_type(value: Any) -> int:
@@ -99,20 +121,14 @@ async def _types_of(connection: AsyncConnection, statement: ParsedSql, values: M
         except psycopg.ProgrammingError:  # a value that SQLAlchemy converts
             return 0
 
-    def answers(send: Any, *arguments: Any) -> Any:
-        send(*arguments)
-        return (yield from generators.execute(raw.pgconn))
-
     text = statement.render("numeric_dollar").text
-    types = [own_type(values[name]) for name in statement.parameters]
-    async with raw.lock:
-        prepared = (await raw.wait(answers(raw.pgconn.send_prepare, b"", text.encode(), types)))[-1]
-        if prepared.status == ExecStatus.COMMAND_OK:
-            (*_, prepared) = await raw.wait(answers(raw.pgconn.send_describe_prepared, b""))
-    if prepared.status != ExecStatus.COMMAND_OK:
-        state = prepared.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
-        error = psycopg.errors.lookup(state.decode())(
-            prepared.error_message.decode(errors="replace"), info=prepared, encoding="utf-8"
-        )
-        raise DBAPIError.instance(text, values, error, psycopg.Error, dialect=connection.dialect) from error
-    return {name: prepared.param_type(at) for at, name in enumerate(statement.parameters)}
+    raw.pgconn.send_prepare(b"", text.encode(), [own_type(values[name]) for name in statement.parameters])
+    (*_, result) = yield from generators.execute(raw.pgconn)
+    if result.status == ExecStatus.COMMAND_OK:
+        raw.pgconn.send_describe_prepared(b"")
+        (*_, result) = yield from generators.execute(raw.pgconn)
+    if result.status != ExecStatus.COMMAND_OK:
+        state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
+        message = result.error_message.decode(errors="replace")
+        raise psycopg.errors.lookup(state)(message, info=result, encoding="utf-8")
+    return {name: result.param_type(at) for at, name in enumerate(statement.parameters)}

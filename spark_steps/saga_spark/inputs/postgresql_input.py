@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from saga_activities.guard.sqlstates import healing_of, sqlstate_of
+from saga_activities.guard.time_places import refuse_shortened_literals
 from saga_activities.sessions import psycopg_arguments
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
@@ -133,6 +134,28 @@ def _author_sql(values: Mapping[str, Any], field: str) -> sql.Composable:
     return sql.Composed(parts)
 
 
+def _check_times(connection: psycopg.Connection[Any], values: Mapping[str, Any]) -> None:
+    """Refuse text of which PostgreSQL would drop a part, such as an offset. Raises UnreadableInput, psycopg.Error."""
+    given = dict(values.get("params") or {})
+    where, conditions = values.get("where"), list[str]()
+    if isinstance(where, str):
+        conditions = [f"(\n{where}\n)"]
+    elif where is not None:
+        pairs = [
+            (name, item) for name, value in where.items() for item in (value if isinstance(value, list) else [value])
+        ]
+        for number, (name, item) in enumerate(pairs):
+            given[f"saga_value_{number}"] = item
+            conditions.append(f"{sql.Identifier(name).as_string(connection)} = :saga_value_{number}")
+    of_table = sql.Identifier(*values["table"].split(".")).as_string(connection) if "table" in values else ""
+    source = of_table or f"(\n{values['query']}\n) AS input"
+    text = f"SELECT * FROM {source} WHERE {' AND '.join(conditions) or 'true'}"  # noqa: S608 - the author's own SQL
+    try:
+        refuse_shortened_literals(connection, parse_sql(text, "postgresql"), given)
+    except UsageError as error:
+        raise UnreadableInput(error.message) from None
+
+
 def _parameter(name: str, value: Any) -> Any:
     """The value as the driver takes it: an array has values of one type. Raises UnreadableInput."""
     kinds = {type(item) for item in _items(value) if item is not None}
@@ -168,6 +191,7 @@ def _copy_input(
     try:
         # In binary mode the server accepts a single statement only, so that a value substituted into the SQL cannot end
         # it and begin another one.
+        _check_times(connection, database_input.values)
         cursor = connection.cursor(binary=True)
         described = cursor.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
         columns = [CopiedColumn.of(column) for column in described]

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from tests.integration.guard.conftest import GuardDatabase
 from tests.integration.guard.test_exact_sql_forms import execute
@@ -234,3 +235,38 @@ async def test_mariadb_takes_fractions_of_seconds(guard_database: GuardDatabase)
     run = "update operand_rows set label = date_add('2026-01-01 00:00:00', interval :v second) where id = 2"
     assert (await execute(guard_database, run, v=Decimal("1.5"))).kind == "done"
     assert (await rows(guard_database, "label"))[1].startswith("2026-01-01 00:00:01.5")
+
+
+async def test_an_error_about_the_place_of_a_time_names_the_parameter(guard_database: GuardDatabase) -> None:
+    if guard_database.kind != "postgres":
+        pytest.skip("only PostgreSQL is asked for the types of places")
+    for statement, problem in (
+        ("select :v is null as n", "could not determine data type of parameter :v"),
+        ("delete from operand_rows where no_column < :v", 'column "no_column" does not exist'),
+    ):
+        await fresh(guard_database)
+        outcome = await execute(guard_database, statement, v="2026-05-01T08:00:00")
+        assert outcome.failure is not None
+        assert problem in outcome.failure.message
+        assert not outcome.retryable
+
+
+async def test_constructs_of_sqlalchemy_have_operands_too(guard_database: GuardDatabase) -> None:
+    """SQLAlchemy binds their parameters itself, so text is refused where it would not be the value."""
+    await fresh(guard_database)
+    kind = guard_database.kind
+    table = sa.table("operand_rows", sa.column("id"), sa.column("n", sa.Numeric), sa.column("label", sa.DateTime))
+    if kind == "postgres":
+        times = sa.table("operand_rows", sa.column("id"), sa.column("until", sa.DateTime))
+        async with guard_database.engine.connect() as connection:
+            await connection.exec_driver_sql("alter table operand_rows add column until timestamp default '2026-05-01'")
+            await connection.commit()
+        statement = sa.delete(times).where(times.c.until.in_(["2026-04-30T23:00:00-05:00"]))
+        problem = "holds no time zone and would drop -05:00"
+    else:
+        statement = sa.update(table).values(n=table.c.n - "100")
+        problem = "give a Decimal"
+    outcome = await execute(guard_database, statement)
+    assert outcome.failure is not None, "it was sent"
+    assert problem in outcome.failure.message
+    assert await rows(guard_database) == [BIG, 5]

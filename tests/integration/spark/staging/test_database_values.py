@@ -237,3 +237,26 @@ def test_other_types_are_read_as_they_are(expression: str, value: Any, url: str,
             connection.execute("alter role current_user reset all")
     assert (str(seen) if value == "nan" else seen) == value
     assert not isinstance(value, float) or str(seen) == str(value)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"query": "select id from input_hold where until <= :now", "params": {"now": "2026-05-01T12:00:00+02:00"}},
+        {"table": "input_hold", "where": "until <= :now", "params": {"now": "2026-05-01T12:00:00+02:00"}},
+        {"table": "input_hold", "where": {"until": ["2026-05-01T11:00:00+02:00", "2026-05-01 09:00:00"]}},
+    ],
+)
+def test_the_offset_of_a_parameter_is_not_dropped(url: str, tmp_path: Path, more: dict[str, Any]) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create table if not exists input_hold (id int, until timestamp)")
+        connection.execute("delete from input_hold")
+        connection.execute("insert into input_hold values (1, '2026-05-01 09:00:00'), (2, '2026-05-01 11:00:00')")
+    wanted = DatabaseInput("rows", more, (tmp_path / "rows" / "part.parquet").as_uri())
+    with pytest.raises(
+        UnreadableInput, match=r"a timestamp at its place, which holds no time zone and would drop \+02"
+    ):
+        extract_database_inputs(url, [wanted], lambda _: None, lambda _: None)
+    cast = {"query": "select id from input_hold where until <= :now::timestamptz"}
+    rows = read(url, cast["query"], tmp_path, params={"now": "2026-05-01T12:00:00+02:00"})
+    assert rows.to_pylist() == [{"id": 1}]
