@@ -280,7 +280,7 @@ def _unread(statement: ParsedSql) -> Iterator[StructuredPlace]:
         elif word in ("values", "set", "where", "on", "having", "select", "when", "from"):
             clauses[-1] = word
         elif token.kind == "parameter":
-            is_column = clauses[-1] == "row" or (clauses == ["set"] and before in (["="], [":="]))
+            is_column = clauses[-1] == "row" or (clauses == ["set"] and before == ["="])
             is_value = is_column and following in (")", ",", "", "where")
             if not is_value and not _is_read(words, at, statement.dialect):
                 yield StructuredPlace(word[1:], "element" if clauses[-1] == "in" else "single")

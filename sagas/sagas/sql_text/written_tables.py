@@ -21,6 +21,7 @@ PASSING_FUNCTIONS = frozenset(
     """
     values row array coalesce ifnull nvl nullif greatest least abs if iif max min sum any_value unnest array_append
     array_prepend array_cat array_replace array_fill array_agg multirange
+    nvl2 elt collate first_value last_value nth_value lag lead trim_scale
     """.split()  # noqa: SIM905
 )
 """Functions and words before a parenthesis that give their arguments on with the same digits."""
@@ -57,7 +58,8 @@ def _replacements(parsed: ParsedSql, tokens: Sequence[Token]) -> Iterator[tuple[
         elif parsed.dialect == "postgresql" and word == "OVERRIDING":
             remove = 3
         elif is_mysql and word == ":=" and words[:at].count("(") == words[:at].count(")"):
-            yield token.start, "="
+            is_variable = before.startswith("@") or "@" in words[max(at - 2, 0) : at]
+            yield token.start, ":=" if is_variable else "="
         elif word == "TABLE" and before in ("", ")", "(", "ALL"):
             yield token.start, "select * from"
         elif word == "REPLACE" and (at == 0 or before == ")"):

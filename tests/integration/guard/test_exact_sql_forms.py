@@ -125,7 +125,9 @@ FORMS = {
     ],
 }  # fmt: skip
 EXPRESSIONS = ["{}", "({})", "coalesce({}, 0)", "nullif({}, 0)", "case when 1 = 1 then {} else 0 end", "(select {})"]
+OF_MARIADB = ("nvl2(1, {}, 0)", "elt(1, {})", "({} collate utf8mb4_bin)", "(@v := {})")
 OF_POSTGRESQL = ["{}::numeric", "cast({} as numeric)", "greatest({}, 0)"]
+OF_DATABASE = {"postgres": (*OF_POSTGRESQL, "trim_scale({})"), "mariadb": OF_MARIADB}
 EXACT: list[Any] = [Decimal("1.25"), 1.25, "1.25", 3]
 INEXACT: dict[str, list[Any]] = {
     "postgres": [Decimal("1.005"), 1.005, "1.005", "1_0.005"],
@@ -163,7 +165,7 @@ async def test_no_form_rounds_a_number(guard_database: GuardDatabase) -> None:
     print(f"seed {seed}")
     drawn = random.Random(seed)
     await create(database)
-    expressions = [*EXPRESSIONS, *(OF_POSTGRESQL if database.kind == "postgres" else ())]
+    expressions = [*EXPRESSIONS, *OF_DATABASE.get(database.kind, ())]
     pairs = [(form, "{}") for form in FORMS[database.kind]]
     pairs += [(drawn.choice(FORMS[database.kind]), drawn.choice(expressions)) for _ in range(SAMPLES)]
     done = 0
