@@ -16,6 +16,7 @@ from saga_activities.automatic.nested_images import close_nested
 from saga_activities.automatic.restoration import check_decision, skip_restoration
 from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
+from saga_activities.bodies.sql_action import with_inherited_rows
 from saga_activities.conflict_retries import repeat_conflicts
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.guard import Guard
@@ -27,6 +28,7 @@ from saga_activities.messaging.kafka_request import REQUEST_ACTIONS, KafkaReques
 from saga_activities.messaging.outbox import wait_until_published
 from sagas.actions import Absent, Done, Unknown
 from sagas.builtins import messaging
+from sagas.builtins.automatic import RESTORE
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome
@@ -122,6 +124,8 @@ class Dispatcher:
                 confirmed = await self._prepare_body(
                     guard_spec.confirmed[0], guard_spec.confirmed[1], invocation, attempt
                 )
+                if invocation.action == RESTORE:
+                    confirmed = with_inherited_rows(confirmed, invocation)
         except (InvalidArguments, UsageError, ActionNotRegistered):
             raise
         except Exception as error:  # noqa: BLE001 - becomes an outcome: nothing is visible yet

@@ -37,7 +37,7 @@ _SELECT_LATER_DELETE = _SELECT_LATER.replace("after_image = :image", "after_imag
 class StepRows:
     """The rows of a step: before its first and after its last change, and as they are now.
 
-    ``digest`` is that of the stored images.
+    ``digest`` is that of the stored images. ``built_upon``: rows that a later step, which may stay done, has changed.
     """
 
     tables: Mapping[str, TableAccess]
@@ -45,16 +45,17 @@ class StepRows:
     last: Images
     current: Images
     digest: str
+    built_upon: frozenset[LockedRow] = frozenset()
 
     @property
     def open_rows(self) -> list[LockedRow]:
         """The rows that are not as before the step."""
-        return [row for row in self.last if self.current[row] != self.first[row]]
+        return [row for row in self.last if self.current[row] != self.first[row] or row in self.built_upon]
 
     @property
     def changed_rows(self) -> list[LockedRow]:
         """The rows that others have changed since the step."""
-        return [row for row in self.open_rows if self.current[row] != self.last[row]]
+        return [row for row in self.open_rows if self.current[row] != self.last[row] or row in self.built_upon]
 
 
 async def changed_since(sql: SqlSession, entry_key: EntryKey, rows: StepRows) -> NeedsOperator:
@@ -134,12 +135,13 @@ def _difference(rows: StepRows, row: LockedRow) -> str:
         return "the row was deleted"
     if last is None:
         return "a row with this key was inserted"
-    return "; ".join(
+    differences = [
         f"{name}: {table.shown(current[name])} instead of {table.shown(last[name])}"
         + (f", before the step {table.shown(first[name])}" if first is not None else "")
         for name in last
         if current[name] != last[name]
-    )
+    ]
+    return "; ".join(differences) or "it has its values again"
 
 
 async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, current: Image | None) -> str:

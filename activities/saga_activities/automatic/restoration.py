@@ -7,14 +7,22 @@ again, and anything but the image from before rolls everything back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.changed_rows import StepRows, cannot_restore, changed_since, unrestored_rows
 from saga_activities.automatic.column_types import converted_texts
 from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
-from saga_activities.automatic.row_changes import images_digest, mark_undone, pass_on, pass_on_images
+from saga_activities.automatic.row_changes import (
+    Reliance,
+    Types,
+    images_digest,
+    mark_undone,
+    open_later_entry,
+    pass_on,
+    pass_on_to_the_last,
+)
 from saga_activities.automatic.row_image import RowImage, net_images
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
@@ -27,45 +35,69 @@ from sagas.text.exact_json import decode_json
 
 _SELECT_IMAGES = (
     "SELECT sequence, statement, row_hash, row_change, undo_scope, table_name, row_key, before_image, after_image"
-    " FROM saga_image WHERE saga_id = :saga_id AND step = :step AND generation = :generation ORDER BY sequence"
+    " FROM saga_image WHERE saga_id = :saga_id AND step = :step AND generation = :generation"
+    " ORDER BY statement, sequence"
 )
 
 
-async def restore(sql: SqlSession, entry_key: EntryKey, *, alone: bool = False) -> dict[str, int]:
+async def restore(
+    sql: SqlSession, entry_key: EntryKey, undone_steps: Collection[str] | None = None, *, inherited: bool = False
+) -> dict[str, int]:
     """Restore the rows of an entry; returns their number as ``restored``.
 
-    ``alone``: no row is left to the undo of another step, which may stay done.
+    ``undone_steps``: only these steps of the saga are undone, so no row is left to another one; None: the root saga is.
+    ``inherited``: only what other undos have passed on to this one, after something else has undone the step itself.
     Raises :class:`NeedsOperator`, and nothing is changed, if a row has changed since or cannot be restored;
     :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
     """
     await mark_undone(sql, entry_key)
-    types, stored = await load_images(sql, entry_key)
+    types, all_stored = await load_images(sql, entry_key)
+    stored = [row for row in all_stored if row["sequence"] < 0] if inherited else all_stored
+    if not stored:
+        return {"restored": 0}
     tables, images = await open_tables(sql, types, stored)
     try:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
-    heir: EntryKey | None = None
-    if not alone:
-        images, heir = await pass_on(sql, entry_key, images, stored)
+    reliance = Reliance(entry_key, stored[0]["undo_scope"], undone_steps)
+    passed = await pass_on(sql, reliance, images, stored, types, all_stored)
+    images = [image for image in images if image.row not in passed.rows]
     first, last = net_images(images)
     try:
-        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored))
+        current = await read_rows(tables, last)
     except CannotRestore as error:
         raise NeedsOperator(error.why) from error
+    # A row that is as before this step is restored, unless it is so by a later step, whose undo would change it again.
+    built_upon = frozenset(row for row, image in passed.built_upon.items() if current.get(row) == _decoded(image))
+    rows = StepRows(tables, first, last, current, images_digest(stored), built_upon)
     if rows.changed_rows:
         raise await changed_since(sql, entry_key, rows)
     open_rows = rows.open_rows
     try:
         await restore_rows(sql, tables, images, open_rows)
     except CannotRestore as error:
-        if heir is not None:
-            # What is in the way may be a row that has been passed on: its undo restores the others, too.
-            hashes = {row.hash for row in last}
-            await pass_on_images(sql, heir, [row for row in stored if row["row_hash"] in hashes], types)
+        hashes = {row.hash for row in open_rows}
+        waiting = [row for row in stored if row["row_hash"] in hashes]
+        if error.may_heal and await pass_on_to_the_last(sql, reliance, waiting, types):
             return {"restored": 0}
         raise await cannot_restore(sql, entry_key, rows, error.why) from error
     return {"restored": len(open_rows)}
+
+
+async def check_order(sql: SqlSession, entry_key: EntryKey, undone_steps: Collection[str] | None) -> None:
+    """Check that the statement that undoes a confirmed step may change its rows now.
+
+    Raises :class:`InfrastructureError` as long as a later step has changed one of them whose own undo will restore it
+    from its image: it would find the row changed.
+    """
+    _, stored = await load_images(sql, entry_key)
+    if not stored:
+        return
+    if other := await open_later_entry(sql, Reliance(entry_key, stored[0]["undo_scope"], undone_steps), stored):
+        raise InfrastructureError(
+            f"{other.entry} of the saga {other.saga_id} has changed a row of this step later, and is to be undone first"
+        )
 
 
 async def check_decision(sql: SqlSession, entry_key: EntryKey, digest: str) -> None:
@@ -105,18 +137,15 @@ async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, An
     return await unrestored_rows(sql, entry_key, rows)
 
 
-Types = Mapping[str, Mapping[str, str]]
-"""The declared type of each column, by table."""
-
-
 async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, list[Row]]:
     """The types of the columns when the step ran, and the stored images in the order of the changes."""
     # A locking read, which sees what other undos have passed on, whatever the isolation level.
     lock = " FOR UPDATE" if sql.dialect in ("mysql", "mariadb") else ""
     rows = await sql.all(_SELECT_IMAGES + lock, entry_key.values)
-    if not rows or rows[0]["sequence"] != 0 or int(rows[0]["row_key"]) != len(rows) - 1:
+    header = next((row for row in rows if row["sequence"] == 0), None)
+    if header is None or int(header["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
-    return decode_json(rows[0]["before_image"]), rows[1:]
+    return decode_json(header["before_image"]), [row for row in rows if row is not header]
 
 
 def _decoded(text: str | None) -> Image | None:

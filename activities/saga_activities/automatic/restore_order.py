@@ -36,15 +36,23 @@ Violations = frozenset[tuple[object, ...]]
 
 
 class CannotRestore(Exception):
-    """Rows cannot be restored; nothing was changed. ``why`` names the row and the reason."""
+    """Rows cannot be restored; nothing was changed. ``why`` names the row and the reason.
 
-    def __init__(self, rows: str, reason: str) -> None:
+    ``may_heal``: other rows are in the way, which may be gone later.
+    """
+
+    def __init__(self, rows: str, reason: str, *, may_heal: bool = False) -> None:
         self.why = f"{rows} cannot be restored: {reason}"
+        self.may_heal = may_heal
         super().__init__(self.why)
 
 
 class _Refused(Exception):
-    """The database has refused a statement; its message."""
+    """The database has refused a statement; its message, and whether other rows are in the way."""
+
+    def __init__(self, message: str, *, may_heal: bool) -> None:
+        self.may_heal = may_heal
+        super().__init__(message)
 
 
 async def rehearse(sql: SqlSession, tables: Tables, images: Sequence[RowImage]) -> None:
@@ -149,7 +157,7 @@ async def _in_savepoint(sql: SqlSession, work: Callable[[], Awaitable[None]]) ->
         classified = classify_database_error(error)
         if sql.first_error is not None or classified is None:
             raise
-        raise _Refused(printable_line(classified.message)) from error
+        raise _Refused(printable_line(classified.message), may_heal=classified.healing == "perhaps") from error
 
 
 # Ways to make the changes of one statement
@@ -214,7 +222,7 @@ async def _in_order_of_values(sql: SqlSession, tables: Tables, changes: Sequence
 
 async def _in_passes(sql: SqlSession, tables: Tables, changes: Sequence[_Change]) -> None:
     """Row by row, in both directions by turns; rows that cannot be written yet wait for the next pass."""
-    waiting, refused, message = list(changes), list(changes), ""
+    waiting, refused, message, may_heal = list(changes), list(changes), "", True
     for _ in range(MAX_PASSES):
         refused = []
         for change in waiting:
@@ -222,13 +230,13 @@ async def _in_passes(sql: SqlSession, tables: Tables, changes: Sequence[_Change]
                 await _in_savepoint(sql, lambda change=change: _one_after_another(tables, [change]))
             except _Refused as refusal:
                 refused.append(change)
-                message = str(refusal)
+                message, may_heal = str(refusal), may_heal and refusal.may_heal
         if not refused:
             return
         if len(refused) == len(waiting):
             break
         waiting = list(reversed(refused))
-    raise CannotRestore(refused[-1].row.label, message)
+    raise CannotRestore(refused[-1].row.label, message, may_heal=may_heal)
 
 
 def _by_table(tables: Tables, changes: Sequence[_Change]) -> Iterable[tuple[TableAccess, list[_Change]]]:
@@ -293,10 +301,11 @@ async def _check_deferred_constraints(sql: SqlSession, tables: Tables, before: V
         try:
             await _in_savepoint(sql, lambda: _set_constraints(sql, tables, "IMMEDIATE"))
         except _Refused as refusal:
-            raise CannotRestore("the rows of the step", str(refusal)) from refusal
+            raise CannotRestore("the rows of the step", str(refusal), may_heal=refusal.may_heal) from refusal
     if sql.dialect == "sqlite" and (violations := await _sqlite_violations(sql, tables) - before):
         child, _, parent, _ = min(violations, key=str)
-        raise CannotRestore("the rows of the step", f"a row of {child} would refer to a missing row of {parent}")
+        why = f"a row of {child} would refer to a missing row of {parent}"
+        raise CannotRestore("the rows of the step", why, may_heal=True)
 
 
 async def _set_constraints(sql: SqlSession, tables: Tables, mode: str) -> None:

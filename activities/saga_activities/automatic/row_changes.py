@@ -2,26 +2,29 @@
 
 Steps that run at the same time (branches, items of a `for_each`, nested sagas) change a row in an order that only the
 database decides: each holds the row until it commits. So the changes of a row are numbered in the transaction of the
-change, and an undo leaves a row that was changed later to the undo of that change.
+change, and an undo leaves a row that was changed later to the undo of that change: it passes its images on to it. They
+stay images with their own state from after the change, so whatever undoes the later change, the row is restored
+from them only if it is in that state then, and it is known when something else has changed it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from saga_activities.automatic.row_image import RowImage, net_images
+from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import LockedRow
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.protocol.locks import owner_id
 from sagas.text.exact_json import decode_json, encode_json
 
 _BATCH = 500
-_BEYOND = 1_000_000
-"""More than the images of any entry."""
 
+Types = Mapping[str, Mapping[str, str]]
+"""The declared type of each column, by table."""
 
 INSERT_IMAGE = (
     "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, row_change, undo_scope,"
@@ -56,88 +59,184 @@ async def mark_undone(sql: SqlSession, entry_key: EntryKey) -> None:
     await sql.run(f"UPDATE saga_image SET undone = 1 WHERE {_ENTRY}", entry_key.values)
 
 
+@dataclass(frozen=True, slots=True)
+class Reliance:
+    """The other entries that the undo of an entry may rely on, because they are certain to be undone after it.
+
+    ``undone_steps``: only these steps of the same saga are undone, behind a savepoint; None: the whole root saga is.
+    """
+
+    entry_key: EntryKey
+    undo_scope: str
+    undone_steps: Collection[str] | None
+
+    def covers(self, other: EntryKey, undo_scope: str) -> bool:
+        """False in another scope: a `compensate` of the parent may run there instead, or that saga may stay."""
+        if undo_scope != self.undo_scope or owner_id(other.saga_id) != owner_id(self.entry_key.saga_id):
+            return False
+        if self.undone_steps is None:
+            return True
+        return other.saga_id == self.entry_key.saga_id and other.entry.partition("#")[0] in self.undone_steps
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """The rows whose images another entry has now, and those that an entry has changed later which may stay done."""
+
+    rows: frozenset[LockedRow]
+    built_upon: Mapping[LockedRow, str | None]
+
+
 async def pass_on(
-    sql: SqlSession, entry_key: EntryKey, images: Sequence[RowImage], stored: Sequence[Mapping[str, Any]]
-) -> tuple[list[RowImage], EntryKey | None]:
-    """The images of the rows that the undo of the entry has to restore itself, and who takes the last of the others.
+    sql: SqlSession,
+    reliance: Reliance,
+    images: Sequence[RowImage],
+    stored: Sequence[Row],
+    types: Types,
+    all_stored: Sequence[Row],
+) -> PassedOn:
+    """Give the images of the rows that another entry has changed later to that entry, whose undo restores them.
 
-    A row that another step of the same root saga has changed later is as that step has left it. If its undo is certain,
-    its image gets the state from before this entry, and it restores the row for both. It is not certain in another
-    scope: a `compensate` of the parent may run instead, or that saga may stay. ``stored`` are the stored images.
+    ``stored`` are the stored images, ``types`` those of the columns of their tables. ``all_stored``: also those that
+    need no restoration, as something else has undone the step itself.
     """
-    first, last = net_images(images)
-    number = {image.row: row["row_change"] for image, row in zip(images, stored, strict=True)}
-    by_hash = {row.hash: row for row in last}
-    scope = {row["row_hash"]: row["undo_scope"] for row in stored}
-    seen: set[LockedRow] = set()
-    passed: set[LockedRow] = set()
-    heir: EntryKey | None = None
-    for names, values in _batches(list(by_hash)):
+    rows = {image.row.hash: image.row for image in images}
+    last = {row["row_hash"]: row for row in all_stored}
+    seen: set[str] = set()
+    built_upon: dict[LockedRow, str | None] = {}
+    heirs: dict[EntryKey, set[str]] = {}
+    for names, values in _batches(list(rows)):
         # The undo of another step may be on its way: it has marked its images, and this waits for its end.
-        lock = {"sqlite": "", "postgresql": " FOR UPDATE OF i"}.get(sql.dialect, " FOR UPDATE")
-        later = await sql.all(_SELECT_LATER.format(names=names) + lock, values)
-        for other in later:
-            row = by_hash[other["row_hash"]]
-            key = EntryKey(other["saga_id"], other["step"], other["generation"])
-            if (
-                row in seen
-                or key == entry_key
-                or other["row_change"] <= number[row]
-                or owner_id(key.saga_id) != owner_id(entry_key.saga_id)
+        for other in await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), values):
+            hash, key = other["row_hash"], EntryKey(other["saga_id"], other["step"], other["generation"])
+            if key == reliance.entry_key or other["row_change"] <= last[hash]["row_change"]:
+                continue
+            if owner_id(key.saga_id) != owner_id(reliance.entry_key.saga_id):
+                continue
+            first, certain = hash not in seen, reliance.covers(key, other["undo_scope"])
+            seen.add(hash)
+            if not certain:
+                built_upon[rows[hash]] = other["after_image"]
+            elif first and (
+                other["before_image"] == last[hash]["after_image"] or await _is_undone_by_statement(sql, key, other)
             ):
+                # Otherwise something else has changed the row between the two, and its change must not be lost.
+                heirs.setdefault(key, set()).add(hash)
+    passed: set[str] = set()
+    for heir, hashes in heirs.items():
+        await _inherit(sql, heir, [row for row in stored if row["row_hash"] in hashes], types)
+        passed |= hashes
+    return PassedOn(frozenset(rows[hash] for hash in passed), built_upon)
+
+
+async def open_later_entry(sql: SqlSession, reliance: Reliance, stored: Sequence[Row]) -> EntryKey | None:
+    """An entry that has changed one of the rows later, and whose undo is certain to restore it from its image."""
+    last = {row["row_hash"]: row["row_change"] for row in stored}
+    for names, values in _batches(list(last)):
+        for other in await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), values):
+            key = EntryKey(other["saga_id"], other["step"], other["generation"])
+            is_later = other["row_change"] > last[other["row_hash"]] and key != reliance.entry_key
+            if not is_later or not reliance.covers(key, other["undo_scope"]):
                 continue
-            seen.add(row)  # only the next change has the state that this step has left as its own `before`
-            if other["undo_scope"] != scope[row.hash]:
-                continue
-            passed.add(row)
-            before, heir = first[row], key
-            encoded = None if before is None else encode_json(dict(before)).decode()
-            await sql.run(
-                f"UPDATE saga_image SET before_image = :before_image WHERE {_ENTRY} AND sequence = :sequence",
-                {**key.values, "sequence": other["sequence"], "before_image": encoded},
-            )
-    return [image for image in images if image.row not in passed], heir
+            if not await _is_undone_by_statement(sql, key, other):
+                return key
+    return None
 
 
-async def pass_on_images(
-    sql: SqlSession, heir: EntryKey, stored: Sequence[Mapping[str, Any]], types: Mapping[str, Mapping[str, str]]
-) -> None:
-    """Give images to another entry, as if its step had made these changes before its own ones.
+async def _is_undone_by_statement(sql: SqlSession, key: EntryKey, image: Row) -> bool:
+    """True for the own image of a confirmed entry: its undo does not restore it."""
+    return image["sequence"] > 0 and bool(await sql.all(_SELECT_CONFIRM, key.values))
 
-    ``types``: those of the columns of their tables.
+
+async def pass_on_to_the_last(sql: SqlSession, reliance: Reliance, stored: Sequence[Row], types: Types) -> bool:
+    """Give images that something keeps from being restored to the entry that is probably undone last; False: to none.
+
+    What is in the way may be rows of any entry that is still to be undone: they refer to the rows, or have their unique
+    values.
     """
-    values, count, statements = heir.values, len(stored), max(row["statement"] for row in stored)
-    header = await sql.one(
-        f"SELECT row_key, before_image, created_at FROM saga_image WHERE {_ENTRY} AND sequence = 0", values
+    saga_id = owner_id(reliance.entry_key.saga_id)
+    values = {"saga_id": saga_id, "length": len(saga_id) + 1, "nested": f"{saga_id}/"}
+    headers = await sql.all(_SELECT_OPEN + _locking(sql), values)
+    first = {row["row_hash"]: row["row_change"] for row in reversed(stored)}
+    last = {row["row_hash"]: row["row_change"] for row in stored}
+    earlier: set[EntryKey] = set()
+    later: set[EntryKey] = set()
+    for names, hashes in _batches(list(first)):
+        for row in await sql.all(_SELECT_CHANGES.format(names=names), hashes):
+            key = EntryKey(row["saga_id"], row["step"], row["generation"])
+            if row["row_change"] < last[row["row_hash"]]:
+                earlier.add(key)
+            if row["row_change"] > first[row["row_hash"]]:
+                later.add(key)
+    for row in headers:
+        key = EntryKey(row["saga_id"], row["step"], row["generation"])
+        if key == reliance.entry_key or not reliance.covers(key, row["undo_scope"]):
+            continue
+        if key not in earlier:
+            await _inherit(sql, key, stored, types)
+            return True
+        if key not in later and not await sql.all(_SELECT_CONFIRM, key.values):
+            await _inherit(sql, key, stored, types, later=True)
+            return True
+    return False
+
+
+async def _inherit(
+    sql: SqlSession, heir: EntryKey, stored: Sequence[Row], types: Types, *, later: bool = False
+) -> None:
+    """Give images to another entry, as if its step had made these changes before its own ones, or ``later``.
+
+    Their sequence is below 0, and the numbers of their statements are those before or after the ones of the heir.
+    """
+    values = heir.values
+    header = await sql.one(f"SELECT * FROM saga_image WHERE {_ENTRY} AND sequence = 0", values)
+    bounds = await sql.one(
+        "SELECT MIN(sequence) AS sequence, MIN(statement) AS first, MAX(statement) AS last"
+        f" FROM saga_image WHERE {_ENTRY}",
+        values,
     )
-    # In two steps, as a database may check the primary key row by row.
-    for shift, more in ((_BEYOND + count, statements), (-_BEYOND, 0)):
-        await sql.run(
-            "UPDATE saga_image SET sequence = sequence + :shift, statement = statement + :more"
-            f" WHERE {_ENTRY} AND sequence > 0",
-            {**values, "shift": shift, "more": more},
-        )
+    tables = {row["table_name"] for row in stored}
+    merged = {name: types[name] for name in tables} | decode_json(header["before_image"])
     await sql.run(
         f"UPDATE saga_image SET row_key = :row_key, before_image = :types WHERE {_ENTRY} AND sequence = 0",
-        {
-            **values,
-            "row_key": str(int(header["row_key"]) + count),
-            "types": encode_json({**types, **decode_json(header["before_image"])}).decode(),
-        },
+        {**values, "row_key": str(int(header["row_key"]) + len(stored)), "types": encode_json(merged).decode()},
     )
-    rows = [{**row, **values, "created_at": header["created_at"], "sequence": at} for at, row in enumerate(stored, 1)]
-    await sql.run(INSERT_IMAGE, rows)
+    numbers = [row["statement"] for row in stored]
+    statement = bounds["last"] + 1 - min(numbers) if later else bounds["first"] - 1 - max(numbers)
+    sequence = bounds["sequence"] - len(stored)
+    shared = {**values, "created_at": header["created_at"], "undo_scope": header["undo_scope"]}
+    await sql.run(
+        INSERT_IMAGE,
+        [
+            {**row, **shared, "sequence": sequence + at, "statement": statement + row["statement"]}
+            for at, row in enumerate(stored)
+        ],
+    )
 
 
 _ENTRY = "saga_id = :saga_id AND step = :step AND generation = :generation"
 
+_SELECT_CONFIRM = f"SELECT 1 AS n FROM saga_guard WHERE {_ENTRY} AND op = 'confirm' AND reason = 'confirm'"
 
-_SELECT_LATER = """
-SELECT i.saga_id, i.step, i.generation, i.sequence, i.row_hash, i.row_change, i.undo_scope FROM saga_image i
-LEFT JOIN saga_guard g
+_OPEN = """LEFT JOIN saga_guard g
   ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
-WHERE i.row_hash IN ({names}) AND i.undone = 0 AND g.op IS NULL
-ORDER BY i.row_change"""
+WHERE i.undone = 0 AND g.op IS NULL"""
+
+_SELECT_LATER = f"""
+SELECT i.saga_id, i.step, i.generation, i.sequence, i.row_hash, i.row_change, i.undo_scope, i.before_image,
+  i.after_image
+FROM saga_image i {_OPEN} AND i.row_hash IN ({{names}}) ORDER BY i.row_change"""
+
+_SELECT_OPEN = f"""
+SELECT i.saga_id, i.step, i.generation, i.undo_scope FROM saga_image i {_OPEN} AND i.sequence = 0
+  AND (i.saga_id = :saga_id OR substr(i.saga_id, 1, :length) = :nested)
+ORDER BY i.created_at, i.saga_id, i.step"""
+
+_SELECT_CHANGES = "SELECT saga_id, step, generation, row_hash, row_change FROM saga_image WHERE row_hash IN ({names})"
+
+
+def _locking(sql: SqlSession) -> str:
+    return {"sqlite": "", "postgresql": " FOR UPDATE OF i"}.get(sql.dialect, " FOR UPDATE")
 
 
 def _batches(hashes: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:

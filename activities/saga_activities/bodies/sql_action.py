@@ -8,14 +8,14 @@ that the statement must return (SELECT, RETURNING) or affect; any other number r
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.automatic.image_recorder import ImageRecorder
-from saga_activities.automatic.restoration import restore
+from saga_activities.automatic.restoration import check_order, restore
 from saga_activities.guard.database_errors import MAX_QUOTED
 from saga_activities.guard.postgresql import read_result
 from saga_activities.guard.result_codec import to_json_value
@@ -151,10 +151,26 @@ def restore_body(
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
-        alone = invocation.guard is not None and invocation.guard.alone
-        return await restore(sql, _entry_key(invocation), alone=alone)
+        return await restore(sql, _entry_key(invocation), _undone_steps(invocation))
 
     return run
+
+
+def with_inherited_rows(body: ActionBody, invocation: Invocation) -> ActionBody:
+    """The body, which undoes a confirmed step, and then the rows that other undos have passed on to this one."""
+
+    async def run(sql: SqlSession | None) -> Any:
+        assert sql is not None
+        await check_order(sql, _entry_key(invocation), _undone_steps(invocation))
+        result = await body(sql)
+        await restore(sql, _entry_key(invocation), _undone_steps(invocation), inherited=True)
+        return result
+
+    return run
+
+
+def _undone_steps(invocation: Invocation) -> Collection[str] | None:
+    return None if invocation.guard is None else invocation.guard.undone_steps
 
 
 def _entry_key(invocation: Invocation) -> EntryKey:

@@ -108,10 +108,11 @@ image_table = sa.Table(
     sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
     sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
-    # From 1; the row 0 has the number of images, so that a missing one is noticed, and as `before_image` the types of
-    # the columns by table.
+    # From 1, and below 0 those that the undos of other steps have passed on. The row 0 has the number of images, so
+    # that a missing one is noticed, and as `before_image` the types of the columns by table.
     sa.Column("sequence", sa.Integer, nullable=False, autoincrement=False),
-    # The statement of the step that has changed the row, from 1.
+    # The statement of the step that has changed the row, from 1; those of images that were passed on come before them
+    # or after them.
     sa.Column("statement", sa.Integer, nullable=False),
     sa.Column("row_hash", sa.String(64), nullable=False),
     # The changes of one row in the order of their commits, from 1: whoever changes it holds it until then.

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import (
     ENGINE_ACTIONS,
     Definition,
@@ -140,8 +141,11 @@ def _leading_locations(alternates: tuple[Operation, ...], undo: Any) -> list[Any
 
 
 def _effect_location(action: Operation | None) -> tuple[str | None, str | None] | None:
-    """The place of an action's effect: its connection, and its name if the state machine performs it."""
+    """The place of an action's effect: its connection, and its name if the state machine performs it.
+
+    It is also the name of an automatic compensation: those of other steps may have left rows to it.
+    """
     if action is None:
         return None
-    own = action.uses if action.uses in ENGINE_ACTIONS else None
+    own = action.uses if action.uses in (*ENGINE_ACTIONS, RESTORE) else None
     return action.connection, own

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
-from sagas.machine import arguments, builtin_actions
+from sagas.machine import arguments, builtin_actions, row_images
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
@@ -91,7 +91,7 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         step.name,
         retry=_left(entry, flight, call_retry(step)),
         execution=step.execution,
-        guard=_forward_guard(run, action) if action.connection else None,
+        guard=_forward_guard(run, entry, action) if action.connection else None,
         earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
         at_most_once=is_single_attempt(step),
@@ -99,8 +99,8 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     )
 
 
-def _forward_guard(run: SagaRun, action: Action) -> GuardSpec:
-    scope = run.undo_scope if action.images else ""
+def _forward_guard(run: SagaRun, entry: LedgerEntry, action: Action) -> GuardSpec:
+    scope = row_images.undo_scope(run, entry) if action.images else ""
     return GuardSpec(_required_connection(action), holds=action.holds, images=action.images, undo_scope=scope)
 
 
@@ -172,7 +172,7 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         else:
             guard = GuardSpec(action.connection, "own", known_done)
         if action.uses == RESTORE:
-            guard = replace(guard, alone=run.phase != "backward" or run.savepoint is not None)
+            guard = replace(guard, undone_steps=row_images.undone_steps(run))
     return _new_call(
         run,
         entry,

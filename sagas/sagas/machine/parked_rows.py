@@ -42,7 +42,7 @@ def images_query(run: SagaRun, entry: LedgerEntry) -> str:
         changes = f"(saga_id = '{child}' OR substr(saga_id, 1, {len(child) + 1}) = '{child}/')"
     return (
         "SELECT table_name, row_key, before_image, after_image FROM saga_image"  # noqa: S608 - shown, not run
-        f" WHERE {changes} AND sequence > 0 ORDER BY created_at, sequence;"
+        f" WHERE {changes} AND sequence <> 0 ORDER BY created_at, sequence;"
     )
 
 

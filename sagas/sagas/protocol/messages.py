@@ -179,7 +179,7 @@ class GuardSpec:
     ``elsewhere``: it uses another connection, so this guard only decides, and returns ``confirmed``.
     ``holds``, ``images``, ``two_phase``: see :class:`sagas.definition.model.Operation`.
     ``undo_scope`` is the nested saga within which the images of the step count as undone by its own undo, empty: the
-    root saga. ``alone``: an undo is not part of a rollback of the whole saga, so other steps may stay done.
+    root saga. ``undone_steps``: only these steps are sure to be undone together with this one; None: the whole saga is.
     """
 
     connection: str
@@ -190,7 +190,7 @@ class GuardSpec:
     images: bool = False
     two_phase: bool = False
     undo_scope: str = ""
-    alone: bool = False
+    undone_steps: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,8 +200,8 @@ def encode_guard(guard: GuardSpec) -> dict[str, Any]:
         data["two_phase"] = True
     if guard.undo_scope:
         data["undo_scope"] = guard.undo_scope
-    if guard.alone:
-        data["alone"] = True
+    if guard.undone_steps is not None:
+        data["undone_steps"] = list(guard.undone_steps)
     return data
 
 
@@ -209,7 +209,7 @@ def decode_guard(data: Mapping[str, Any]) -> GuardSpec:
     """The reverse of :func:`encode_guard`."""
     from sagas.protocol.messages import GuardSpec  # imported here because clients need only the names of this module
 
-    confirmed = data.get("confirmed")
+    confirmed, undone_steps = data.get("confirmed"), data.get("undone_steps")
     return GuardSpec(
         connection=data["connection"],
         mode=data.get("mode", "decide"),
@@ -219,7 +219,7 @@ def decode_guard(data: Mapping[str, Any]) -> GuardSpec:
         images=data.get("images", False),
         two_phase=data.get("two_phase", False),
         undo_scope=data.get("undo_scope", ""),
-        alone=data.get("alone", False),
+        undone_steps=None if undone_steps is None else tuple(undone_steps),
     )
 
 

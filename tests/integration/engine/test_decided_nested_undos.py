@@ -18,7 +18,7 @@ from tests.integration.engine.shared_rows import CancelledSaga, cancelled_saga, 
 async def _terminate(saga: CancelledSaga) -> None:
     """End the undo of ``second`` in Temporal, and wait until the parent waits for a decision."""
     await handle(saga.shop.client, f"{saga.second}~undo").terminate("the test")
-    await saga.shop.reached(saga.id, lambda view: bool(view.parked))
+    await saga.shop.reached(saga.id, lambda view: any("terminated" in parked.why for parked in view.parked))
 
 
 async def _refused(saga: CancelledSaga) -> ParkedView:

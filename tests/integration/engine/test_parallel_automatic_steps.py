@@ -35,10 +35,36 @@ BRANCHES = """  - {{id: held, uses: sql, compensate: auto, needs: [],
      with: {{connection: shop, run: "{run}", params: {{k: "${{{{ input.k }}}}"}}}}}}
   - {{id: no, uses: require, with: {{that: "false", message: "no"}}, needs: [held, free]}}
 """
+CONFIRMED = """  - {id: b, uses: sql,
+     with: {connection: shop, run: "update counter set n = n + 1 where id = :k", params: {k: "${{ input.k }}"}},
+     confirm: {uses: sql, with: {connection: shop, run: "select 1"}},
+     compensate: {uses: auto, confirmed: {uses: sql, with: {connection: shop,
+       run: "update counter set n = n - 1 where id = :k", params: {k: "${{ input.k }}"}}}}}
+"""
+BEFORE_CONFIRMED = """  - {{id: early, uses: sql, compensate: auto, needs: [],
+     with: {{connection: shop, run: "{run}", params: {{k: "${{{{ input.k }}}}"}}}}}}
+  - {{id: pause, uses: wait, with: {{for: 1s}}, needs: []}}
+  - {{id: late, uses: saga, with: {{name: confirmed, input: {{k: "${{{{ input.k }}}}"}}}}, needs: [pause]}}
+  - {{id: held, uses: sql, needs: [late], with: {{connection: shop, run: "select 1"}},
+     compensate: {{uses: sql, with: {{connection: shop, run: "select pg_sleep(1)"}}}}}}
+  - {{id: no, uses: require, with: {{that: "false", message: "no"}}, needs: [early, held]}}
+"""
+SAVEPOINT = """  - {id: start, uses: require, with: {that: true, message: x}, savepoint: {attempts: 2}}
+"""
+BASKET = """  - {id: a, for_each: "${{ [3,2,1,0] }}", max_parallel: 4, uses: sql, compensate: auto,
+     with: {connection: shop, run: [
+     {sql: "select pg_sleep(:seconds)", params: {seconds: "${{ item / 5.0 }}"}},
+     {sql: "insert into basket values (:k) on conflict do nothing", params: {k: "${{ input.k }}"}},
+     {sql: "insert into line values (:k, :item)", params: {k: "${{ input.k }}", item: "${{ item }}"}}]}}
+"""
 SAGAS = {
     "toggled": HEAD.format(name="toggled") + ITEMS.format(run=TOGGLE) + FAILS,
     "counted": HEAD.format(name="counted") + ITEMS.format(run=COUNT) + FAILS,
     "branched": HEAD.format(name="branched") + BRANCHES.format(run=TOGGLE),
+    "repeated": HEAD.format(name="repeated") + SAVEPOINT + ITEMS.format(run=COUNT) + FAILS,
+    "basket": HEAD.format(name="basket") + BASKET + FAILS,
+    "confirmed": HEAD.format(name="confirmed") + CONFIRMED,
+    "before-confirmed": HEAD.format(name="before-confirmed") + BEFORE_CONFIRMED.format(run=COUNT),
     "part": HEAD.format(name="part") + ITEMS.format(run=TOGGLE),
     "nested": HEAD.format(name="nested")
     + """  - {id: parts, for_each: "${{ [1,2,3] }}", max_parallel: 3, uses: saga,
@@ -77,6 +103,8 @@ async def test_the_row_is_as_before(
     keys = [f"{saga}-{uuid.uuid4().hex[:6]}" for _ in range(ROUNDS)]
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("create table counter (id text primary key, n int not null)")
+        connection.execute("create table basket (id text primary key)")
+        connection.execute("create table line (basket text references basket, n int, primary key (basket, n))")
         for key in keys:
             connection.execute("insert into counter values (%s, 0)", [key])
         async with running_worker(project) as client:
@@ -84,3 +112,4 @@ async def test_the_row_is_as_before(
             await client.close()
         assert set(states) == {"COMPENSATED"}
         assert connection.execute("select distinct n from counter").fetchall() == [(0,)]
+        assert connection.execute("select id from basket union all select basket from line").fetchall() == []

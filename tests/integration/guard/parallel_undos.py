@@ -1,0 +1,113 @@
+"""Steps of one saga that share rows, references and unique values, and are undone in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from saga_activities.automatic import row_locks
+from saga_activities.bodies.sql_action import restore_body, sql_body, with_inherited_rows
+from sagas.protocol.messages import GuardSpec
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation
+from tests.integration.guard.automatic_steps import Tables
+from tests.integration.guard.conftest import clock, new_attempt
+
+
+@dataclass(frozen=True)
+class ParallelStep:
+    """The statements of a step; ``confirmed``: it is confirmed, and these statements undo it then."""
+
+    run: Sequence[str]
+    confirmed: Sequence[str] = ()
+
+
+Steps = Mapping[str, ParallelStep]
+"""By name, in the order of their commits."""
+
+CREATE = (
+    "create table @counter (id int primary key, n int not null)",
+    "create table @basket (id int primary key, n int default 0)",
+    "create table @line (id int primary key, basket int not null, foreign key (basket) references @basket (id))",
+    "create table @place (id int primary key, code varchar(9) unique, pos int unique)",
+    "insert into @counter values (1, 0), (2, 7)",
+    "insert into @basket values (5, 0)",
+    "insert into @line values (100, 5)",
+    "insert into @place values (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)",
+)
+
+
+def shared_basket(kind: str, basket: int) -> str:
+    if kind == "mariadb":
+        return f"insert into @basket (id) values ({basket}) on duplicate key update n = n"
+    return f"insert into @basket (id) values ({basket}) on conflict (id) do nothing"
+
+
+def generate(kind: str, seed: int) -> Steps:
+    """Two to five steps with one or two statements each; the rarer kinds meet only if they are not too rare."""
+    chance = Random(seed)
+    steps = {}
+    for number in range(chance.randint(2, 5)):
+        name = f"f#{number}"
+        counter = chance.choice((1, 1, 2))
+        if chance.random() < 0.25:
+            add = f"update @counter set n = n {{}} {chance.randint(1, 3)} where id = {counter}"
+            steps[name] = ParallelStep([add.format("+")], confirmed=[add.format("-")])
+            continue
+        free = chance.randint(4, 9)
+        pool = [
+            [f"update @counter set n = n + 1 where id = {counter}"],
+            [f"update @counter set n = 1 - n where id = {counter}"],
+            [shared_basket(kind, 1), f"insert into @line values ({number}, 1)"],
+            [f"delete from @place where id = {chance.randint(1, 3)}"],
+            [f"insert into @place values ({10 + number}, '{chance.choice('abcd')}', {free})"],
+            [f"update @place set code = '{chance.choice('abcd')}' where id = {chance.randint(1, 3)}"],
+            [f"update @place set pos = {chance.randint(1, 6)} where id = {chance.randint(1, 3)}"],
+            ["update @place set pos = pos + 10"],
+            ["delete from @line where basket = 5", "delete from @basket where id = 5"],
+        ]
+        steps[name] = ParallelStep([statement for part in chance.sample(pool, 2) for statement in part])
+    names = list(steps)
+    chance.shuffle(names)
+    return {name: steps[name] for name in names}
+
+
+async def play(tables: Tables, steps: Steps, saga: str) -> list[str]:
+    """Run the steps, and confirm those that are; returns the names of those that the database has not refused."""
+    done = []
+    for name, step in steps.items():
+        if (await tables.do(step.run, name, saga)).kind != "done":
+            continue
+        if step.confirmed:
+            assert (await tables.database.guard.confirm(tables.entry(name, saga), None, **clock())).kind == "done"
+        done.append(name)
+    return done
+
+
+async def undo(
+    tables: Tables, name: str, step: ParallelStep, saga: str = "saga", undone_steps: tuple[str, ...] | None = None
+) -> Outcome:
+    entry = tables.entry(name, saga)
+    guard = GuardSpec("shop", undone_steps=undone_steps)
+    invocation = Invocation("sql.restore", {}, str(entry), entry.saga_id, name, "undo", 1, guard=guard)
+    arguments = {"connection": "shop", "run": [{"sql": tables.named(text)} for text in step.confirmed]}
+    confirmed = with_inherited_rows(sql_body(arguments, invocation, new_attempt()), invocation)
+    body = restore_body({}, invocation, new_attempt())
+    return await tables.database.guard.undo(entry, body, known_done=True, confirmed_body=confirmed, **clock())
+
+
+async def undo_all(tables: Tables, steps: Steps, order: Sequence[str], saga: str) -> None:
+    """Undo the steps in this order; one that has to wait for the undo of a later change is tried again."""
+    open_steps = list(order)
+    while open_steps:
+        waiting = []
+        for name in open_steps:
+            outcome = await undo(tables, name, steps[name], saga)
+            if outcome.infrastructure:
+                waiting.append(name)
+            else:
+                assert outcome.kind == "done", (name, outcome.park_reason or outcome, steps, order)
+        assert len(waiting) < len(open_steps), (steps, order)
+        open_steps = waiting
+    await row_locks.release(tables.database.engine, tables.entry(saga=saga).saga_id)

@@ -1,0 +1,140 @@
+"""Steps of one saga that share rows, references and unique values are undone in any order; every row is as before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import permutations
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.integration.guard.automatic_steps import Tables
+from tests.integration.guard.conftest import database_url, open_guard_database
+from tests.integration.guard.parallel_undos import (
+    CREATE,
+    ParallelStep,
+    Steps,
+    generate,
+    play,
+    shared_basket,
+    undo,
+    undo_all,
+)
+
+everywhere = pytest.mark.parametrize("kind", ["postgres", "mariadb", "sqlite"])
+SEEDS, MANY_SEEDS = range(12), range(1000, 1400)
+COUNTER = "select n from @counter where id = 1"
+ADD = "update @counter set n = n + {} where id = 1"
+
+
+def cases(kind: str) -> dict[str, Steps]:
+    """The names of the steps say what they do; each comment is what the undo in another order met."""
+    return {
+        "confirmed": {  # the undo of a confirmed step never looked at its images
+            "a": ParallelStep([ADD.format(10)]),
+            "b": ParallelStep([ADD.format(1)], confirmed=[ADD.format(-1)]),
+            "c": ParallelStep([ADD.format(100)]),
+        },
+        "basket": {  # "still referenced from table line"
+            f"f#{item}": ParallelStep([shared_basket(kind, 1), f"insert into @line values ({item}, 1)"])
+            for item in (2, 0, 1)
+        },
+        "code": {  # "duplicate key"
+            "deletes": ParallelStep(["delete from @place where id = 1"]),
+            "inserts": ParallelStep(["insert into @place values (12, 'a', 12)"]),
+            "updates": ParallelStep(["update @place set pos = 1 where id = 12"]),
+        },
+        "rows": {  # one row has gone to b, one to c, and the third had to wait for that of b
+            "a": ParallelStep(["update @place set code = 'x' where id = 2", "update @place set pos = pos + 10"]),
+            "b": ParallelStep(["update @place set pos = 3 where id = 1"]),
+            "c": ParallelStep(["update @place set code = 'y' where id = 2"]),
+        },
+    }
+
+
+@asynccontextmanager
+async def _tables(kind: str, request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Tables]:
+    database = await open_guard_database(kind, database_url(kind, request, folder))
+    tables = Tables(database)
+    await tables.sql(*CREATE)
+    yield tables
+    await tables.drop()
+    await database.connections.close()
+
+
+async def _restored(tables: Tables, steps: Steps, order: list[str], saga: str) -> int:
+    """The number of steps that were undone."""
+    before = await tables.dump()
+    done = await play(tables, steps, saga)
+    await undo_all(tables, steps, [name for name in order if name in done], saga)
+    assert await tables.dump() == before, (steps, order)
+    return len(done)
+
+
+@everywhere
+@pytest.mark.parametrize("case", ["confirmed", "basket", "code", "rows"])
+async def test_parallel_steps_are_undone_in_any_order(
+    case: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    steps = cases(kind)[case]
+    orders = list(permutations(steps))
+    async with _tables(kind, request, tmp_path) as tables:
+        for number, order in enumerate(orders if kind == "sqlite" else [orders[0], orders[3]]):
+            assert await _restored(tables, steps, list(order), f"saga{number}") == len(steps)
+
+
+async def _all_restored(kind: str, seeds: range, request: pytest.FixtureRequest, folder: Path) -> None:
+    undone = 0
+    async with _tables(kind, request, folder) as tables:
+        for seed in seeds:
+            steps = generate(kind, seed)
+            order = list(steps)
+            Random(-seed).shuffle(order)
+            undone += await _restored(tables, steps, order, f"saga{seed}")
+    assert undone > len(seeds) * 2  # fewer would mean that the database has refused the steps themselves
+
+
+@everywhere
+async def test_generated_parallel_steps_are_undone_in_any_order(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    await _all_restored(kind, SEEDS, request, tmp_path)
+
+
+@pytest.mark.slow
+@everywhere
+async def test_many_generated_parallel_steps(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    await _all_restored(kind, MANY_SEEDS, request, tmp_path)
+
+
+@everywhere
+async def test_a_change_of_others_between_two_steps_is_kept(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    steps = {"a": ParallelStep([ADD.format(10)]), "b": ParallelStep([ADD.format(1)])}
+    async with _tables(kind, request, tmp_path) as tables:
+        assert (await tables.do(steps["a"].run, "a")).kind == "done"
+        await tables.sql("update @counter set n = 50 where id = 1")
+        assert (await tables.do(steps["b"].run, "b")).kind == "done"
+        assert "has been changed since" in str((await undo(tables, "a", steps["a"])).park_reason)
+        assert (await undo(tables, "b", steps["b"])).kind == "done"
+        assert [tuple(row) for row in await tables.sql(COUNTER)] == [(50,)]
+
+
+@everywhere
+async def test_behind_a_savepoint_only_the_steps_after_it_restore_rows_for_each_other(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    toggle = ParallelStep(["update @counter set n = 1 - n where id = 1"])
+    async with _tables(kind, request, tmp_path) as tables:
+        for name in ("f#1", "f#0", "stays", "stays-too"):
+            assert (await tables.do(toggle.run, name)).kind == "done"
+        assert (await undo(tables, "f#1", toggle, undone_steps=("f",))).kind == "done"
+        # The row is as before both, but steps that stay have made it so: their undo would change it again.
+        parked = await undo(tables, "f#0", toggle, undone_steps=("f",))
+        assert "has been changed since by step stays-too" in str(parked.park_reason)
+        for name in ("stays-too", "stays", "f#0"):
+            assert (await undo(tables, name, toggle)).kind == "done"
+        assert [tuple(row) for row in await tables.sql(COUNTER)] == [(0,)]
