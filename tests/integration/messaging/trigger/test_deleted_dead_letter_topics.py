@@ -34,7 +34,8 @@ async def test_a_deleted_dead_letter_topic_is_created_again(
     def move(message: Message) -> object:
         raise ValueError("bad")
 
-    settings = kafka.settings()
+    # A producer waits that long for the transaction that wrote to the deleted topic.
+    settings = kafka.settings(transaction_timeout=10.0)
     reader = book if kind == "consumer" else move
     project = project_of(tmp_path, settings, NOWHERE, readers=[reader], connections={"shop": shop.url})
     group = f"{settings.prefix}-{kind}-book"
