@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from tests.integration.guard.conftest import GuardDatabase
 from tests.integration.guard.test_exact_sql_forms import execute
 
-SAMPLES = int(os.environ.get("SAGA_OPERAND_FORMS", "100"))
+SAMPLES = int(os.environ.get("SAGA_OPERAND_FORMS", "40"))
 
 COLUMNS = {
     "postgres": "n bigint, m numeric(38, 18), until timestamp, at timestamptz, d date, t time, tags int[]",
