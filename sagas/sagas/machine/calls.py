@@ -1,4 +1,4 @@
-"""Builds the Call commands of the machine, and says which forward calls may be retried.
+"""Builds the Call commands of the machine.
 
 A Call is a function of the state, so that a restored machine can reissue everything in flight.
 """
@@ -12,11 +12,10 @@ from typing import Any, Literal
 from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
-from sagas.machine import arguments, builtin_actions, row_images
+from sagas.machine import arguments, builtin_actions, call_attempts, row_images
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
-from sagas.protocol import outcomes
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
 from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, idempotency_key
@@ -89,12 +88,12 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         action.uses,
         entry.arguments,
         step.name,
-        retry=_left(entry, flight, call_retry(step)),
+        retry=call_attempts.remaining_of_call(entry, flight, call_attempts.call_retry(step)),
         execution=step.execution,
         guard=_forward_guard(run, entry, action) if action.connection else None,
         earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
-        at_most_once=is_single_attempt(step),
+        at_most_once=call_attempts.is_single_attempt(step),
         reads=is_read(step) and action.uses == "sql",
     )
 
@@ -279,7 +278,7 @@ def _new_call(
     if op == "undo" and entry.undo is not None and not engine:
         number = entry.undo.alternate
     usual: dict[str, Any] = {
-        "retry": _with_at_least_one_attempt(action.retry),
+        "retry": call_attempts.with_at_least_one_attempt(action.retry),
         "heartbeat": action.heartbeat,
         "task_queue": action.task_queue,
         "priority": step.priority,
@@ -287,7 +286,7 @@ def _new_call(
         "local": engine or action.local,
         "cancellable": op in ("do", "probe"),
         "remembers_rejections": not action.guarded and (action.remembers_rejections or is_read(step) or op == "probe"),
-        "own_retry": action.own_retry and not _retried_without_limit(run, step, op),
+        "own_retry": action.own_retry and not call_attempts.is_retried_without_limit(run, step, op),
         "hidden": run.plan.sensitive_texts(run.input),
     }
     return Call(
@@ -305,10 +304,6 @@ def _new_call(
     )
 
 
-def _retried_without_limit(run: SagaRun, step: StepDefinition, op: str) -> bool:
-    return op == "confirm" or (op == "do" and run.committed and step.on_failure == "compensate")
-
-
 def _fairness_key_or_none(run: SagaRun, entry: LedgerEntry, flight: Flight) -> str | None:
     """The fairness key. It only orders work, so an error in it fails a forward attempt but never blocks a rollback."""
     try:
@@ -319,97 +314,11 @@ def _fairness_key_or_none(run: SagaRun, entry: LedgerEntry, flight: Flight) -> s
         return None
 
 
-def _with_at_least_one_attempt(retry: Retry) -> Retry:
-    return retry if retry.max_attempts >= 1 else replace(retry, max_attempts=1)
-
-
-def is_single_attempt(step: StepDefinition) -> bool:
-    """True when the participant does not honour the key: an attempt is repeated only after a probe returns absent."""
-    return not step.do.guarded and not step.do.idempotent and step.kind != "read"
-
-
-def call_retry(step: StepDefinition) -> Retry:
-    """The retries the platform makes within one forward call."""
-    return (
-        replace(step.do.retry, max_attempts=1) if is_single_attempt(step) else _with_at_least_one_attempt(step.do.retry)
-    )
-
-
-def _left(entry: LedgerEntry, flight: Flight, retry: Retry) -> Retry:
-    """The remaining retries of a call that follows an uncounted attempt."""
-    if not entry.uncounted:
-        return retry
-    used = max(entry.min_attempts - flight.attempts_made - entry.retry_baseline, 0)
-    return replace(retry, max_attempts=max(retry.max_attempts - used, 1))
-
-
-def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
-    """True when the step's retry policy allows another attempt; an operator's retry resets the count."""
-    retry = run.step(entry).do.retry
-    if entry.min_attempts - entry.retry_baseline >= retry.max_attempts:
-        return False
-    since = entry.retry_baseline_at if entry.retry_baseline_at is not None else entry.started_at
-    return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
-
-
-def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
-    """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
-    return _retried_without_limit(run, run.step(entry), "do")
-
-
-def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
-    name = run.step(entry).name
-    run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
-
-
-def count_attempts(
-    operation: LedgerEntry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry
-) -> None:
-    """Add the attempts of a call that has ended to those of the operation."""
-    operation.min_attempts, operation.attempts = outcomes.count_attempts(
-        operation.min_attempts, attempts, operation.attempts, outcome, retry
-    )
-
-
-def end_operation_call(operation: OperationState, action: Action, outcome: Outcome, attempts: int | None) -> None:
-    """Add the attempts of a compensation or confirm that has ended, and what they tell, to those before."""
-    before = operation.min_attempts
-    count_attempts(operation, outcome, attempts, action.retry)
-    if outcomes.hides_earlier_attempts(outcome, attempts, action.retry):
-        count_hidden_attempt(operation)
-        operation.outcome = "unknown"
-    elif not outcome.not_started:
-        operation.outcome = outcomes.merge_outcome(action, outcome, before, operation.outcome)
-
-
-def count_hidden_attempt(operation: LedgerEntry | OperationState) -> None:
-    """Count an attempt that may have been made: the next is not the only one, but no retry is used up."""
-    operation.min_attempts += 1
-    operation.retry_baseline += 1
-
-
 def forget_unsent_arguments(entry: LedgerEntry, kind: CallKind) -> None:
     """Drop arguments that no payload carries: no state with them could be handed on. A retry evaluates them anew."""
     operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}.get(kind)
     if operation is not None and operation.min_attempts == 0:
         operation.arguments = None
-
-
-def _counting(entry: LedgerEntry, flight: Flight) -> LedgerEntry | OperationState | None:
-    """Return what counts the attempts of a call; None for those without an effect."""
-    return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
-
-
-def count_earlier_attempts(entry: LedgerEntry, flight: Flight, attempts: int, *, unsure: bool) -> None:
-    """Count attempts of a call that goes on in another workflow; ``unsure``: they may have had an effect."""
-    operation = _counting(entry, flight)
-    if operation is None:
-        return
-    clean = operation.min_attempts == 0 or operation.outcome in ("rejected", "failed")
-    operation.outcome = "unknown" if unsure or not clean else "failed"
-    operation.min_attempts += attempts
-    if operation.attempts is not None:
-        operation.attempts += attempts
 
 
 def current_alternate(step: StepDefinition, undo: OperationState) -> Action:
@@ -507,7 +416,9 @@ def _rest_of_call(call: Call, entry: LedgerEntry, flight: Flight, at: float) -> 
         return call
     delay = max(0.0, (flight.due_at or at) - at)
     retry = remaining_retry(call.retry, flight.attempts_made, at + delay - flight.started_at)
-    earlier = call.earlier_attempts + (flight.attempts_made if _counting(entry, flight) is None else 0)
+    earlier = call.earlier_attempts + (
+        flight.attempts_made if call_attempts.counting_operation(entry, flight) is None else 0
+    )
     return replace(call, retry=retry, earlier_attempts=earlier, delay=delay)
 
 

@@ -6,7 +6,7 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 from __future__ import annotations
 
 from sagas.definition.model import backoff
-from sagas.machine import arguments, calls
+from sagas.machine import arguments, call_attempts, calls
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
@@ -118,12 +118,12 @@ def pivot_attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, befo
     step = run.step(entry)
     if not step.do.guarded and _was_only_attempt(entry, outcome, before):
         if (
-            calls.is_single_attempt(step)
+            call_attempts.is_single_attempt(step)
             and outcome.kind == "failed"
             and outcome.retryable
             and run.pending_cause is None
         ):
-            calls.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
+            call_attempts.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
             return
         entry.resolved = True
     if step.on_failure == "park" and run.pending_cause is None:
@@ -197,7 +197,7 @@ def confirm_ended(
     action = run.step(entry).confirm
     assert action is not None
     if not mark:
-        calls.end_operation_call(confirm, action, outcome, attempts)
+        call_attempts.end_operation_call(confirm, action, outcome, attempts)
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.guard_decided = True
         if entry.decision is None:

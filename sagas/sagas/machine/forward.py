@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit, state_budget, task_budget
+from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, state_budget, task_budget
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -175,7 +175,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
     """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
     outcome, attempts = row_locks.after_wait(run, entry, outcome, attempts)
-    single = calls.is_single_attempt(step)
+    single = call_attempts.is_single_attempt(step)
     before = entry.min_attempts
     _record_attempt(run, entry, outcome, attempts)
     doubted = outcomes.is_doubted(step.do, outcome, entry.outcome)
@@ -188,7 +188,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
     elif run.phase == "backward":
         leave_to_rollback(run, entry)
     elif entry.uncounted and not commit.pivot_is_blocked(run, entry):
-        calls.schedule_retry(run, entry, row_locks.retry_interval(run, entry) or step.do.retry.max_interval)
+        call_attempts.schedule_retry(run, entry, row_locks.retry_interval(run, entry) or step.do.retry.max_interval)
     elif outcome.park_reason is not None:
         run.park(entry, "do", outcome.park_reason)
     elif step.pivot:
@@ -197,8 +197,10 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
         run.post(LookUpEffect(entry, "retry"))
     elif run.committed and step.on_failure == "compensate":
         _failed_after_commit(run, entry, outcome, doubted)
-    elif (doubted or (single and outcome.retryable and outcome.kind == "failed")) and calls.may_retry(run, entry):
-        calls.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
+    elif (doubted or (single and outcome.retryable and outcome.kind == "failed")) and call_attempts.may_retry(
+        run, entry
+    ):
+        call_attempts.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
     else:
         attempts_ended(run, entry)
 
@@ -207,11 +209,11 @@ def _record_attempt(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts
     """Count the attempts of a call, and merge its outcome and error into those of the entry."""
     step = run.step(entry)
     before = entry.min_attempts
-    retry = calls.call_retry(step)
-    calls.count_attempts(entry, outcome, attempts, retry)
+    retry = call_attempts.call_retry(step)
+    call_attempts.count_attempts(entry, outcome, attempts, retry)
     hidden = outcomes.hides_earlier_attempts(outcome, attempts, retry) and not is_read(step)
     if hidden:
-        calls.count_hidden_attempt(entry)
+        call_attempts.count_hidden_attempt(entry)
     entry.last_attempt_ended_at = run.now
     uncounted = outcome.not_started or not outcome.counted
     entry.uncounted = entry.uncounted + 1 if uncounted else 0
@@ -253,10 +255,10 @@ def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
 def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
     """After a probe's `absent`: call the participant again if the retry policy allows it."""
     retry = run.step(entry).do.retry
-    if calls.retries_without_limit(run, entry):
-        calls.schedule_retry(run, entry, retry.max_interval)
-    elif calls.may_retry(run, entry):
-        calls.schedule_retry(run, entry, backoff(retry, entry.min_attempts))
+    if call_attempts.retries_without_limit(run, entry):
+        call_attempts.schedule_retry(run, entry, retry.max_interval)
+    elif call_attempts.may_retry(run, entry):
+        call_attempts.schedule_retry(run, entry, backoff(retry, entry.min_attempts))
     else:
         entry.resolved = True
         end_without_effect(run, entry)
@@ -290,7 +292,7 @@ def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome, dou
     if not run.retrying_recorded:
         run.retrying_recorded = True
         run.emit(RecordState("COMMITTED", entry.id, None))
-    calls.schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
+    call_attempts.schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
 
 
 def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:

@@ -16,6 +16,7 @@ from sagas.expressions.limits import WorkMeter
 from sagas.machine import (
     arguments,
     builtin_actions,
+    call_attempts,
     calls,
     cancel,
     commit,
@@ -319,7 +320,7 @@ def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
     if flight is None or entry is None:
         return
     flight.attempts_made, flight.due_at = flight.attempts_made + event.attempts, event.due_at
-    calls.count_earlier_attempts(entry, flight, event.attempts, unsure=event.unsure)
+    call_attempts.count_earlier_attempts(entry, flight, event.attempts, unsure=event.unsure)
 
 
 def _saga_ended(run: SagaRun, event: SagaEnded) -> None:

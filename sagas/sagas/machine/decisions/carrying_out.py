@@ -9,7 +9,7 @@ from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import replaced_arguments
 from sagas.definition.model import StepDefinition, is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import arguments, builtin_actions, calls, commit, forward, residue
+from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, forward, residue
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.decisions.rules import current_operation, decided_operation
 from sagas.machine.finish import finish
@@ -125,7 +125,7 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
         if guarded and step.pivot and run.pending_cause is not None:
             # Rule 5: a cancel or the deadline is recorded, so no attempt may start; only the guard's row decides.
             run.post(LookUpEffect(entry, "pivot"))
-        elif not never and calls.is_single_attempt(step):
+        elif not never and call_attempts.is_single_attempt(step):
             # The participant does not honour the key: it is called again only after a probe returns absent.
             run.post(LookUpEffect(entry, "pivot" if step.pivot and run.phase == "forward" else "retry"))
         else:
@@ -311,7 +311,7 @@ def manual_result_ended(
     step = run.step(entry)
     counted = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
     assert counted is not None
-    calls.count_attempts(counted, outcome, attempts, step.do.retry)
+    call_attempts.count_attempts(counted, outcome, attempts, step.do.retry)
     if outcome.kind == "done" and outcome.marker not in ("unknown_effect", "confirmed"):
         if op == "do":
             entry.last_attempt_ended_at = run.now

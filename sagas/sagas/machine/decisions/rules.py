@@ -19,7 +19,7 @@ from sagas.definition.model import Operation, is_read
 from sagas.definition.sensitivity import hide_texts
 from sagas.errors import nearest
 from sagas.machine import arguments, calls
-from sagas.machine.calls import is_single_attempt
+from sagas.machine.call_attempts import is_single_attempt
 from sagas.machine.decisions.form import json_type, malformed_decision
 from sagas.machine.decisions.result_uses import result_problem
 from sagas.machine.state import OUTPUT_STEP, LedgerEntry, SagaRun

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, calls, forward
+from sagas.machine import arguments, call_attempts, calls, forward
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.decisions import carrying_out
 from sagas.machine.internal_events import (
@@ -234,7 +234,7 @@ def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -
         return
     step = run.step(entry)
     if step.probe is not None and (
-        calls.retries_without_limit(run, entry) or entry.probe_rounds < step.do.retry.max_attempts
+        call_attempts.retries_without_limit(run, entry) or entry.probe_rounds < step.do.retry.max_attempts
     ):
         retry_lookup(run, entry, "retry")
         return
@@ -251,17 +251,21 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
     elif verdict == "late":
         run.post(PivotFailed(entry, {**arguments.failure_cause(entry), "kind": "late"}))
     elif verdict == "absent":
-        if calls.is_single_attempt(step) and run.pending_cause is None and calls.may_retry(run, entry):
+        if call_attempts.is_single_attempt(step) and run.pending_cause is None and call_attempts.may_retry(run, entry):
             entry.resolved, entry.state, entry.outcome = False, "RUNNING", "unknown"
-            calls.schedule_retry(run, entry, step.do.retry.max_interval)
+            call_attempts.schedule_retry(run, entry, step.do.retry.max_interval)
         else:
             run.post(PivotFailed(entry, arguments.failure_cause(entry)))
     elif entry.id in run.parked:
         if step.probe is not None:
             retry_lookup(run, entry, "pivot", background=True)
-    elif not calls.is_single_attempt(step) and calls.may_retry(run, entry):
-        calls.schedule_retry(run, entry, step.do.retry.max_interval)
-    elif calls.is_single_attempt(step) and step.probe is not None and entry.probe_rounds < step.do.retry.max_attempts:
+    elif not call_attempts.is_single_attempt(step) and call_attempts.may_retry(run, entry):
+        call_attempts.schedule_retry(run, entry, step.do.retry.max_interval)
+    elif (
+        call_attempts.is_single_attempt(step)
+        and step.probe is not None
+        and entry.probe_rounds < step.do.retry.max_attempts
+    ):
         retry_lookup(run, entry, "pivot")
     else:
         run.park(entry, "do", f"it is unknown whether {step.name} took effect")

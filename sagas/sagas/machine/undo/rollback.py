@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, calls, commit, forward
+from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, forward
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
@@ -261,7 +261,7 @@ def undo_ended(
     assert undo is not None
     if counted:
         action = step.do if step.compensate is None else calls.current_alternate(step, undo)
-        calls.end_operation_call(undo, action, outcome, attempts)
+        call_attempts.end_operation_call(undo, action, outcome, attempts)
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":

@@ -1,0 +1,106 @@
+"""How often a call of the machine is attempted, and how its attempts count.
+
+A call may make several attempts by itself (the platform's retries); the machine schedules the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sagas.definition.model import Operation as Action
+from sagas.definition.model import Retry, StepDefinition
+from sagas.machine.state import Flight, LedgerEntry, OperationState, SagaRun
+from sagas.protocol import outcomes
+from sagas.protocol.outcomes import Outcome
+
+
+def is_retried_without_limit(run: SagaRun, step: StepDefinition, op: str) -> bool:
+    """True for an operation that nothing but its success ends."""
+    return op == "confirm" or (op == "do" and run.committed and step.on_failure == "compensate")
+
+
+def with_at_least_one_attempt(retry: Retry) -> Retry:
+    """The policy without `max_attempts: 0`, which Temporal takes for no limit."""
+    return retry if retry.max_attempts >= 1 else replace(retry, max_attempts=1)
+
+
+def is_single_attempt(step: StepDefinition) -> bool:
+    """True when the participant does not honour the key: an attempt is repeated only after a probe returns absent."""
+    return not step.do.guarded and not step.do.idempotent and step.kind != "read"
+
+
+def call_retry(step: StepDefinition) -> Retry:
+    """The retries the platform makes within one forward call."""
+    return (
+        replace(step.do.retry, max_attempts=1) if is_single_attempt(step) else with_at_least_one_attempt(step.do.retry)
+    )
+
+
+def remaining_of_call(entry: LedgerEntry, flight: Flight, retry: Retry) -> Retry:
+    """The remaining retries of a call that follows an uncounted attempt."""
+    if not entry.uncounted:
+        return retry
+    used = max(entry.min_attempts - flight.attempts_made - entry.retry_baseline, 0)
+    return replace(retry, max_attempts=max(retry.max_attempts - used, 1))
+
+
+def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
+    """True when the step's retry policy allows another attempt; an operator's retry resets the count."""
+    retry = run.step(entry).do.retry
+    if entry.min_attempts - entry.retry_baseline >= retry.max_attempts:
+        return False
+    since = entry.retry_baseline_at if entry.retry_baseline_at is not None else entry.started_at
+    return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
+
+
+def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
+    """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
+    return is_retried_without_limit(run, run.step(entry), "do")
+
+
+def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
+    name = run.step(entry).name
+    run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
+
+
+def count_attempts(
+    operation: LedgerEntry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry
+) -> None:
+    """Add the attempts of a call that has ended to those of the operation."""
+    operation.min_attempts, operation.attempts = outcomes.count_attempts(
+        operation.min_attempts, attempts, operation.attempts, outcome, retry
+    )
+
+
+def end_operation_call(operation: OperationState, action: Action, outcome: Outcome, attempts: int | None) -> None:
+    """Add the attempts of a compensation or confirm that has ended, and what they tell, to those before."""
+    before = operation.min_attempts
+    count_attempts(operation, outcome, attempts, action.retry)
+    if outcomes.hides_earlier_attempts(outcome, attempts, action.retry):
+        count_hidden_attempt(operation)
+        operation.outcome = "unknown"
+    elif not outcome.not_started:
+        operation.outcome = outcomes.merge_outcome(action, outcome, before, operation.outcome)
+
+
+def count_hidden_attempt(operation: LedgerEntry | OperationState) -> None:
+    """Count an attempt that may have been made: the next is not the only one, but no retry is used up."""
+    operation.min_attempts += 1
+    operation.retry_baseline += 1
+
+
+def counting_operation(entry: LedgerEntry, flight: Flight) -> LedgerEntry | OperationState | None:
+    """The operation that counts the attempts of a call; None for a call without an effect."""
+    return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
+
+
+def count_earlier_attempts(entry: LedgerEntry, flight: Flight, attempts: int, *, unsure: bool) -> None:
+    """Count attempts of a call that goes on in another workflow; ``unsure``: they may have had an effect."""
+    operation = counting_operation(entry, flight)
+    if operation is None:
+        return
+    clean = operation.min_attempts == 0 or operation.outcome in ("rejected", "failed")
+    operation.outcome = "unknown" if unsure or not clean else "failed"
+    operation.min_attempts += attempts
+    if operation.attempts is not None:
+        operation.attempts += attempts
