@@ -16,6 +16,8 @@ def check_rejections(draft: SagaDraft, report: Report) -> None:
     asked: set[str] = set()
     for step in draft.steps:
         do = step.step.do
+        if do.uses == "http":
+            _check_overlap(step, report)
         if do.guarded or step.reads:
             continue
         if _FIELD in step.parsed and step.parsed.get(_FIELD) and not do.idempotent:
@@ -27,6 +29,16 @@ def check_rejections(draft: SagaDraft, report: Report) -> None:
             if name not in asked and _FIELD not in draft.project.connection_facts(connection):
                 asked.add(name)
                 _check_statuses(step, report)
+
+
+def _check_overlap(step: StepDraft, report: Report) -> None:
+    """`done` takes precedence: a range such as 4xx may be wider than what remains of it, a single status may not."""
+    lists = step.step.do.with_ or {}
+    done = written_statuses(lists, "done")
+    for status in written_statuses(lists, "rejected"):
+        if isinstance(status, int) and status_matches(status, done):
+            message = f"the status {status} in `rejected` of `{step.step.id}` has no effect because `done` has it"
+            report.add("SAGA118", step.parsed.node_of("uses"), message)
 
 
 def _check_statuses(step: StepDraft, report: Report) -> None:

@@ -68,9 +68,16 @@ def written_sql(draft: SagaDraft) -> Iterator[WrittenSql]:
             if not all(isinstance(node.value, str) and node.value and "${{" not in node.value for node in nodes):
                 continue
             params = node_at(arguments, place.params) if place.params else None
-            connection = node_at(arguments, place.connection) if place.connection else None
-            name = connection.value if connection is not None and isinstance(connection.value, str) else None
-            yield WrittenSql(step, operation, place, nodes, params, name if name and "${{" not in name else None)
+            yield WrittenSql(step, operation, place, nodes, params, _connection(operation, arguments, place))
+
+
+def _connection(operation: OperationDraft, arguments: YamlNode, place: SqlPlace) -> str | None:
+    """The name of the connection, also if it is that of `defaults`; None if it is computed or Spark runs the SQL."""
+    if place.connection is None:
+        return None
+    node = node_at(arguments, place.connection)
+    name = operation.operation.connection if node is None else node.value
+    return name if isinstance(name, str) and "${{" not in name else None
 
 
 def node_at(node: YamlNode, path: Path) -> YamlNode | None:

@@ -237,6 +237,13 @@ ACTION_MISTAKES = [
     ),
     Mistake(
         "SAGA429",
+        "a division on the connection of defaults",
+        "saga: shop\ninput: {type: object, required: [x], properties: {x: {type: number}}}\n"
+        "defaults: {connection: shop}\nsteps:\n"
+        "  - {id: a, uses: sql, pivot: true, with: {run: 'insert into t values (⟦:x / 3)', params: {x: '${{ input.x }}'}}}\n",
+    ),
+    Mistake(
+        "SAGA429",
         "a division of a product",
         "saga: shop\ninput: {type: object, required: [x], properties: {x: {type: number}}}\nsteps:\n"
         "  - {id: a, uses: sql, pivot: true, with: {connection: shop, run: 'update t set v = (⟦:x + 1) * 2 / 3',\n"
