@@ -18,6 +18,7 @@ from sqlalchemy.sql.expression import ClauseElement, TableClause, UpdateBase
 from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
+from saga_activities.guard.double_places import as_numeric
 from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
 from saga_activities.guard.operand_forms import is_number_text
 from saga_activities.guard.parameter_columns import needs_care
@@ -261,6 +262,7 @@ class SqlSession:
         )
         if check_text and self._dialect == "postgresql":
             await refuse_shortened_times(self._connection, exact.statement, exact.parameters)
+            exact = await as_numeric(self._connection, exact)
         return exact
 
     async def placed(self, statement: str, parameters: Mapping[str, Any]) -> tuple[str, BoundParameters]:

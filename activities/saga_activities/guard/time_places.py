@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.guard.json_parameters import UnusableParameter
+from saga_activities.guard.parameter_types import parameter_types, types_of
 from saga_activities.guard.time_columns import HeldTime, postgresql_time, time_text
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import cast_types, placeholder_names
@@ -36,15 +36,7 @@ async def refuse_shortened_times(
     """Raises UnusableParameter for text of which PostgreSQL would drop a part, and SQLAlchemy's errors."""
     if not (wanted := _with_times(parameters)):
         return
-    import psycopg
-
-    raw: Any = (await connection.get_raw_connection()).driver_connection
-    try:
-        async with raw.lock:
-            types = await raw.wait(_types_of(raw, statement, parameters[0]))
-    except psycopg.Error as error:
-        sent = statement.render("pyformat").text  # in which the error finds the names of the parameters
-        raise DBAPIError.instance(sent, parameters[0], error, psycopg.Error, dialect=connection.dialect) from error
+    types = await parameter_types(connection, statement, parameters[0])
     _refuse_shortened(statement, parameters, {name: types[name] for name in wanted})
 
 
@@ -52,7 +44,7 @@ def refuse_shortened_literals(connection: Any, statement: ParsedSql, values: Map
     """The same for values that a connection of psycopg sends as literals. Raises psycopg's errors."""
     if wanted := _with_times([values]) & {*statement.parameters}:
         with connection.lock:
-            types = connection.wait(_types_of(connection, statement, values))
+            types = connection.wait(types_of(connection, statement, values))
         _refuse_shortened(statement, [values], {name: types[name] for name in wanted})
 
 
@@ -104,31 +96,3 @@ def _advice(name: str, type: str) -> str:
     if wider is None:
         return f"write a cast that rounds it, such as `:{name}::{type}(6)`"
     return f"write the cast to a type that holds it, such as `:{name}::{wider}`, or give only what counts"
-
-
-def _types_of(raw: Any, statement: ParsedSql, values: Mapping[str, Any]) -> Any:
-    """Ask for the type of each parameter, in the way of psycopg's generators: of text that of its place."""
-    import psycopg
-    from psycopg import generators
-    from psycopg.adapt import PyFormat, Transformer
-    from psycopg.pq import DiagnosticField, ExecStatus
-
-    transformer = Transformer(raw)
-
-    def own_type(value: Any) -> int:
-        try:
-            return 0 if value is None else transformer.get_dumper(value, PyFormat.AUTO).oid
-        except psycopg.ProgrammingError:  # a value that SQLAlchemy converts
-            return 0
-
-    text = statement.render("numeric_dollar").text
-    raw.pgconn.send_prepare(b"", text.encode(), [own_type(values[name]) for name in statement.parameters])
-    (*_, result) = yield from generators.execute(raw.pgconn)
-    if result.status == ExecStatus.COMMAND_OK:
-        raw.pgconn.send_describe_prepared(b"")
-        (*_, result) = yield from generators.execute(raw.pgconn)
-    if result.status != ExecStatus.COMMAND_OK:
-        state = (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
-        message = result.error_message.decode(errors="replace")
-        raise psycopg.errors.lookup(state)(message, info=result, encoding="utf-8")
-    return {name: result.param_type(at) for at, name in enumerate(statement.parameters)}

@@ -95,7 +95,7 @@ async def test_many_statements_on_one_connection(tmp_path: Path, postgres_server
     (tmp_path / "many.saga.yaml").write_text(
         "saga: many\ndefaults: {connection: shop}\nsteps:\n"
         + "".join(step(f"select {number} as n" if number % 5 else "select nowhere")
-                  .replace("extra", f"s{number}").replace("connection: shop, ", "" if number % 2 else "connection: shop, ")
+                  .replace("extra", f"s{number}").replace("connection: shop, ", "", number % 2)
                   for number in range(1, 16))
     )  # fmt: skip
     (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n')

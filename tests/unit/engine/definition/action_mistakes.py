@@ -240,7 +240,8 @@ ACTION_MISTAKES = [
         "a division on the connection of defaults",
         "saga: shop\ninput: {type: object, required: [x], properties: {x: {type: number}}}\n"
         "defaults: {connection: shop}\nsteps:\n"
-        "  - {id: a, uses: sql, pivot: true, with: {run: 'insert into t values (⟦:x / 3)', params: {x: '${{ input.x }}'}}}\n",
+        "  - {id: a, uses: sql, pivot: true, with: {run: 'insert into t values (⟦:x / 3)',\n"
+        "     params: {x: '${{ input.x }}'}}}\n",
     ),
     Mistake(
         "SAGA429",
