@@ -27,7 +27,7 @@ from saga_spark.storage import create_folder, resolve_uri
 from sagas.builtins.sql_places import Path, SqlPlace, check_query
 from sagas.errors import InfrastructureError, UsageError
 from sagas.sql_text.parsed import parse_sql
-from sagas.sql_text.tokens import RefusedStatement
+from sagas.sql_text.tokens import RefusedStatement, split_tokens
 
 CSV_BLOCK_BYTES = 16 * 2**20
 """Block size of the CSV parser in bytes; no row may be longer."""
@@ -148,12 +148,17 @@ def _check_times(connection: psycopg.Connection[Any], values: Mapping[str, Any])
             given[f"saga_value_{number}"] = item
             conditions.append(f"{sql.Identifier(name).as_string(connection)} = :saga_value_{number}")
     of_table = sql.Identifier(*values["table"].split(".")).as_string(connection) if "table" in values else ""
-    source = of_table or f"(\n{values['query']}\n) AS input"
+    source = of_table or f"(\n{_without_end(values['query'])}\n) AS input"
     text = f"SELECT * FROM {source} WHERE {' AND '.join(conditions) or 'true'}"  # noqa: S608 - the author's own SQL
     try:
         refuse_shortened_literals(connection, parse_sql(text, "postgresql"), given)
     except UsageError as error:
         raise UnreadableInput(error.message) from None
+
+
+def _without_end(query: str) -> str:
+    """The text of a query before its semicolon."""
+    return query[: next((token.start for token in split_tokens(query, "postgresql") if token.kind == "end"), None)]
 
 
 def _parameter(name: str, value: Any) -> Any:

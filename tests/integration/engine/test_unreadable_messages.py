@@ -187,7 +187,7 @@ HOSTILE = (
         (DEEP, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),
         (BEYOND_BOUND, "the input of saga.batch cannot be read: it is nested deeper than 100 levels"),
         (payload(b'{"total": NaN}'), "the input of saga.batch cannot be read: NaN is not a JSON number"),
-        (payload(b"[" + b"1" * 4_100 + b"]"), "cannot be read: it has an integer of more than 4,000 digits"),
+        (payload(b"[" + b"1" * 4_100 + b"]"), "… has more than 4,000 digits"),
     ],
 )
 async def test_a_record_of_a_batch_that_cannot_be_read_is_refused(

@@ -99,6 +99,8 @@ async def view_at(
         view = await view_in_bulk(temporal, location.member, web_ui=web_ui, timeout=timeout, workers=workers)
     elif location.row is not None:
         view = location.row.view
+    elif location.undo is not None:  # its saga is known neither to Temporal nor to the ledger any more
+        return await view_of_run(temporal, location.undo, timeout, workers)
     else:
         raise locator.unknown_saga(location.saga_id)
     if location.undo is None or (location.member is not None and not may_be_undone(view.state)):
