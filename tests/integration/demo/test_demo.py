@@ -117,6 +117,7 @@ def test_notifications_arrive_after_the_web_site_was_down(first, project):
     assert (row["id"], row["state"], row["attempts"]) == ("notify-0-parked", "DELIVERED", REFUSED_ATTEMPTS + 1)
 
 
+@pytest.mark.slow
 def test_the_second_demo_resets_finance_and_the_topic(first, second, project):
     """Everything is in the topic, and finance has booked what the second one has sold alone."""
     before, after = (json.loads(one.stdout)["messages"]["orders"] for one in (first, second))

@@ -150,7 +150,7 @@ def hanging(uses: str, saga_id: str, n: int, timeout: float, how: str) -> Invoca
     ("uses", "timeout", "how"),
     [
         ("isolated.one", 2.0, "hangs"),
-        ("isolated.one", 1.0, "lingers"),
+        pytest.param("isolated.one", 1.0, "lingers", marks=pytest.mark.slow),
         ("isolated.all", 2.0, "hangs"),
         ("sql", 2.0, "hangs"),  # with less, a slow cancel of the shared statements takes the time of all
     ],

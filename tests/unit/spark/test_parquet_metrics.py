@@ -77,6 +77,7 @@ def test_file_metrics_equal_spark_aggregates(spark: SparkSession, files: str, mo
     assert "huge" in names
 
 
+@pytest.mark.slow
 def test_each_column_is_counted_alone(spark: SparkSession, files: str, tmp_path: Path) -> None:
     """A difference in one column cannot hide in the other ones."""
     pairs = {name: [f"{name} or.null", name] for name in COLUMNS}

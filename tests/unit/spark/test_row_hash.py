@@ -148,6 +148,7 @@ def test_columns_are_taken_in_the_order_given_and_buckets_by_the_key_alone(spark
     assert all(0 <= one < 16 for one in first)
 
 
+@pytest.mark.slow
 def test_more_columns_than_flags_fit_into_one_number(spark: SparkSession) -> None:
     def one(at: int) -> str:
         return "(" + ", ".join("cast(null as int)" if place == at else "7" for place in range(70)) + ")"

@@ -116,6 +116,7 @@ async def test_a_runner_above_its_memory_limit_is_stopped_with_a_message(start: 
         await until_it_is_seen()
 
 
+@pytest.mark.slow
 async def test_an_idle_runner_is_replaced_after_its_maximum_of_jobs(start: Start) -> None:
     runner = start(recycle_after=2)
     await freeze(runner)
@@ -151,6 +152,7 @@ async def test_an_exhausted_runner_finishes_its_tasks_and_takes_no_new_ones(
     assert psutil.pid_exists(second)
 
 
+@pytest.mark.slow
 async def test_many_runs_at_once_outlive_many_runners(start: Start) -> None:
     runner = start(recycle_after=3)
     answers = [await asyncio.gather(*(freeze(runner) for _ in range(2))) for _ in range(4)]

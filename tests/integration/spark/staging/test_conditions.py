@@ -11,6 +11,7 @@ from saga_spark.column_values import filter_condition
 from saga_spark.session_conf import changed_conf
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError
+from tests.helpers.slow_parameters import mostly_slow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,7 @@ CASES: list[tuple[str, Any, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("zone", ["UTC", *ZONES])
+@pytest.mark.parametrize("zone", mostly_slow(["UTC", *ZONES], {"America/New_York"}))
 def test_a_condition_selects_exactly_the_equal_rows_in_every_zone(zone: str, spark: SparkSession) -> None:
     wrong = []
     with changed_conf(spark, SESSION_ZONE, zone):

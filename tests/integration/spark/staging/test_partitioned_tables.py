@@ -263,6 +263,7 @@ def test_overwriting_partitions_after_the_partitioning_has_changed(lake: Lake, s
     assert_partitions_are_right(lake)
 
 
+@pytest.mark.slow
 def test_a_reconciliation_finds_the_same_rows(
     lake: Lake, spark: SparkSession, server: DatabaseServer, tmp_path: Path
 ) -> None:

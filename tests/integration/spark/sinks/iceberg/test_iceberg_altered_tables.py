@@ -21,6 +21,7 @@ from saga_spark.staging.publishing import OutputPublisher
 from saga_spark.staging.staging_attempt import transaction
 from sagas.errors import Rejected
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.spark.sinks.iceberg.delete_files import delete_equal, delete_positions
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
 from tests.integration.spark.staging.staging_environment import clock, open_staging
@@ -185,7 +186,7 @@ MODES: dict[str, tuple[dict[str, Any], list[tuple[int, str, str]]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", mostly_slow(MODES, {"append", "overwrite_partitions"}))
 def test_files_of_earlier_partition_specs_are_replaced_and_restored(evolved: Lake, mode: str) -> None:
     more, rows = MODES[mode]
     ours = evolved.staged(facts((4, "tue", "a")), mode=mode, **more)

@@ -51,7 +51,7 @@ PUBLISH_POINTS = {
     "rest: before the request": ("rest", "commit, '_commit_single', 'before'", PUBLISH, OLD),
     "rest: the answer is lost": ("rest", "commit, '_commit_single', 'after'", PUBLISH, NEW),
 }
-QUICK_POINTS = {"sql: in the transaction of the swap", "sql: the answer is lost", "rest: the answer is lost"}
+QUICK_POINTS = {"sql: in the transaction of the swap", "rest: the answer is lost"}
 
 
 @pytest.mark.parametrize("point", mostly_slow(PUBLISH_POINTS, QUICK_POINTS))
