@@ -79,3 +79,6 @@ async def test_all_attempts_of_lost_workers_count(
     finally:
         for worker in workers:
             worker.kill()
+
+
+pytestmark = pytest.mark.slow

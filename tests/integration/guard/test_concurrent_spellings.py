@@ -74,3 +74,6 @@ async def test_no_change_is_lost(
     assert await tables.sql("select k from @t") == first_spelling
     await tables.drop()
     await database.connections.close()
+
+
+pytestmark = pytest.mark.slow

@@ -388,3 +388,6 @@ async def test_a_row_of_mariadb_that_must_refer_to_itself_is_refused(tables: Tab
     assert outcome.failure is not None
     assert "the undo would fail" in outcome.failure.message
     assert await tables.dump() == {"node": []}
+
+
+pytestmark = pytest.mark.slow

@@ -45,3 +45,6 @@ def test_accepted_values_compare_numbers_by_value(
     [(_, counted)] = metric_aggregates([one], "output", frame).items()
     [row] = frame.agg(counted).collect()
     assert (row[0], frame.where(violation_condition(one, frame)).count()) == (broken, broken)
+
+
+pytestmark = pytest.mark.slow

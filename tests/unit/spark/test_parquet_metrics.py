@@ -126,3 +126,6 @@ def test_xxhash64_matches_published_values() -> None:
     ]  # fmt: skip
     offsets = np.cumsum([0, *map(len, texts)])
     assert hash_strings(offsets, np.frombuffer(b"".join(texts), np.uint8), 0).tolist() == wanted
+
+
+pytestmark = pytest.mark.slow

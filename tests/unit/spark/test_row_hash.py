@@ -160,3 +160,6 @@ def test_a_field_is_not_the_column_of_a_table_that_is_called_like_its_struct(spa
     frame = spark.sql("select * from values (named_struct('f', 1), 7), (named_struct('f', 2), 7) as t(t, f)")
     one, other = frame.select(*row_hash(frame.schema, ["t"])).collect()
     assert one != other
+
+
+pytestmark = pytest.mark.slow

@@ -343,3 +343,6 @@ async def test_a_crashed_jvm_leaves_no_secret(start: Start, tmp_path: Path, monk
     assert what_is_left(tmp_path, canary) == ([], [])
     assert list(shared.iterdir()) == []
     assert "SIGSEGV" in text_of_logs(tmp_path)
+
+
+pytestmark = pytest.mark.slow

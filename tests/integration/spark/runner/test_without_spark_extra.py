@@ -71,3 +71,6 @@ async def _waiting_step(client: Client, saga: str) -> dict[str, Any]:
             return step
         await asyncio.sleep(0.2)
     raise AssertionError(step)
+
+
+pytestmark = pytest.mark.slow

@@ -96,3 +96,6 @@ def test_a_value_that_a_column_cannot_have_is_refused(
         filter_condition({"c": [value]}, schema, "`where`")
     with pytest.raises(UsageError, match="`where` names the column d, which does not exist"):
         filter_condition({"d": value}, schema, "`where`")
+
+
+pytestmark = pytest.mark.slow

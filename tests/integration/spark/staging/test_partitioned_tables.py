@@ -317,3 +317,6 @@ def test_a_truncated_value_out_of_range_is_refused(
     staged = lake.staged(pa.Table.from_pylist([{**dict.fromkeys(COLUMNS), **row}], schema=schema), "s.d")
     [problem] = lake.sink.check(staged)
     assert re.search(message, problem), problem
+
+
+pytestmark = pytest.mark.slow

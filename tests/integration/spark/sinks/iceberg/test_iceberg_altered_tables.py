@@ -248,3 +248,6 @@ def test_the_audit_refuses_to_rewrite_a_table_with_equality_deletes(lake: Lake) 
     added = lake.staged(facts((9, "mon", "b")), mode="append")
     lake.publish(added)
     lake.unpublish(added)
+
+
+pytestmark = pytest.mark.slow

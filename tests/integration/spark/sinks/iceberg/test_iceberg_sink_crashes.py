@@ -283,3 +283,6 @@ def refuse_together(lake: Lake, ours: Sequence[Publication]) -> None:
         lake.sink.publish(ours, lake.sink.read_state(ours), together=True)
     assert not lake.exists("sales.facts")
     assert not lake.exists("sales.totals")
+
+
+pytestmark = pytest.mark.slow
