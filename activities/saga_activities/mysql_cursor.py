@@ -29,7 +29,7 @@ _LOSSES = {
 """Numbers of warnings that mean another value, or a row less, than the statement says."""
 
 MAX_WARNINGS = 65535
-"""What the server remembers of one statement: with more, a loss might not be among them."""
+"""The number of warnings that the server keeps of one statement: with more, a loss might not be among them."""
 
 _INSERT = re.compile(rb"(?:\s+|/\*.*?\*/|(?:--\s|#)[^\n]*(?:\n|$))*+(?:insert|replace)\b", re.IGNORECASE | re.DOTALL)
 _NUMBER = re.compile(rb"\d+")
@@ -37,7 +37,9 @@ _NUMBER = re.compile(rb"\d+")
 
 @cache
 def strict_cursor() -> type:
-    """The class; its driver is imported here, because a project without such a database need not have it.
+    """The class of cursor that the sessions of MySQL and MariaDB use.
+
+    Its driver is imported here, because a project without such a database need not have it.
 
     Its cursors raise asyncmy.errors.DataError with the number of the warning.
     """

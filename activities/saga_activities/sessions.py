@@ -48,7 +48,7 @@ _MYSQL = (
 )
 
 CLEAN_MYSQL = f"SET SESSION {_MYSQL}, @saga_released = RELEASE_ALL_LOCKS()"
-"""The same as :data:`CLEAN_POSTGRESQL` for MySQL and MariaDB."""
+"""Ends what a statement has left in a session of MySQL or MariaDB, and fixes the settings above again."""
 
 
 def session_arguments(url: URL) -> dict[str, Any]:

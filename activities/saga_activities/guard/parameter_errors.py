@@ -34,7 +34,7 @@ def _name(number: re.Match[str], names: Sequence[str]) -> str:
 
 
 def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | None:
-    """What to write instead, if the error is about a place of a parameter; None for any other error.
+    """The advice for an error about the place of a parameter; None for any other error.
 
     ``message`` has names.
     """

@@ -41,7 +41,7 @@ async def refuse_shortened_times(
 
 
 def refuse_shortened_literals(connection: Any, statement: ParsedSql, values: Mapping[str, Any]) -> None:
-    """The same for values that a connection of psycopg sends as literals. Raises psycopg's errors."""
+    """Check the values that a connection of psycopg sends as literals. Raises UnusableParameter, psycopg's errors."""
     if wanted := _with_times([values]) & {*statement.parameters}:
         with connection.lock:
             types = connection.wait(types_of(connection, statement, values))

@@ -91,7 +91,7 @@ class _Analysis:
             yield from dict.fromkeys(self._uses(tree, placeholder, _Path(placeholder.name)))
 
     def _uses(self, tree: Any, node: Any, path: _Path) -> Iterator[ComparedParameter]:
-        """What the value of ``node`` is used for on its way up."""
+        """The uses of the value of ``node`` on its way up the tree."""
         exp, on_postgresql = self._exp, self._dialect == "postgresql"
         while (parent := node.parent) is not None:
             key = node.arg_key

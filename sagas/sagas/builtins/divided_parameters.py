@@ -53,7 +53,7 @@ def _has_fraction(node: Any, exp: Any) -> bool:
 
 
 def instead_of_divided(parameter: str, dialect: str) -> str:
-    """What to write."""
+    """The advice for a division whose result depends on how the number is written."""
     name = f":{parameter}"
     match dialect:
         case "postgresql":

@@ -35,7 +35,7 @@ _OF_KEYS = (
 
 
 def taken_by(parent: Any, node: Any, dialect: str) -> Taken | None:
-    """What ``parent`` takes where ``node`` stands: any JSON, an array, or a single value."""
+    """The values that ``parent`` takes where ``node`` stands: any JSON, an array, or a single value."""
     kind, is_first = type(parent).__name__, node.arg_key == "this"
     if kind in _OF_DOCUMENT and is_first:
         return "json"
@@ -47,7 +47,7 @@ def taken_by(parent: Any, node: Any, dialect: str) -> Taken | None:
 
 
 def taken_by_name(name: str, position: int, dialect: str) -> Taken | None:
-    """What a function takes as its argument at a position, from 0."""
+    """The values that a function takes as its argument at a position, from 0."""
     return _by_postgresql(name, position) if dialect == "postgresql" else _by_others(name, position)
 
 

@@ -297,7 +297,7 @@ def _is_read(words: Sequence[str], at: int, dialect: str) -> bool:
 
 
 def instead_of_structured(parameter: str, use: StructuredUse, dialect: str) -> str:
-    """What to write for a list or an object at this place."""
+    """The advice for a list or an object at a place that takes none."""
     name = f":{parameter}"
     match dialect, use:
         case "postgresql", "element":

@@ -12,6 +12,8 @@ from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import database_url, open_guard_database
 
+pytestmark = pytest.mark.slow
+
 SPELLINGS = [
     ("postgres", "numeric", "primary key (k)", "1.0", "1.00"),
     ("postgres", "interval", "primary key (k)", "'1 mon'", "'30 days'"),
@@ -74,6 +76,3 @@ async def test_no_change_is_lost(
     assert await tables.sql("select k from @t") == first_spelling
     await tables.drop()
     await database.connections.close()
-
-
-pytestmark = pytest.mark.slow

@@ -14,6 +14,8 @@ import pytest_asyncio
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import GuardDatabase
 
+pytestmark = pytest.mark.slow
+
 ALL = ("postgres", "mariadb", "sqlite")
 
 TREE = ["create table @category (id int primary key, parent_id int references @category(id), name varchar(20))"]
@@ -388,6 +390,3 @@ async def test_a_row_of_mariadb_that_must_refer_to_itself_is_refused(tables: Tab
     assert outcome.failure is not None
     assert "the undo would fail" in outcome.failure.message
     assert await tables.dump() == {"node": []}
-
-
-pytestmark = pytest.mark.slow

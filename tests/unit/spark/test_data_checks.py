@@ -9,6 +9,8 @@ import pytest
 from saga_spark.audit.checks import metric_aggregates, run_data_check, violation_condition
 from saga_spark.job.job_spec import Check, comparison_input_name
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -45,6 +47,3 @@ def test_accepted_values_compare_numbers_by_value(
     [(_, counted)] = metric_aggregates([one], "output", frame).items()
     [row] = frame.agg(counted).collect()
     assert (row[0], frame.where(violation_condition(one, frame)).count()) == (broken, broken)
-
-
-pytestmark = pytest.mark.slow

@@ -17,6 +17,8 @@ from saga_spark.staging import parquet_metrics
 from saga_spark.staging.parquet_metrics import can_count, count_files, hash_strings
 from saga_spark.storage import list_staged_files
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -126,6 +128,3 @@ def test_xxhash64_matches_published_values() -> None:
     ]  # fmt: skip
     offsets = np.cumsum([0, *map(len, texts)])
     assert hash_strings(offsets, np.frombuffer(b"".join(texts), np.uint8), 0).tolist() == wanted
-
-
-pytestmark = pytest.mark.slow

@@ -18,6 +18,8 @@ from saga_spark.row_fingerprint import (
 )
 from saga_spark.staging.write_metrics import WriteMetrics
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -160,6 +162,3 @@ def test_a_field_is_not_the_column_of_a_table_that_is_called_like_its_struct(spa
     frame = spark.sql("select * from values (named_struct('f', 1), 7), (named_struct('f', 2), 7) as t(t, f)")
     one, other = frame.select(*row_hash(frame.schema, ["t"])).collect()
     assert one != other
-
-
-pytestmark = pytest.mark.slow

@@ -43,6 +43,7 @@ from saga_workers.trigger.start_positions import (
     OWN_RESET,
     assign_from_commits,
     commit_position,
+    commit_revoked,
 )
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag, TriggerMetrics
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT
@@ -244,22 +245,13 @@ class BridgeRunner:
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
 
     def _on_revoked(self, client: Any, partitions: list[Any]) -> None:
-        from confluent_kafka import KafkaException
-
         offsets = [
             commit_position(self.topic, number, self._positions[number], self._marks.given_up(number))
             for number in (one.partition for one in partitions)
             if number in self._positions
         ]
         self._on_lost(client, partitions)
-        if offsets:
-            try:
-                client.commit(offsets=offsets, asynchronous=False)
-            except KafkaException as error:
-                about = fields(group=self.group, topic=self.topic)
-                log.warning(
-                    "offsets of revoked partitions not committed: %s", classify_kafka_error(error).reason, extra=about
-                )
+        commit_revoked(client, self.group, self.topic, offsets)
 
     def _on_lost(self, _: Any, partitions: list[Any]) -> None:
         self._marks.end(one.partition for one in partitions)

@@ -33,6 +33,7 @@ from saga_workers.trigger.start_positions import (
     StartPosition,
     assign_from_commits,
     commit_position,
+    commit_revoked,
     is_within,
     move_assignment,
     warn_created_again,
@@ -400,8 +401,6 @@ class TopicReader:
 
     def _hand_over(self, client: Any, partitions: list[Any], *, commit: bool) -> None:
         """Give partitions up: drain what is in flight, then commit what has ended."""
-        from confluent_kafka import KafkaException
-
         going = [partition.partition for partition in partitions]
         asyncio.run_coroutine_threadsafe(self._drain(going), self._loop).result()
         reached = {one: self._trackers[one].position for one in going if one in self._trackers}
@@ -415,14 +414,8 @@ class TopicReader:
         self._marks.end(going)
         for one in going:
             self._trackers.pop(one, None)
-        if commit and offsets:
-            try:
-                client.commit(offsets=offsets, asynchronous=False)
-            except KafkaException as error:
-                about = fields(group=self.group, topic=self.topic)
-                log.warning(
-                    "offsets of revoked partitions not committed: %s", classify_kafka_error(error).reason, extra=about
-                )
+        if commit:
+            commit_revoked(client, self.group, self.topic, offsets)
 
     def _forget(self, partitions: list[int]) -> None:
         """Drain what is in flight of these partitions, and forget their positions."""

@@ -24,6 +24,8 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, UsageError
 from tests.helpers.database_servers import DatabaseServer
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 120.0
 
 Start = Callable[..., RunnerClient]
@@ -343,6 +345,3 @@ async def test_a_crashed_jvm_leaves_no_secret(start: Start, tmp_path: Path, monk
     assert what_is_left(tmp_path, canary) == ([], [])
     assert list(shared.iterdir()) == []
     assert "SIGSEGV" in text_of_logs(tmp_path)
-
-
-pytestmark = pytest.mark.slow

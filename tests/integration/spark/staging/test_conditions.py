@@ -13,6 +13,8 @@ from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError
 from tests.helpers.slow_parameters import mostly_slow
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -96,6 +98,3 @@ def test_a_value_that_a_column_cannot_have_is_refused(
         filter_condition({"c": [value]}, schema, "`where`")
     with pytest.raises(UsageError, match="`where` names the column d, which does not exist"):
         filter_condition({"d": value}, schema, "`where`")
-
-
-pytestmark = pytest.mark.slow

@@ -38,6 +38,8 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.small_spark import task_context
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -317,6 +319,3 @@ def test_a_truncated_value_out_of_range_is_refused(
     staged = lake.staged(pa.Table.from_pylist([{**dict.fromkeys(COLUMNS), **row}], schema=schema), "s.d")
     [problem] = lake.sink.check(staged)
     assert re.search(message, problem), problem
-
-
-pytestmark = pytest.mark.slow

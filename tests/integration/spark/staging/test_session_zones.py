@@ -22,6 +22,8 @@ from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError
 from tests.helpers.small_spark import task_context
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -138,6 +140,3 @@ def test_what_staged_files_rely_on_stays(spark: SparkSession, folder: Path, monk
     rows = pq.read_table(file["uri"].removeprefix("file://"))
     assert rows.schema.field("at").type == pa.timestamp("us", "UTC")
     assert rows.to_pylist() == [{"at": dt.datetime(1000, 1, 1, tzinfo=dt.UTC), "day": dt.date(1000, 1, 1), "n": 1}]
-
-
-pytestmark = pytest.mark.slow

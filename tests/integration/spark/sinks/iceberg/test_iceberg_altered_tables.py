@@ -26,6 +26,8 @@ from tests.integration.spark.sinks.iceberg.delete_files import delete_equal, del
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
 from tests.integration.spark.staging.staging_environment import clock, open_staging
 
+pytestmark = pytest.mark.slow
+
 FACTS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("shop", pa.string())])
 
 
@@ -248,6 +250,3 @@ def test_the_audit_refuses_to_rewrite_a_table_with_equality_deletes(lake: Lake) 
     added = lake.staged(facts((9, "mon", "b")), mode="append")
     lake.publish(added)
     lake.unpublish(added)
-
-
-pytestmark = pytest.mark.slow
