@@ -180,7 +180,9 @@ _OPERATE = "Operate"
 
 COMMANDS: tuple[Command, ...] = (
     Command("init", "saga_cli.commands.begin.init:init", "create a new project", _BEGIN),
-    Command("dev", "saga_cli.commands.begin.dev:app", "manage the embedded stack: up, status, logs, down", _BEGIN),
+    Command(
+        "dev", "saga_cli.commands.begin.dev:app", "the embedded stack: up, restart, status, logs, psql, down", _BEGIN
+    ),
     *(
         [
             Command(

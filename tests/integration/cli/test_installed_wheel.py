@@ -94,6 +94,13 @@ def test_every_installed_package_name_begins_with_saga(environment: Path) -> Non
     assert {name for name in names if not name.startswith("saga")} == set()
 
 
+def test_the_patterns_are_part_of_the_wheel(environment: Path, tmp_path: Path) -> None:
+    argv = [str(environment / "bin" / "saga"), "init", "journey", "--pattern", "tcc"]
+    subprocess.run(argv, cwd=tmp_path, env=clean_environment(), check=True)
+    names = {file.name for file in (tmp_path / "journey").iterdir()}
+    assert names == {"README.md", "airline.sql", "hotel.sql", "saga.toml", "tcc.saga.yaml"}
+
+
 def test_a_custom_worker_next_to_modules_with_common_names(
     environment: Path, temporal: TemporalServer, tmp_path: Path
 ) -> None:

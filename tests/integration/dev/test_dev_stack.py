@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -50,6 +51,11 @@ async def test_up_starts_everything_and_a_second_up_changes_nothing(
     assert http_get(int(first["temporal"]["web_ui"].rpartition(":")[2]), "/")[0] == 200
     assert sql(first, "select count(*) from stock") == [(0,)]  # schema.sql has been applied
     assert sql(first, "select count(*) from saga_guard") == [(0,)]  # and the guard's tables are there
+
+    query = [*SAGA, "dev", "psql", "shop", "-c", "select count(*) from stock"]
+    monkeypatch.delenv("PGCLIENTENCODING")
+    asked = await asyncio.to_thread(subprocess.run, query, cwd=project.root, capture_output=True, text=True)
+    assert "(1 row)" in asked.stdout
 
     assert project.up() == first == project.status()
 

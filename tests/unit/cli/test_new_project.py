@@ -10,6 +10,8 @@ from saga_cli import main
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 
+PATTERNS = Path(__file__).parents[3] / "definitions" / "patterns"
+
 
 def test_a_new_project_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -24,6 +26,33 @@ def test_the_demo_is_a_project_as_well(tmp_path: Path) -> None:
     assert main.run(["init", str(tmp_path / "retail"), "--demo"]) == 0
     project = Project(load_settings(tmp_path / "retail", env={}))
     assert "checkout" in project.definitions
+
+
+@pytest.mark.parametrize("name", sorted(folder.parent.name for folder in PATTERNS.glob("*/saga.toml")))
+def test_a_pattern_is_a_project_with_commands_to_try(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "copy"
+    assert main.run(["init", str(folder), "--pattern", name]) == 0
+    project = Project(load_settings(folder, env={}))
+    assert name in project.definitions
+    assert project.diagnostics == []
+    assert "](../" not in (folder / "README.md").read_text(encoding="utf-8")
+    printed = capsys.readouterr().out
+    assert "saga dev up" in printed
+    assert f"saga start {name}" in printed or name == "claimed-event"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--pattern", "tc"], "no pattern 'tc'"), (["--pattern", "tcc", "--demo"], "are different projects")],
+)
+def test_a_wrong_choice_of_example_is_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["init", str(tmp_path / "new"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

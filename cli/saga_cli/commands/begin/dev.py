@@ -91,6 +91,19 @@ def logs(
 
 
 @app.command()
+def psql(
+    connection: Annotated[
+        str | None, typer.Argument(help="a connection to PostgreSQL; default: the only one of the project")
+    ] = None,
+    command: Annotated[str | None, typer.Option("--command", "-c", help="run this SQL and end")] = None,
+) -> None:
+    """Open the embedded psql on a connection's database, as the user of the connection."""
+    from saga_workers.devstack.postgres_client import exec_psql
+
+    exec_psql(load_settings(), connection, command)
+
+
+@app.command()
 def down(wipe: Annotated[bool, typer.Option("--wipe", help="delete the data as well")] = False) -> None:
     """Stop what `saga dev up` started; the data stays unless --wipe."""
     stack = _stack()

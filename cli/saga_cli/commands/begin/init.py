@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from saga_cli.commands.begin.patterns import commands_to_try, pattern_files
 from saga_cli.output import echo, print_document, to_json
 from sagas.errors import SagaError, UsageError
 from sagas.text.shell import saga_command, shell_command
@@ -16,12 +18,17 @@ from sagas.text.shell import saga_command, shell_command
 def init(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="a new folder (or an empty one)")],
     demo: Annotated[bool, typer.Option("--demo", help="the retail demo instead of a small shop")] = False,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", metavar="NAME", help="the example of a pattern: tcc, half-message, …")
+    ] = None,
 ) -> None:
     """Create a new project: settings, one saga, its actions, its tables and a test."""
+    if demo and pattern:
+        raise UsageError("--demo and --pattern are different projects", help="give one of them")
     folder = Path(directory).expanduser()
     name = project_name(folder)
     require_empty(folder)
-    files = demo_files() if demo else project_files(name)
+    files = pattern_files(pattern) if pattern else demo_files() if demo else project_files(name)
     try:
         for file, text in files.items():
             path = folder / file
@@ -29,8 +36,13 @@ def init(
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SagaError(f"{error.filename} cannot be written: {error.strerror}") from error
+    if pattern:
+        commands = commands_to_try(files["README.md"])
+    else:
+        start = saga_command("start", name)
+        commands = ["saga dev up", "saga demo" if demo else f"{start} --set product=apple --set quantity=2 --wait"]
     document = {"root": str(folder.resolve()), "files": sorted(files)}
-    print_document(document, human=lambda: _print_next_steps(folder, sorted(files), demo))
+    print_document(document, human=lambda: _print_next_steps(folder, sorted(files), commands))
 
 
 def project_name(folder: Path) -> str:
@@ -87,6 +99,10 @@ def demo_files() -> dict[str, str]:
     source = Path(__file__).parents[4] / "definitions" / "retail"
     if not (source / "saga.toml").exists():
         raise SagaError("the retail demo is not part of this installation", help="saga init DIR    without --demo")
+    return _files(source)
+
+
+def _files(source: Path) -> dict[str, str]:
     return {
         str(file.relative_to(source)): file.read_text(encoding="utf-8")
         for file in sorted(source.rglob("*"))
@@ -94,9 +110,6 @@ def demo_files() -> dict[str, str]:
     }
 
 
-def _print_next_steps(folder: Path, files: list[str], demo: bool) -> None:
+def _print_next_steps(folder: Path, files: list[str], commands: Sequence[str]) -> None:
     echo(f"{folder}: {', '.join(files)}", "")
-    echo(shell_command("cd", str(folder)))
-    echo("saga dev up")
-    start = saga_command("start", project_name(folder))
-    echo("saga demo" if demo else f"{start} --set product=apple --set quantity=2 --wait")
+    echo(shell_command("cd", str(folder)), *commands)

@@ -1,0 +1,45 @@
+"""psql on the database of a connection."""
+
+from __future__ import annotations
+
+import os
+
+from sqlalchemy import make_url
+
+from saga_workers.devstack.postgres_server import program_folder
+from sagas.errors import UsageError
+from sagas.settings.connections import SqlConnection
+from sagas.settings.model import Settings
+
+
+def exec_psql(settings: Settings, name: str | None, command: str | None) -> None:
+    """Replace this process by psql. ``command`` is SQL to run instead of a dialogue.
+
+    Raises:
+        UsageError: the connection is not PostgreSQL, or none is named and there is not just one.
+        NotInstalledError: the package of the embedded PostgreSQL is missing.
+    """
+    url = make_url(_connection(settings, name).url)
+    address = url._replace(drivername="postgresql", password=None)  # `set` keeps what is None
+    program = program_folder() / "psql"
+    argv = [str(program), address.render_as_string(), *(["-c", command] if command else [])]
+    # A password in the arguments would be visible to every user of the machine.
+    environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
+    os.execve(program, argv, environment)  # noqa: S606
+
+
+def _connection(settings: Settings, name: str | None) -> SqlConnection:
+    connections = {
+        connection.name: connection
+        for connection in settings.sql_connections()
+        if make_url(connection.url).get_backend_name() == "postgresql"
+    }
+    if name is None:
+        if len(connections) != 1:
+            names = ", ".join(connections) or "none"
+            raise UsageError(f"the project's connections to PostgreSQL are {names}", help="saga dev psql CONNECTION")
+        return next(iter(connections.values()))
+    settings.connection(name)  # unknown names are refused there
+    if name not in connections:
+        raise UsageError(f"the connection {name} is not PostgreSQL", help="use the client of its own database")
+    return connections[name]
