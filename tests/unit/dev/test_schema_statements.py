@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saga_workers.runtime.databases import split_statements
+from saga_workers.runtime.schema_file import split_statements
 from sagas.errors import UsageError
 
 

@@ -159,7 +159,7 @@ class Stack:
             from saga_workers.runtime.databases import set_up_database
 
             for connection in own:
-                asyncio.run(set_up_database(connection, current.kafka.shards))
+                asyncio.run(set_up_database(connection, current.kafka.shards, self.report))
 
     def _report_missing_setup(self) -> None:
         """Name the databases that are not this stack's own and that `saga setup` has not changed yet."""

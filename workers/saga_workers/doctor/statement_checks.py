@@ -26,8 +26,8 @@ from saga_activities.guard.table_engines import table_problem
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
-from saga_workers.runtime.database_access import driver_message, unusable
-from saga_workers.runtime.databases import driver_errors, open_engine
+from saga_workers.runtime.database_access import driver_errors, driver_message, unusable
+from saga_workers.runtime.databases import open_engine
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
@@ -26,6 +27,13 @@ _CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("permission denied",), "grant the right to the user of {setting}"),
 )
 """Words of the messages of drivers and servers, and what to do; the first that is contained counts."""
+
+
+def driver_errors() -> tuple[type[Exception], ...]:
+    """Return what the drivers raise if they are used without SQLAlchemy, as for a schema file."""
+    import psycopg
+
+    return (psycopg.Error, sqlite3.Error)
 
 
 def driver_message(error: BaseException) -> str:

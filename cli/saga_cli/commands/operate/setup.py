@@ -39,7 +39,7 @@ def setup(
     echo(target_line(settings))
     done: list[str] = []
     for connection in settings.sql_connections():
-        asyncio.run(set_up_database(connection, settings.kafka.shards))
+        asyncio.run(set_up_database(connection, settings.kafka.shards, echo))
         done.append(f"tables of {connection.name}")
         echo(f"✔ {done[-1]}")
 

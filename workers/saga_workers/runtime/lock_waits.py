@@ -1,0 +1,130 @@
+"""Waits for locks while a database is set up: ended after a time, and reported with the session that holds the lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sagas.errors import SagaError
+
+_TIMEOUT = 10
+"""Seconds that a statement waits for a lock."""
+
+_REPORT_EVERY = 2.0
+"""Seconds."""
+
+_POSTGRESQL_BLOCKERS = text("""
+SELECT format('process %s (user %s, %s), whose transaction is %s s old', b.pid, a.usename,
+              coalesce(nullif(a.application_name, ''), 'no application name'),
+              coalesce(extract(epoch FROM clock_timestamp() - a.xact_start)::bigint::text, '?'))
+FROM unnest(CAST(:pids AS int[])) AS own(pid), unnest(pg_blocking_pids(own.pid)) AS b(pid)
+JOIN pg_stat_activity a ON a.pid = b.pid
+UNION
+SELECT format('the prepared transaction %L of user %s, %s s old', p.gid, p.owner,
+              extract(epoch FROM clock_timestamp() - p.prepared)::bigint)
+FROM pg_locks w
+JOIN pg_locks h ON h.granted AND h.pid IS NULL AND h.locktype = w.locktype
+  AND h.database IS NOT DISTINCT FROM w.database AND h.relation IS NOT DISTINCT FROM w.relation
+  AND h.transactionid IS NOT DISTINCT FROM w.transactionid
+JOIN pg_locks x ON x.virtualtransaction = h.virtualtransaction AND x.pid IS NULL AND x.locktype = 'transactionid'
+JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+WHERE w.pid = ANY(CAST(:pids AS int[])) AND NOT w.granted
+ORDER BY 1
+""")
+
+_HELP = {
+    "postgresql": "end that transaction (`saga reconcile` shows a prepared one of a saga), then run this again",
+    "mysql": "find the session that holds the lock (show processlist; xa recover), end it, then run this again",
+    "sqlite": "end the program that is writing to the file, then run this again",
+}
+
+
+class LockWatch:
+    """Limits how long the sessions of an engine wait for locks, and reports whom they wait for.
+
+    ``statement`` is the place of what is executed. Only PostgreSQL tells every user who holds a lock.
+    """
+
+    def __init__(self, engine: AsyncEngine, name: str, report: Callable[[str], None] | None) -> None:
+        self.statement = "the tables of the engine"
+        self._engine = engine
+        self._name = name
+        self._report = report or (lambda _: None)
+        self._pids: list[int] = []
+        self._blockers = ""
+        event.listen(engine.sync_engine, "connect", self._opened)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Report waits meanwhile."""
+        watching = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    def timeout(self) -> SagaError:
+        """The error for a lock that was not granted in time."""
+        holder = f"; it is held by {self._blockers}" if self._blockers else ""
+        return SagaError(
+            f"{self._name}: {self.statement} has waited {_TIMEOUT} s for a lock{holder}",
+            help=_HELP[_family(self._engine)],
+        )
+
+    def _opened(self, connection: Any, _record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(_limit(_family(self._engine)))
+        cursor.close()
+        connection.commit()
+        if self._engine.dialect.name == "postgresql":
+            self._pids.append(connection.driver_connection.info.backend_pid)
+
+    async def _watch(self) -> None:
+        place, waited = self.statement, 0.0
+        while True:
+            await asyncio.sleep(_REPORT_EVERY)
+            waited = waited + _REPORT_EVERY if place == self.statement else 0.0
+            place = self.statement
+            if self._engine.dialect.name == "postgresql":
+                with contextlib.suppress(SQLAlchemyError, OSError):  # the set-up itself says why nothing answers
+                    self._blockers = await self._read_blockers()
+                if self._blockers:
+                    self._report(f"{self._name}: {place} waits for a lock, held by {self._blockers}")
+                    continue
+            if waited:
+                self._report(f"{self._name}: {place} has been running for more than {waited:g} s")
+
+    async def _read_blockers(self) -> str:
+        async with self._engine.connect() as connection:
+            rows = await connection.execute(_POSTGRESQL_BLOCKERS, {"pids": self._pids})
+            return ", ".join(rows.scalars())
+
+
+def _limit(family: str) -> str:
+    match family:
+        case "postgresql":
+            return f"SET lock_timeout = '{_TIMEOUT}s'"
+        case "mysql":
+            return f"SET SESSION lock_wait_timeout = {_TIMEOUT}, innodb_lock_wait_timeout = {_TIMEOUT}"
+        case _:
+            return f"PRAGMA busy_timeout = {_TIMEOUT * 1000}"
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Return whether a database has refused a statement because a lock was not granted in time."""
+    original = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    if getattr(original, "sqlstate", None) == "55P03":
+        return True
+    # 1205: ER_LOCK_WAIT_TIMEOUT, of rows and of tables.
+    return original.args[:1] == (1205,) or "database is locked" in str(original)
+
+
+def _family(engine: AsyncEngine) -> str:
+    return "mysql" if engine.dialect.name == "mariadb" else engine.dialect.name
