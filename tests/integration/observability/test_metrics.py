@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from saga_workers.client import Client
 from saga_workers.devstack.service import http_get
-from saga_workers.relay.outbox import RelayMetrics
+from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.serve.api import requests_counter
 from saga_workers.trigger.trigger_metrics import TriggerMetrics

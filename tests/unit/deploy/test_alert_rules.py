@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import Metric
 from ruamel.yaml import YAML
 
-from saga_workers.relay.outbox import RelayMetrics
+from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.worker.worker_metrics import WorkerMetrics

@@ -18,8 +18,9 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import require_client
 from saga_workers.relay.lease import Leases, process_identity
-from saga_workers.relay.outbox import Outbox, RelayMetrics
+from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import OutboxTable, has_outbox
+from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.relay.shard import Shard
 from saga_workers.relay.wakeup import Wakeup
