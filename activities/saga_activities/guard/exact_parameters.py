@@ -122,7 +122,8 @@ async def exact_parameters(
     wanted = with_columns | {name for name, value in given if check_text and _may_be_operand(value, statement)}
     places = {at for at, name in enumerate(names) if name in wanted and at not in of_json}
     of_integer = integer_places(statement) if dialect == "postgresql" and not numbers_only else frozenset[int]()
-    if not places and not of_json and not of_integer:
+    assigned = {} if numbers_only else await _assigned_texts(statement, names, parameters)
+    if not places and not of_json and not of_integer and not assigned:
         return ExactStatement(statement, parameters)
     for name, value in given:
         if name in {names[at] for at in places}:
@@ -158,19 +159,48 @@ async def exact_parameters(
             for values, row in zip(parameters, forms, strict=True)
         ]
         return ExactStatement(statement, bound)
-    return _named(statement, names, forms)
+    return _named(statement, names, forms, assigned)
 
 
-def _named(statement: ParsedSql, names: Sequence[str], forms: Sequence[Sequence[Any]]) -> ExactStatement:
+async def _assigned_texts(
+    statement: ParsedSql, names: Sequence[str], parameters: Sequence[Parameters]
+) -> Mapping[int, AssignedParameter]:
+    """The columns of places whose text is also at another place, of which PostgreSQL would give it the type.
+
+    In `set label = :v where at > :v` it would store the text of a timestamp.
+    """
+    repeated = {name for name in names if names.count(name) > 1} if statement.dialect == "postgresql" else set[str]()
+    values = (value for row in parameters for name, value in row.items() if name in repeated)
+    if not any(isinstance(value, str | list | dict) for value in values):
+        return {}
+    apart = numbered(statement).source
+    is_loaded = "sqlglot" in sys.modules
+    find = partial(assigned_parameters, apart, statement.dialect)
+    targets = find() if is_loaded else await asyncio.to_thread(find)
+    places = {place_of(target.parameter): replace(target, parameter="") for target in targets if target.certain}
+    return {at: target for at, target in places.items() if names[at] in repeated}
+
+
+def _named(
+    statement: ParsedSql,
+    names: Sequence[str],
+    forms: Sequence[Sequence[Any]],
+    assigned: Mapping[int, AssignedParameter],
+) -> ExactStatement:
     """The statement for forms of parameters by their places, with as many parameters as it needs.
 
-    Places of the same form stay one parameter: `group by left(s, :n)` is the `left(s, :n)` of the select list only so.
+    Places of the same form stay one parameter, unless they are ``assigned`` to different columns: `group by
+    left(s, :n)` is the `left(s, :n)` of the select list only so.
     """
     by_name: dict[str, list[int]] = {}
     groups: list[int] = []
     for at, name in enumerate(names):
         firsts = by_name.setdefault(name, [])
-        same = (number for number, first in enumerate(firsts) if all(_is_same(row[at], row[first]) for row in forms))
+        same = (
+            number
+            for number, first in enumerate(firsts)
+            if assigned.get(at) == assigned.get(first) and all(_is_same(row[at], row[first]) for row in forms)
+        )
         if (group := next(same, None)) is None:
             group = len(firsts)
             firsts.append(at)

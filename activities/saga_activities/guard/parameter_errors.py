@@ -14,6 +14,13 @@ _PARAMETER = re.compile(r"(?<![\w:]):\w+")
 _TYPED_LITERALS = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
 """Types that may stand before a string, and before no parameter."""
 
+_TEXT_AND_NUMBER = re.compile(
+    r"(?:text|character varying|character) \S+ {0}|{0} \S+ (?:text|character varying|character)\b".format(
+        "(?:smallint|integer|bigint|numeric|real|double precision)"
+    )
+)
+"""Operands for which PostgreSQL has no operator: it makes neither a number of text nor text of a number."""
+
 _SENT = re.compile(r"%%|%\((\w+)\)s")
 _DATE_SETTING = re.compile(r"\bdatestyle\b", re.IGNORECASE)
 
@@ -41,6 +48,11 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
     first = next(iter(statement.parameters), None)
     if first is not None and sqlstate == AMBIGUOUS:
         return f"null and text are sent without a type: cast the parameters, such as `:{first}::numeric`"
+    if first is not None and sqlstate == UNDEFINED and _TEXT_AND_NUMBER.search(message):
+        return (
+            "a number and text are compared: cast the parameter to the type of the other operand, such as"
+            f" `:{first}::text` or `:{first}::numeric`"
+        )
     if first is not None and sqlstate == UNDEFINED and "bigint" in message:
         return f"an integer is sent as bigint: cast it, such as `:{first}::int`, or correct the statement"
     about = _PARAMETER.search(message) if sqlstate in (SYNTAX_ERROR, INCONSISTENT, UNTYPED) else None

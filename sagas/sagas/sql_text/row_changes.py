@@ -239,7 +239,8 @@ def _refuse_unknown_parts(node: Any) -> None:
 def _refuse_more_than_one_table(tree: Any, exp: Any) -> None:
     if tree.args.get("from_") or tree.args.get("using") or tree.args.get("tables"):
         raise NotImageable("it names more than one table")
-    if tree.find(exp.Query) is not None:
+    # A query without a table, such as `in (select :id)`, is an expression: it has the same value when it is repeated.
+    if any(query.find(exp.From, exp.Join, exp.Table, exp.Lateral) for query in tree.find_all(exp.Query)):
         raise NotImageable("it contains a query; it may name one table only")
 
 

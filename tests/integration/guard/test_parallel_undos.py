@@ -24,7 +24,7 @@ from tests.integration.guard.parallel_undos import (
 )
 
 everywhere = pytest.mark.parametrize("kind", ["postgres", "mariadb", "sqlite"])
-SEEDS, MANY_SEEDS = range(12), range(1000, 1400)
+SEEDS, MANY_SEEDS = range(12), range(1000, 1150)
 COUNTER = "select n from @counter where id = 1"
 ADD = "update @counter set n = n + {} where id = 1"
 

@@ -25,7 +25,7 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 SINGLE = (
     *("label = {}", "label <> {}", "price * 2 < {}", "price > {}", "n in ({})", "n = {}", "coalesce(n, 0) < {}"),
-    "case label when {} then 1 else 0 end = 0",
+    *("case label when {} then 1 else 0 end = 0", "label not in (select {})", "n not in (select {})"),
 )
 """Conditions that compare with a single value."""
 CONDITIONS = (*SINGLE, "label in ({}, 'b')", "doc <> {}", "tags <> {}")
@@ -92,6 +92,9 @@ async def test_each_place_has_its_own_form(tables: Tables, seed: int) -> None:
         await _fresh(tables)
         before = await _rows(tables)
         apart = await _plain(tables, statement.format(*names), {name[1:]: value for name in names})
+        if (tables.kind, apart.kind, value) == ("postgres", "failed", "0.1"):
+            # One parameter has the type `numeric`, which an integer is compared with as well; text alone is none.
+            apart = await _plain(tables, statement.format(*names), {name[1:]: Decimal(value) for name in names})
         expected = await _rows(tables)
         await _fresh(tables)
         shared = await _plain(tables, statement.format(*[":v"] * places), {"v": value})
@@ -117,3 +120,26 @@ async def test_each_place_has_its_own_form(tables: Tables, seed: int) -> None:
                 assert (await tables.undo(step=f"s{number}")).kind == "done", about
                 assert await _rows(tables) == before, about
     assert done, "no statement has run"
+
+
+async def test_a_number_is_not_text_on_postgresql(tables: Tables) -> None:
+    await _fresh(tables)
+    if tables.kind != "postgres":
+        pytest.skip("the others make one of the other")
+    for condition in ("label not in (select :v)", "label = :v"):
+        refused = await tables.do([{"sql": f"delete from @place where {condition}", "params": {"v": 5}}])
+        assert refused.failure is not None
+        assert "a number and text are compared: cast the parameter" in refused.failure.message
+        assert "such as `:v::text`" in refused.failure.message
+    cast = {"sql": "delete from @place where label not in (select :v::text)", "params": {"v": 5}}
+    assert ((await tables.do([cast])).kind, await _rows(tables)) == ("done", [])
+
+
+async def test_a_column_of_text_has_the_text_that_is_also_compared(tables: Tables) -> None:
+    await _fresh(tables)
+    statements = {"price": ("update @place set label = :v where price < :v", "1e2")}
+    if tables.kind == "postgres":
+        statements["doc"] = ("update @place set label = :v where doc = :v", "[5 ]")
+    for statement, value in statements.values():
+        assert (await _plain(tables, statement, {"v": value})).kind == "done"
+        assert (value,) in [tuple(row) for row in await tables.sql("select label from @place")]

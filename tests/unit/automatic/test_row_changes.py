@@ -81,6 +81,11 @@ def test_do_nothing_is_an_insert() -> None:
     assert analyse("insert into t values (1), (2) on conflict do nothing", "postgresql").conflict is None
 
 
+def test_a_query_without_a_table_is_an_expression() -> None:
+    change = analyse("update t set a = (select :v) where b not in (select :w) returning a", "mariadb")
+    assert (change.columns, change.where) == (("a",), "b not in (select :w)")
+
+
 @pytest.mark.parametrize("text", ["select 1", "values (1)", "select a from t, u where t.x = u.x for update"])
 def test_a_query_changes_nothing(text: str) -> None:
     assert analyse(text, "postgresql").kind == "read"
@@ -95,7 +100,9 @@ REFUSED = [
     ("postgresql", "with a as (select 1) update t set x = 1", "WITH"),
     ("postgresql", "update t set a = u.a from u where u.id = t.id", "more than one table"),
     ("postgresql", "delete from t using u where u.id = t.id", "more than one table"),
-    ("postgresql", "update t set a = (select 1)", "contains a query"),
+    ("postgresql", "update t set a = (select max(b) from u)", "contains a query"),
+    ("postgresql", "update t set a = (select u.b from lateral (values (1)) u(b))", "contains a query"),
+    ("mariadb", "delete from t where a in (table u)", "contains a query"),
     ("postgresql", "delete from t where id in (select id from u)", "contains a query"),
     ("postgresql", "update only t set a = 1", "ONLY"),
     ("postgresql", "update t set a = 1 where current of c", "cannot be analysed"),
