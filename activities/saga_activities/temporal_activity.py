@@ -138,6 +138,10 @@ class SagaActivities:
             observed.awaits_reply = True
             activity.raise_complete_async()
         except asyncio.CancelledError:
+            details = activity.cancellation_details()
+            if details is not None and (details.timed_out or details.not_found):
+                # Temporal has given the attempt up and takes no result. For a cancellation the SDK logs a traceback.
+                return Outcome("unknown", failure=Failure("Timeout", "the attempt timed out"))
             # The saga rolls back, or this worker stops; the effect of the attempt is unknown.
             observed.outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
             raise
@@ -296,12 +300,13 @@ def to_application_error(
     """The error with which an attempt that is not done ends; ``intervals``: seconds before the attempts 2, 3 …
 
     A ``doubted`` rejection is repeated as an unknown attempt is. Expected outcomes are benign: no stack trace in the
-    log for a rejection.
+    log for a rejection or a timeout.
     """
     # An uncounted attempt is returned to the saga at once: Temporal would count it.
     hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
     final = (hopeless and not doubted) or not outcome.counted
-    benign = outcome.kind in ("rejected", "late") or outcome.infrastructure
+    is_timeout = outcome.failure is not None and outcome.failure.type == "Timeout"
+    benign = outcome.kind in ("rejected", "late") or outcome.infrastructure or is_timeout
     wait = None
     if not final:
         seconds = outcome.retry_after

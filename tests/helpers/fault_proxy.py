@@ -28,6 +28,7 @@ class _Pair:
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter
     answers_swallowed: bool = False
+    is_forgotten: bool = False
 
     def close(self) -> None:
         for writer in (self.client, self.server):
@@ -69,6 +70,11 @@ class FaultProxy:
         for pair in list(self._pairs):
             pair.close()
 
+    def forget(self) -> None:
+        """Lose everything that is sent on the present connections from now on, as a firewall does after a while."""
+        for pair in self._pairs:
+            pair.is_forgotten = True
+
     def arm(self, trigger: bytes | Sequence[bytes], on_trigger: OnTrigger, times: int = 1) -> None:
         """Break at the next ``times`` messages of a client that hold ``trigger``, or one of several."""
         self.trigger = [trigger] if isinstance(trigger, bytes) else trigger
@@ -104,7 +110,7 @@ class FaultProxy:
     async def _to_server(self, reader: asyncio.StreamReader, pair: _Pair) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(65536):
-                if self.blackhole_to_server:
+                if self.blackhole_to_server or pair.is_forgotten:
                     continue
                 if self.triggers_left and any(trigger in data for trigger in self.trigger):
                     self.triggers_left -= 1
@@ -127,7 +133,7 @@ class FaultProxy:
                     if self.on_trigger == "cut_after":
                         break  # the server has answered, so it has done its work
                     continue
-                if self.blackhole_to_client:
+                if self.blackhole_to_client or pair.is_forgotten:
                     continue
                 pair.client.write(data)
                 await pair.client.drain()

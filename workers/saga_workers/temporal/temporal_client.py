@@ -29,7 +29,7 @@ from temporalio.client import (
 )
 from temporalio.envconfig import ClientConfigProfile
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
-from temporalio.service import RPCError, RPCStatusCode, TLSConfig
+from temporalio.service import KeepAliveConfig, RetryConfig, RPCError, RPCStatusCode, TLSConfig
 
 from saga_workers.temporal.data_converter import EXACT_CONVERTER
 from sagas.errors import SagaError, UsageError
@@ -42,6 +42,12 @@ from sagas.text.bounded_files import read_bounded
 from sagas.workflow.json_payloads import json_payload
 
 _CONNECT_TIMEOUT = 15.0  # seconds; a host that drops packets would never answer
+
+_KEEP_ALIVE = KeepAliveConfig(interval_millis=10_000, timeout_millis=3_000)
+"""A server refuses clients that ask more often. A connection that a firewall has forgotten is replaced after that."""
+
+_RETRIES = RetryConfig(max_elapsed_time_millis=15_000)
+"""Longer than it takes to replace a connection, so that the call which has met it is sent again."""
 
 
 class ServerDownError(SagaError):
@@ -67,6 +73,8 @@ async def connect(
         opening = Client.connect(
             address,
             **options,
+            keep_alive_config=_KEEP_ALIVE,
+            retry_config=_RETRIES,
             data_converter=EXACT_CONVERTER,
             interceptors=[HeaderInterceptor()],
             plugins=plugins or [],
