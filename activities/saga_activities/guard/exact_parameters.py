@@ -49,7 +49,7 @@ from saga_activities.guard.parameter_columns import (
 from saga_activities.guard.structured_forms import check_structured
 from saga_activities.guard.tables import ENGINE_TABLES
 from saga_activities.guard.time_columns import time_text
-from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters
+from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters, assigned_places
 from sagas.builtins.compared_parameters import ComparedParameter, compared_parameters
 from sagas.sql_text.integer_places import integer_places
 from sagas.sql_text.parsed import ParsedSql
@@ -122,7 +122,7 @@ async def exact_parameters(
     wanted = with_columns | {name for name, value in given if check_text and _may_be_operand(value, statement)}
     places = {at for at, name in enumerate(names) if name in wanted and at not in of_json}
     of_integer = integer_places(statement) if dialect == "postgresql" and not numbers_only else frozenset[int]()
-    assigned = {} if numbers_only else await _assigned_texts(statement, names, parameters)
+    assigned = frozenset[int]() if numbers_only else await _assigned_texts(statement, names, parameters)
     if not places and not of_json and not of_integer and not assigned:
         return ExactStatement(statement, parameters)
     for name, value in given:
@@ -164,32 +164,30 @@ async def exact_parameters(
 
 async def _assigned_texts(
     statement: ParsedSql, names: Sequence[str], parameters: Sequence[Parameters]
-) -> Mapping[int, AssignedParameter]:
-    """The columns of places whose text is also at another place, of which PostgreSQL would give it the type.
+) -> frozenset[int]:
+    """The places of text that becomes a column's value, and is also at another place.
 
-    In `set label = :v where at > :v` it would store the text of a timestamp.
+    In `set label = :v where at > :v`, PostgreSQL would give one parameter the type of the other place, and store the
+    text of a timestamp.
     """
     repeated = {name for name in names if names.count(name) > 1} if statement.dialect == "postgresql" else set[str]()
     values = (value for row in parameters for name, value in row.items() if name in repeated)
-    if not any(isinstance(value, str | list | dict) for value in values):
-        return {}
-    apart = numbered(statement).source
-    is_loaded = "sqlglot" in sys.modules
-    find = partial(assigned_parameters, apart, statement.dialect)
-    targets = find() if is_loaded else await asyncio.to_thread(find)
-    places = {place_of(target.parameter): replace(target, parameter="") for target in targets if target.certain}
-    return {at: target for at, target in places.items() if names[at] in repeated}
+    if not any(value is None or isinstance(value, str | list | dict) for value in values):
+        return frozenset()
+    if "sqlglot" in sys.modules:
+        return assigned_places(statement)
+    return await asyncio.to_thread(assigned_places, statement)
 
 
 def _named(
     statement: ParsedSql,
     names: Sequence[str],
     forms: Sequence[Sequence[Any]],
-    assigned: Mapping[int, AssignedParameter],
+    assigned: Collection[int],
 ) -> ExactStatement:
     """The statement for forms of parameters by their places, with as many parameters as it needs.
 
-    Places of the same form stay one parameter, unless they are ``assigned`` to different columns: `group by
+    Places of the same form stay one parameter, unless only one is ``assigned`` to a column: `group by
     left(s, :n)` is the `left(s, :n)` of the select list only so.
     """
     by_name: dict[str, list[int]] = {}
@@ -199,7 +197,7 @@ def _named(
         same = (
             number
             for number, first in enumerate(firsts)
-            if assigned.get(at) == assigned.get(first) and all(_is_same(row[at], row[first]) for row in forms)
+            if (at in assigned) == (first in assigned) and all(_is_same(row[at], row[first]) for row in forms)
         )
         if (group := next(same, None)) is None:
             group = len(firsts)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sagas.builtins.sql_relations import Relations
 from sagas.sql_text.parsed import ParsedSql, parse_sql
+from sagas.sql_text.placeholders import numbered, place_of, placeholder_names
 from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
 from sagas.sql_text.written_tables import (
     PASSING_FUNCTIONS,
@@ -66,6 +67,14 @@ def assigned_parameters(statement: str, dialect: str) -> tuple[AssignedParameter
         return tuple(_of_tables(parsed))
     analysis = _Analysis(SQLGLOT_DIALECTS[dialect], exp)
     return tuple(dict.fromkeys(assigned for tree in trees for assigned in analysis.of(tree)))
+
+
+def assigned_places(statement: ParsedSql) -> frozenset[int]:
+    """The places of parameters that are seen to reach a column and also occur elsewhere."""
+    names = placeholder_names(statement)
+    targets = assigned_parameters(numbered(statement).source, statement.dialect)
+    places = {place_of(target.parameter) for target in targets if target.certain}
+    return frozenset(at for at in places if names.count(names[at]) > 1)
 
 
 def _of_tables(parsed: ParsedSql) -> Iterator[AssignedParameter]:

@@ -28,6 +28,7 @@ from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
 from saga_workers.runtime.database_access import driver_errors, driver_message, unusable
 from saga_workers.runtime.databases import open_engine
+from sagas.builtins.assigned_parameters import assigned_places
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
@@ -36,6 +37,7 @@ from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.parsed import ParsedSql, parse_sql
+from sagas.sql_text.placeholders import placeholder_names, with_own_names
 from sagas.sql_text.sql_statements import main_keyword, parse_guarded
 from sagas.sql_text.written_tables import changed_tables
 
@@ -211,6 +213,12 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
     attempts = PostgresqlAttempts(raw, parsed)
     try:
         refused = await attempts.prepare({})
+        if refused is not None and (places := assigned_places(parsed)):
+            # The run sends text that becomes a column's value apart from the same text at other places.
+            groups = tuple(int(at in places) for at in range(len(placeholder_names(parsed))))
+            apart = PostgresqlAttempts(raw, with_own_names(parsed, groups)[0])
+            if await apart.prepare({}) is None:
+                attempts, refused = apart, None
         possible = None if refused is None else await possible_types(parsed, refused, attempts.prepare)
         types = {} if possible is None else possible.types
         if refused is None or (possible is not None and types is not None):
