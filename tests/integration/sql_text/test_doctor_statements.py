@@ -155,7 +155,7 @@ async def test_what_postgresql_cannot_judge_is_said(tmp_path: Path, postgres_ser
             "not checked because the type of `:n` is only known",
         ),
         # The run sends the text that becomes a column's value apart from the same text as an argument.
-        ("update secret set a = :a where 'x' = lower(:a)", "a: '5'", "permission denied for table secret"),
+        ("update secret set a = :a where ''x'' = lower(:a)", "a: '5'", "permission denied for table secret"),
         ("select sku - free from stock where sku = :a", "a: x", "operator does not exist"),
         ("select no_such(free) from stock where sku = :a", "a: x", "function no_such(integer) does not exist"),
         ("insert into secret select v.n from (values (:n)) v(n)", "n: 1", "permission denied for table secret"),
