@@ -24,6 +24,7 @@ from saga_activities.automatic.table_access import (
 )
 from saga_activities.automatic.table_shape import TEXT_ALIAS, changes_key
 from saga_activities.automatic.unique_keys import ConflictKey, conflict_keys
+from saga_activities.automatic.written_rows import WrittenRows
 from saga_activities.guard.database_errors import STATEMENT_NOTE
 from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
@@ -70,6 +71,7 @@ class ImageRecorder:
         self._statements = 0
         self._types: dict[str, dict[str, str]] = {}
         self._bytes = 0
+        self._written = WrittenRows(sql)
 
     async def run(self, statement: str, parameters: Mapping[str, Any]) -> StatementResult:
         """Run one statement and remember the rows before and after it.
@@ -86,7 +88,8 @@ class ImageRecorder:
     async def _run(self, statement: str, parameters: Mapping[str, Any]) -> StatementResult:
         change, table = await check_statement(self._sql, statement)
         if table is None:
-            return await self._sql.run(statement, parameters)
+            async with self._written.of(change, None):
+                return await self._sql.run(statement, parameters)
         self._statements += 1
         self._tables.setdefault(table.shape.quoted, table)
         if change.kind in ("update", "delete"):
@@ -110,7 +113,9 @@ class ImageRecorder:
             keys |= returned.keys()
             await self._lock(table, returned.keys() - rows.keys())
         else:
-            result = await self._sql.run(change.statement, parameters)
+            async with self._written.of(change, table) as written:
+                result = await self._sql.run(change.statement, parameters)
+                written["count"] = result.rowcount
         if result.rowcount < len(rows) or (result.rowcount > len(rows) and self._sql.dialect == "sqlite"):
             # The rows found are locked, and SQLite's writer is alone, so nobody else can have caused this.
             raise NotImageable(
@@ -182,8 +187,10 @@ class ImageRecorder:
     ) -> tuple[StatementResult, dict[Key, bool]]:
         """The author's result, and the keys of the rows returned; True: the database says that the row was inserted."""
         statement = with_returning(f"{table.key_expressions()}{_inserted(self._sql, change)}")
-        result = await self._sql.run(statement, used_parameters(statement, parameters, self._sql.dialect))
-        rows = result.rows or []
+        async with self._written.of(change, table) as written:
+            result = await self._sql.run(statement, used_parameters(statement, parameters, self._sql.dialect))
+            rows = result.rows or []
+            written["count"] = len(rows)
         keys = {table.returned_key(row): bool(row.get(INSERTED, True)) for row in rows}
         return StatementResult(_without_keys(rows) if change.returning else None, len(rows)), keys
 
@@ -275,7 +282,7 @@ class ImageRecorder:
         Raises :class:`NotImageable` if the undo would fail now.
         """
         await rehearse(self._sql, self._tables, self._images)
-        await number_changes(self._sql, self._stored)
+        await number_changes(self._sql, self._entry_key.saga_id, self._stored)
         header = {"statement": 0, "row_hash": "", "row_change": 0, "table_name": "", "row_key": str(len(self._stored))}
         header["before_image"] = encode_json(self._types).decode()
         entry = {

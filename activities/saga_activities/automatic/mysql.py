@@ -70,11 +70,6 @@ SELECT DISTINCT c.column_name AS name FROM information_schema.key_column_usage k
 WHERE k.table_schema = :schema AND k.table_name = :name AND k.referenced_table_name IS NOT NULL
   AND c.is_nullable = 'YES'
 """
-_ROUTINES = """
-SELECT routine_name AS name FROM information_schema.routines
-WHERE routine_type = 'FUNCTION' AND routine_schema = database()
-"""
-
 _TEXT_TYPES = frozenset(
     """
     tinyint smallint mediumint int bigint decimal char varchar tinytext text mediumtext longtext
@@ -282,13 +277,6 @@ async def check_rights(sql: SqlSession, shape: TableShape, kind: ChangeKind) -> 
             " connection"
         ) from error
     await sql.control("DEALLOCATE PREPARE saga_undo")
-
-
-async def check_functions(sql: SqlSession, names: Sequence[str]) -> None:
-    """Raise :class:`NotImageable` if a stored function is called: the database does not say what it changes."""
-    stored = {row["name"].lower() for row in await sql.all(_ROUTINES)} if names else set()
-    if called := sorted(stored & set(names)):
-        raise NotImageable(f"the stored function {called[0]} may have an effect of its own")
 
 
 def quote(name: str) -> str:

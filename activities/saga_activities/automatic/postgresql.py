@@ -77,18 +77,6 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:name)
 """
 
-_VOLATILE = """
-SELECT min(proname) AS name FROM pg_proc
-WHERE proname = ANY (:names) AND provolatile = 'v'
-  AND NOT (pronamespace = 'pg_catalog'::regnamespace AND proname = ANY (:harmless))
-"""
-
-_HARMLESS = [
-    "random", "random_normal", "gen_random_uuid", "uuidv4", "uuidv7", "clock_timestamp", "timeofday",
-    "nextval", "currval", "lastval", "pg_sleep", "merge_action",
-]  # fmt: skip
-"""Volatile functions of PostgreSQL itself whose only effect is a gap in a sequence, or none."""
-
 _MERGE_RETURNS = 170000
 
 _CHANGING_ACTIONS = ("c", "n", "d")
@@ -286,15 +274,6 @@ async def convert(sql: SqlSession, old: str, column: Column, texts: Sequence[str
     if not all(row["same"] for row in rows):
         raise NotImageable(f"the new type cannot hold all values of {old}")
     return [row["text"] for row in rows]
-
-
-async def check_functions(sql: SqlSession, names: Sequence[str]) -> None:
-    """Raise :class:`NotImageable` if a called function may have an effect."""
-    if not names:
-        return
-    name = await sql.scalar(_VOLATILE, {"names": list(names), "harmless": _HARMLESS})
-    if name is not None:
-        raise NotImageable(f"the function {name} is volatile, so it may have an effect of its own")
 
 
 async def check_merge(sql: SqlSession) -> None:

@@ -35,14 +35,17 @@ INSERT_IMAGE = (
 _MYSQL = ("mysql", "mariadb")
 
 
-async def number_changes(sql: SqlSession, images: Sequence[dict[str, Any]]) -> None:
-    """Set ``row_change`` of the images of a step, whose rows are locked by this transaction."""
+async def number_changes(sql: SqlSession, saga_id: str, images: Sequence[dict[str, Any]]) -> None:
+    """Set ``row_change`` of the images of a step, whose rows are locked by this transaction.
+
+    Only the changes of one root saga are compared. A popular row has images of thousands of others, which are final.
+    """
     last: dict[str, int] = {}
     # A snapshot may be older than the change of a step that this transaction has waited for; a locking read never is.
     lock = " LOCK IN SHARE MODE" if sql.dialect in _MYSQL else ""
     for names, values in _batches([image["row_hash"] for image in images]):
-        statement = f"SELECT row_hash, row_change FROM saga_image WHERE row_hash IN ({names}){lock}"
-        for row in await sql.all(statement, values):
+        statement = f"{_SELECT_LAST.format(names=names)}{lock}"
+        for row in await sql.all(statement, {**values, **_root(saga_id)}):
             last[row["row_hash"]] = max(row["row_change"], last.get(row["row_hash"], 0))
     for image in images:
         last[image["row_hash"]] = image["row_change"] = last.get(image["row_hash"], 0) + 1
@@ -107,11 +110,10 @@ async def pass_on(
     heirs: dict[EntryKey, set[str]] = {}
     for names, values in _batches(list(rows)):
         # The undo of another step may be on its way: it has marked its images, and this waits for its end.
-        for other in await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), values):
+        of_root = {**values, **_root(reliance.entry_key.saga_id)}
+        for other in await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), of_root):
             hash, key = other["row_hash"], EntryKey(other["saga_id"], other["step"], other["generation"])
             if key == reliance.entry_key or other["row_change"] <= last[hash]["row_change"]:
-                continue
-            if owner_id(key.saga_id) != owner_id(reliance.entry_key.saga_id):
                 continue
             first, certain = hash not in seen, reliance.covers(key, other["undo_scope"])
             seen.add(hash)
@@ -133,7 +135,8 @@ async def open_later_entry(sql: SqlSession, reliance: Reliance, stored: Sequence
     """An entry that has changed one of the rows later, and whose undo is certain to restore it from its image."""
     last = {row["row_hash"]: row["row_change"] for row in stored}
     for names, values in _batches(list(last)):
-        for other in await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), values):
+        of_root = {**values, **_root(reliance.entry_key.saga_id)}
+        for other in await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), of_root):
             key = EntryKey(other["saga_id"], other["step"], other["generation"])
             is_later = other["row_change"] > last[other["row_hash"]] and key != reliance.entry_key
             if not is_later or not reliance.covers(key, other["undo_scope"]):
@@ -154,15 +157,14 @@ async def pass_on_to_the_last(sql: SqlSession, reliance: Reliance, stored: Seque
     What is in the way may be rows of any entry that is still to be undone: they refer to the rows, or have their unique
     values.
     """
-    saga_id = owner_id(reliance.entry_key.saga_id)
-    values = {"saga_id": saga_id, "length": len(saga_id) + 1, "nested": f"{saga_id}/"}
-    headers = await sql.all(_SELECT_OPEN + _locking(sql), values)
+    root = _root(reliance.entry_key.saga_id)
+    headers = await sql.all(_SELECT_OPEN + _locking(sql), root)
     first = {row["row_hash"]: row["row_change"] for row in reversed(stored)}
     last = {row["row_hash"]: row["row_change"] for row in stored}
     earlier: set[EntryKey] = set()
     later: set[EntryKey] = set()
     for names, hashes in _batches(list(first)):
-        for row in await sql.all(_SELECT_CHANGES.format(names=names), hashes):
+        for row in await sql.all(_SELECT_CHANGES.format(names=names), {**hashes, **root}):
             key = EntryKey(row["saga_id"], row["step"], row["generation"])
             if row["row_change"] < last[row["row_hash"]]:
                 earlier.add(key)
@@ -222,17 +224,29 @@ _OPEN = """LEFT JOIN saga_guard g
   ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
 WHERE i.undone = 0 AND g.op IS NULL"""
 
+_OF_ROOT = "(i.saga_id = :saga_id OR substr(i.saga_id, 1, :length) = :nested)"
+
 _SELECT_LATER = f"""
 SELECT i.saga_id, i.step, i.generation, i.sequence, i.row_hash, i.row_change, i.undo_scope, i.before_image,
   i.after_image
-FROM saga_image i {_OPEN} AND i.row_hash IN ({{names}}) ORDER BY i.row_change"""
+FROM saga_image i {_OPEN} AND i.row_hash IN ({{names}}) AND {_OF_ROOT} ORDER BY i.row_change"""
 
 _SELECT_OPEN = f"""
-SELECT i.saga_id, i.step, i.generation, i.undo_scope FROM saga_image i {_OPEN} AND i.sequence = 0
-  AND (i.saga_id = :saga_id OR substr(i.saga_id, 1, :length) = :nested)
+SELECT i.saga_id, i.step, i.generation, i.undo_scope FROM saga_image i {_OPEN} AND i.sequence = 0 AND {_OF_ROOT}
 ORDER BY i.created_at, i.saga_id, i.step"""
 
-_SELECT_CHANGES = "SELECT saga_id, step, generation, row_hash, row_change FROM saga_image WHERE row_hash IN ({names})"
+_SELECT_CHANGES = f"""
+SELECT i.saga_id, i.step, i.generation, i.row_hash, i.row_change FROM saga_image i
+WHERE i.row_hash IN ({{names}}) AND {_OF_ROOT}"""
+
+_SELECT_LAST = f"""
+SELECT i.row_hash, i.row_change FROM saga_image i WHERE i.row_hash IN ({{names}}) AND {_OF_ROOT}"""
+
+
+def _root(saga_id: str) -> dict[str, Any]:
+    """The parameters of ``_OF_ROOT``: the root of a saga and all that are nested in it."""
+    root = owner_id(saga_id)
+    return {"saga_id": root, "length": len(root) + 1, "nested": f"{root}/"}
 
 
 def _locking(sql: SqlSession) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from saga_activities.automatic.called_functions import check_functions
 from saga_activities.automatic.postgresql import check_merge
-from saga_activities.automatic.table_access import TableAccess, check_functions, shape_of_change
+from saga_activities.automatic.table_access import TableAccess, shape_of_change
 from saga_activities.automatic.table_shape import check_change
 from saga_activities.automatic.unique_keys import conflict_keys
 from saga_activities.guard.session import SqlSession
@@ -16,7 +17,7 @@ async def check_statement(sql: SqlSession, statement: str) -> tuple[RowChange, T
     Raises :class:`sagas.sql_text.row_changes.NotImageable`.
     """
     change = analyse(statement, sql.dialect)
-    await check_functions(sql, change.functions)
+    await check_functions(sql, change)
     if change.kind == "read":
         return change, None
     shape = await shape_of_change(sql, change)

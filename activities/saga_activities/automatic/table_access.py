@@ -80,14 +80,6 @@ async def _read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSh
     return await mysql.read_shape(sql, schema, name)
 
 
-async def check_functions(sql: SqlSession, names: Sequence[str]) -> None:
-    """Raise :class:`NotImageable` if one of these functions may have an effect, as far as the database knows."""
-    if sql.dialect == "postgresql":
-        await postgresql.check_functions(sql, names)
-    elif sql.dialect != "sqlite":
-        await mysql.check_functions(sql, names)
-
-
 class TableAccess:
     """Rows of one table in the transaction of ``sql``."""
 

@@ -6,10 +6,11 @@ the quotient four digits more than the dividend has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
+from sagas.builtins.sql_relations import Relations
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
 
@@ -28,19 +29,28 @@ def divided_parameters(statement: ParsedSql) -> tuple[str, ...]:
     except SqlglotError:
         return ()
     names: dict[str, None] = {}
+    relations = Relations(exp)
     for tree in trees:
         for division in tree.find_all(exp.Div) if tree is not None else ():
-            operands = [*_operands(division.this, exp), *_operands(division.expression, exp)]
+            operands = [*_operands(division.this, relations, exp), *_operands(division.expression, relations, exp)]
             is_exact = any(_has_fraction(operand, exp) for operand in operands)
             if not is_exact or statement.dialect in ("mysql", "mariadb"):
                 names |= {operand.name: None for operand in operands if isinstance(operand, exp.Placeholder)}
     return tuple(names)
 
 
-def _operands(node: Any, exp: Any) -> Iterator[Any]:
-    if isinstance(node, exp.Paren | exp.Neg | exp.Coalesce | exp.Add | exp.Sub | exp.Mul | exp.Div):
-        for child in node.iter_expressions():
-            yield from _operands(child, exp)
+def _operands(node: Any, relations: Relations, exp: Any, visited: frozenset[int] = frozenset()) -> Iterator[Any]:
+    """The operands, also those behind a column of a common table expression or a derived table."""
+    parts: Iterable[Any] = ()
+    if isinstance(node, exp.Paren | exp.Neg | exp.Coalesce | exp.Add | exp.Sub | exp.Mul | exp.Div | exp.Alias):
+        parts = node.iter_expressions()
+    elif isinstance(node, exp.Subquery | exp.Select):
+        parts = [value for row in relations.rows(node) for value in row]
+    elif isinstance(node, exp.Column) and id(node) not in visited:
+        parts, visited = list(relations.sources(node)), visited | {id(node)}
+    if parts:
+        for part in parts:
+            yield from _operands(part, relations, exp, visited)
     else:
         yield node
 

@@ -7,8 +7,8 @@ generated, so the database reads exactly what the author wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -61,6 +61,9 @@ class NotImageable(UsageError):
         self.why = why
 
 
+Source = tuple[str, str | None, str]
+
+
 @dataclass(frozen=True, slots=True)
 class ConflictRow:
     """One row of VALUES as an upsert of its own, without the clause, and its expressions by column."""
@@ -90,6 +93,7 @@ class RowChange:
     ``where`` is the condition of an update or delete, None for all rows. ``columns`` are those that an update or merge
     assigns.
     ``functions`` are the names of all functions that are called, ``where_functions`` those in ``where``, lower case.
+    ``sources`` are the tables and views that it reads: each as SQL, its schema and its name.
     ``returning``: the statement returns rows of its own.
     """
 
@@ -105,6 +109,7 @@ class RowChange:
     returning: bool = False
     functions: tuple[str, ...] = ()
     where_functions: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
 
     def with_returning(self, expressions: str) -> str:
         """The statement that returns ``expressions`` after what it returns itself."""
@@ -145,23 +150,40 @@ def analyse(statement: str, dialect: str) -> RowChange:
     _refuse_other_reading(statement, tokens, dialect)
     _refuse_other_upsert(tree, dialect, exp)
     functions = source.functions(0, len(tokens))
-    for name in functions:
-        if name in _EFFECTS or name.startswith(_EFFECT_PREFIXES):
-            raise NotImageable(f"the function {name} has an effect outside the rows of the table")
+    refuse_effects(functions)
     if not isinstance(tree, exp.Insert | exp.Update | exp.Delete | exp.Merge):
         if tree.find(
             exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Command
         ) is not None or not isinstance(tree, exp.Query | exp.Values):
             raise NotImageable("it is not one plain INSERT, UPDATE or DELETE")
-        return RowChange("read", statement, functions=functions)
+        return RowChange("read", statement, functions=functions, sources=_sources(tree, read, exp))
     if tree.find(exp.With) is not None:
         raise NotImageable("it has a WITH clause; write one plain statement")
-    if isinstance(tree, exp.Insert):
-        return _insert(tree, source, functions, dialect, exp)
-    if isinstance(tree, exp.Merge):
-        return _merge(tree, source, functions, dialect, exp)
+    if isinstance(tree, exp.Insert | exp.Merge):
+        change = (_insert if isinstance(tree, exp.Insert) else _merge)(tree, source, functions, dialect, exp)
+        return replace(change, sources=_sources(tree, read, exp))
     _refuse_more_than_one_table(tree, exp)
     return _update_or_delete(tree, source, functions, dialect, exp)
+
+
+def refuse_effects(functions: Iterable[str]) -> None:
+    """Raise :class:`NotImageable` for a function whose effect is outside the rows of the statement."""
+    for name in functions:
+        if name in _EFFECTS or name.startswith(_EFFECT_PREFIXES):
+            raise NotImageable(f"the function {name} has an effect outside the rows of the table")
+
+
+def analyse_view(query: str, dialect: str) -> tuple[tuple[str, ...], tuple[Source, ...]]:
+    """The functions that the query of a view calls, and what it reads. Raises :class:`NotImageable`."""
+    change = analyse(query, dialect)
+    return change.functions, change.sources
+
+
+def _sources(tree: Any, read: str, exp: Any) -> tuple[Source, ...]:
+    tables = [node for node in tree.find_all(exp.Table) if isinstance(node.this, exp.Identifier)]
+    plain = [exp.Table(this=node.this, db=node.args.get("db")).sql(dialect=read) for node in tables]
+    named = ((sql, node.db or None, node.name) for sql, node in zip(plain, tables, strict=True))
+    return tuple(dict.fromkeys(named))
 
 
 def _up_to_its_end(statement: str, dialect: str) -> str:

@@ -245,6 +245,13 @@ ACTION_MISTAKES = [
     ),
     Mistake(
         "SAGA429",
+        "a division of a column of a common table expression",
+        "saga: shop\ninput: {type: object, required: [x], properties: {x: {type: number}}}\nsteps:\n"
+        "  - {id: a, uses: sql, pivot: true, with: {connection: shop, params: {x: '${{ input.x }}'},\n"
+        "     run: 'with w as (select ⟦:x as n) update t set v = w.n / 3 from w'}}\n",
+    ),
+    Mistake(
+        "SAGA429",
         "a division of a product",
         "saga: shop\ninput: {type: object, required: [x], properties: {x: {type: number}}}\nsteps:\n"
         "  - {id: a, uses: sql, pivot: true, with: {connection: shop, run: 'update t set v = (⟦:x + 1) * 2 / 3',\n"
