@@ -129,20 +129,40 @@ def live_screen(*, stderr: bool = False, transient: bool = False) -> Iterator[Ca
 
 @contextlib.contextmanager
 def _progress(warned: bool) -> Iterator[Callable[[SagaView], None]]:
-    """Shows on a terminal what happens, and elsewhere once that no worker answers, unless ``warned``."""
+    """Shows on a terminal what happens, elsewhere what goes wrong. ``warned``: it is known that no worker answers."""
     if sys.stderr.isatty():
         with live_screen(stderr=True, transient=True) as draw:
             yield draw
-        return
+    else:
+        yield _TroublePrinter(warned)
 
-    def warn_once(view: SagaView) -> None:
-        nonlocal warned
+
+class _TroublePrinter:
+    """Prints each failed attempt in a line, once, and once why nothing happens."""
+
+    def __init__(self, warned: bool) -> None:
+        self._warned = warned
+        self._attempts: dict[str, int | None] = {}
+
+    def __call__(self, view: SagaView) -> None:
+        from saga_cli.render.text import attempt_text
+
         why = view.incomplete or view.pause_text
-        if why and not warned:
-            warned = True
+        if why and not self._warned:
+            self._warned = True
             warn(f"waiting for {view.id}: {why}")
-
-    yield warn_once
+        for step in view.steps:
+            calls = {
+                step.id: step,
+                f"the undo of {step.id}": step.compensation,
+                f"the confirm of {step.id}": step.confirmation,
+            }
+            for name, call in calls.items():
+                if call is None or call.state != "RUNNING" or not call.error:
+                    continue
+                if self._attempts.get(name) != call.attempts:
+                    self._attempts[name] = call.attempts
+                    warn(f"{view.id}: {name}: {attempt_text(call)}")
 
 
 @contextlib.asynccontextmanager

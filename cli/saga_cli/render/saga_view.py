@@ -334,6 +334,10 @@ def _step_row(step: StepView, now: datetime) -> list[Span]:
     ]
 
 
+_SOON = 10.0
+"""Seconds until an attempt whose time is not worth a word."""
+
+
 def _forward_text(step: StepView, now: datetime) -> str:
     words = [_forward_state(step)]
     if (step.attempts or 0) > 1:
@@ -345,6 +349,9 @@ def _forward_text(step: StepView, now: datetime) -> str:
         words.append(format_duration(ended or now, started))
     if step.progress:
         words.append(shorten(progress_text(step.progress), 120))
+    following = parse_timestamp(step.next_attempt_at)
+    if following is not None and (following - now).total_seconds() > _SOON:
+        words.append(f"next attempt in {format_duration(following, now)}")
     if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING"):
         words.append(shorten(error_text(step.error), _MAX_INLINE))
     return ", ".join(words)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sagas.text.printable import printable_json, printable_line
 
 if TYPE_CHECKING:
-    from sagas.protocol.saga_view import ErrorView, SagaView
+    from sagas.protocol.saga_view import ErrorView, OperationView, SagaView, StepView
 
 Span = tuple[str, str]
 """A string and its style (rich's words; empty: plain)."""
@@ -87,6 +87,14 @@ def reason_text(view: SagaView) -> str:
 def error_text(error: ErrorView) -> str:
     """Return what the ``error`` of a step or of its undo says."""
     return error.message or error.type or "no message"
+
+
+def attempt_text(row: StepView | OperationView) -> str:
+    """Why the last attempt of a call failed, and when the next one is made."""
+    times = f"attempt {row.attempts}: " if row.attempts else ""
+    following = parse_timestamp(row.next_attempt_at)
+    again = f"; the next attempt at {local_time(following)}" if following else ""
+    return f"{times}{error_text(row.error) if row.error else 'no message'}{again}"
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:

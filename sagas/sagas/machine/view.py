@@ -30,6 +30,7 @@ from sagas.protocol.saga_view import (
     SavepointView,
     StepView,
 )
+from sagas.protocol.size_limits import omitted
 from sagas.text.exact_json import encode_json
 
 
@@ -159,27 +160,24 @@ def _operation_view(uses: str | None, operation: OperationState | None) -> Opera
     )
 
 
-OMITTED = "omitted"
-
-
 def shrink_view(view: SagaView, limit_bytes: int) -> SagaView:
-    """Shrink the view to ``limit_bytes`` of JSON (rule 9): drop inputs and results first, then finished items.
+    """Shrink the view to ``limit_bytes`` of JSON (rule 9): drop the largest values first, then finished items.
 
     What an operator needs (parked operations, residue, entries in an error state) is dropped last.
     """
     if _view_size(view) <= limit_bytes:
         return view
-    rows = tuple(replace(row, result=_placeholder(row.result)) for row in view.steps)
-    view = replace(view, input=_placeholder(view.input), output=_placeholder(view.output), steps=rows)
+    view = _without_large_values(view, _view_size(view) - limit_bytes)
     if _view_size(view) <= limit_bytes:
         return view
+    rows = view.steps
     kept = tuple(row for row in rows if row.state not in _DROPPABLE_STATES or row.id == row.step)
-    omitted = _count(rows) - _count(kept)
+    dropped = _count(rows) - _count(kept)
     while True:
-        view = replace(view, steps=kept, steps_omitted=dict(omitted))
+        view = replace(view, steps=kept, steps_omitted=dict(dropped))
         if _view_size(view) <= limit_bytes or not kept:
             break
-        omitted.update(_count(kept[len(kept) // 2 :]))
+        dropped.update(_count(kept[len(kept) // 2 :]))
         kept = kept[: len(kept) // 2]
     for name in ("notifications", "operator", "residue", "parked", "not_done", "children"):
         while _view_size(view) > limit_bytes and (values := getattr(view, name)):
@@ -202,7 +200,18 @@ def _json_size(value: Any) -> int:
     return len(encode_json(value, default=str))
 
 
-def _placeholder(value: Any) -> Any:
-    """Replace a value by a placeholder if that saves space."""
-    size = _json_size(value)
-    return value if size <= 64 else {OMITTED: "size", "bytes": size}
+def _without_large_values(view: SagaView, excess: int) -> SagaView:
+    """Replace values by placeholders, the largest first, until ``excess`` bytes are saved."""
+    rows = list(view.steps)
+    sizes = [(_json_size(row.result), str(number)) for number, row in enumerate(rows)]
+    sizes += [(_json_size(view.input), "input"), (_json_size(view.output), "output")]
+    for size, name in sorted(sizes, reverse=True):
+        saved = size - _json_size(omitted(size))
+        if excess <= 0 or saved <= 0:
+            break
+        excess -= saved
+        if name.isdigit():
+            rows[int(name)] = replace(rows[int(name)], result=omitted(size))
+        else:
+            view = replace(view, **{name: omitted(size)})
+    return replace(view, steps=tuple(rows))

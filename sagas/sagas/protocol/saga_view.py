@@ -117,6 +117,7 @@ class OperationView(JsonView):
     attempts: Annotated[int | None, "attempts so far; null if unknown"] = None
     alternate: Annotated[int, "which of the alternates of `compensate` it is, from 0"] = 0
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
+    next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None
     ended_at: Timestamp | None = None
 
 
@@ -135,6 +136,7 @@ class StepView(JsonView):
     guarantee: Annotated[Guarantee, "what makes its effect happen once"] = "at-least-once"
     result: Annotated[Any, "its result; a placeholder with `omitted` in a view that would be too large"] = None
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
+    next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None
     started_at: Timestamp | None = None
     ended_at: Timestamp | None = None
     compensation: Annotated[OperationView | None, "null before the step has begun, and without a `compensate`"] = None

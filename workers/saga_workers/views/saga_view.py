@@ -8,9 +8,10 @@ complete, its field ``incomplete`` gives the reason.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client as Temporal
@@ -281,13 +282,16 @@ _Row = TypeVar("_Row", StepView, OperationView)
 
 
 async def _with_attempts(row: _Row, activity: PendingActivityInfo, converter: DataConverter) -> _Row:
-    """The row with ``attempts`` and ``error`` of the attempts of this call that have ended."""
+    """The row with ``attempts`` and ``error`` of the attempts of this call that have ended, and the next one's time."""
     if activity.attempt < 2 or not activity.HasField("last_failure"):
         return row
     failure = await _failure(activity, converter)
     counted = 0 if failure.type in NOT_REGISTERED_TYPES else activity.attempt - 1
     error = ErrorView(type=failure.type, message=failure.message, details=failure.details)
-    return replace(row, attempts=None if row.attempts is None else row.attempts + counted, error=error)
+    attempts = None if row.attempts is None else row.attempts + counted
+    is_waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    following = activity.next_attempt_schedule_time.ToDatetime(UTC) if is_waiting else None
+    return replace(row, attempts=attempts, error=error, next_attempt_at=iso_time(following))
 
 
 async def _failure(activity: PendingActivityInfo, converter: DataConverter) -> Failure:

@@ -29,7 +29,9 @@ def list_sagas(
     where: Annotated[str | None, typer.Option(help="additional Temporal list filter")] = None,
     limit: Annotated[int, typer.Option(help="maximum number of sagas", min=1)] = 50,
 ) -> int:
-    """List sagas, the newest first. Temporal's visibility store may lag; `saga show` is always exact.
+    """List sagas: first the open ones, by their start, then the others, by their end; the latest comes first.
+
+    Temporal's visibility store may lag; `saga show` is always exact.
 
     After those that Temporal has come those that only the ledger of the project knows, unless --where or --stuck is
     given.

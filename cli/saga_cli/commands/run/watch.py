@@ -121,7 +121,7 @@ class _ChangePrinter:
             undone = f", undo {undo.state}" if undo and undo.state != "PENDING" else ""
             if step.state != "PENDING" or undone:
                 doing = f": {progress_text(step.progress)}" if step.progress else ""
-                retried = f"{_retry_text(step)}{undone}{_retry_text(undo) if undo else ''}"
+                retried = f"{_retried(step)}{undone}{_retried(undo) if undo else ''}"
                 facts[step.id] = [f"  {step.id} {step.state}{retried}{doing}"]
         for row in view.notifications:
             attempts = f", attempt {row.attempts}" if row.attempts else ""
@@ -136,11 +136,7 @@ class _ChangePrinter:
         self._shown = facts
 
 
-def _retry_text(row: StepView | OperationView) -> str:
-    """Why a call that goes on is tried again."""
-    from saga_cli.render.text import error_text
+def _retried(row: StepView | OperationView) -> str:
+    from saga_cli.render.text import attempt_text
 
-    if row.state != "RUNNING" or not row.error:
-        return ""
-    times = f"{row.attempts} attempts, the last one: " if (row.attempts or 0) > 1 else ""
-    return f" ({times}{error_text(row.error)})"
+    return f" ({attempt_text(row)})" if row.state == "RUNNING" and row.error else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -130,6 +131,14 @@ def test_rule_09_inputs_and_results_go_first_then_finished_items(limit: int) -> 
     assert len(small["parked"]) == 1
     if limit < 100_000:
         assert small["steps_omitted"] == {"a DONE": 500}
+
+
+def test_rule_09_small_values_stay_beside_a_large_one() -> None:
+    driver = MachineDriver(saga(step("a"), step("b")), {"big": "x" * 50_000}).run()
+    view = replace(driver.view, output={"sum": "y" * 277})
+    small = shrink_view(view, 11_000).to_json()
+    assert small["input"]["omitted"] == "size"
+    assert small["output"] == {"sum": "y" * 277}
 
 
 def test_rule_09_a_result_too_large_before_the_commit_is_failed_and_not_retried() -> None:
