@@ -200,7 +200,7 @@ class Dispatcher:
             return await run_http(
                 {name: value for name, value in invocation.arguments.items() if name != "connection"},
                 key=invocation.key,
-                undoes=invocation.forward_key if invocation.op == "undo" else None,
+                forward_key=invocation.forward_key,
                 connection=self._http.get(invocation.arguments.get("connection")),
                 timeout=_time_left(attempt),
                 attempt=attempt.number,

@@ -14,6 +14,7 @@ from sagas.actions import Absent, Done, Unknown, action
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.consumers import Message, bridge, consumer
 from sagas.actions.events import Event
+from sagas.actions.participants import Command, participant
 from sagas.actions.step import Step
 from sagas.errors import AlreadyCompensated, AttemptOver, Rejected, SagaError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from saga_spark.job.streaming import write_batch_once as write_batch_once
     from saga_spark.sinks.parquet.parquet_pointer import read_pointer as read_pointer
     from saga_workers.client import Client as Client
+    from saga_workers.participant.http_participant import http_app as http_app
     from saga_workers.worker.plugin import SagaPlugin as SagaPlugin
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "AttemptOver",
     "BatchStep",
     "Client",
+    "Command",
     "Done",
     "Event",
     "Item",
@@ -41,6 +44,8 @@ __all__ = [
     "action",
     "bridge",
     "consumer",
+    "http_app",
+    "participant",
     "read_pointer",
     "write_batch_once",
 ]
@@ -49,6 +54,7 @@ __all__ = [
 _LATER = {
     "Client": "saga_workers.client",
     "SagaPlugin": "saga_workers.worker.plugin",
+    "http_app": "saga_workers.participant.http_participant",
     "read_pointer": "saga_spark.sinks.parquet.parquet_pointer",
     "write_batch_once": "saga_spark.job.streaming",
 }

@@ -59,8 +59,12 @@ def wrong_arguments(invocation: Invocation) -> Outcome | None:
 class ActionBodies:
     """The actions of one project."""
 
-    def __init__(self, actions: Actions, *, max_event_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self, actions: Actions, *, max_event_bytes: int = MAX_MESSAGE_BYTES, context: type[Step] = Step
+    ) -> None:
+        """``context``: the class of what a Python action receives first."""
         self._actions = actions
+        self._context = context
         self._max_event_bytes = max_event_bytes
         self._threads = ThreadPoolExecutor(MAX_ACTION_THREADS, thread_name_prefix="saga-action")
 
@@ -114,7 +118,7 @@ class ActionBodies:
     ) -> tuple[Any, Iterable[Event]]:
         handle = None if sql is None else ActionSql(sql)
         events = EventLog(None if sql is None else sql.doom)
-        step = Step(
+        step = self._context(
             key=invocation.key,
             forward_key=invocation.forward_key,
             saga_id=invocation.saga_id,

@@ -17,7 +17,7 @@ from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction, RowOp
 from saga_activities.guard.transaction_runner import TransactionRunner
-from sagas.protocol.outcomes import Outcome
+from sagas.protocol.outcomes import Failure, Outcome
 
 _NOT_DECIDED = object()
 
@@ -111,6 +111,10 @@ class Guard(TransactionRunner):
         if it has been undone.
         """
         return await self.run(entry_key, "seal", rules.seal, scheduled_at, deadline)
+
+    async def reject(self, entry_key: EntryKey, failure: Failure, *, scheduled_at: float, deadline: float) -> Outcome:
+        """Seal the step with a rejection, which later attempts of `do` get; whatever is stored already wins."""
+        return await self.run(entry_key, "do", lambda tx: rules.reject(tx, failure), scheduled_at, deadline)
 
     async def record_manual_result(
         self,

@@ -26,6 +26,8 @@ GuardRows = Mapping[str, GuardRow]
 NOTHING_TO_UNDO = "NOTHING_TO_UNDO"
 ELSEWHERE = "elsewhere"
 CONFIRMED = "confirmed"
+REJECTED = "rejected"
+"""The marker of a seal that keeps a rejection, with its reason and details."""
 MARKERS: Mapping[str, Marker] = {
     NOTHING_TO_UNDO: "nothing_to_undo",
     ELSEWHERE: "elsewhere",
@@ -50,11 +52,22 @@ async def do(tx: GuardTransaction, args_hash: str | None, body: GuardedBody) -> 
     return ScriptResult(stored_do_outcome(await tx.rows(), args_hash))
 
 
+async def reject(tx: GuardTransaction, failure: Failure) -> ScriptResult:
+    """Seal the step with the rejection that later attempts get."""
+    rejection = result_codec.encode_marker(REJECTED, reason=failure.message, details=dict(failure.details))
+    if await tx.insert("do", "undo", result=rejection):
+        await seal_other_rows(tx)
+        return ScriptResult(Outcome("rejected", failure=failure, retryable=False), commit=True)
+    return ScriptResult(stored_do_outcome(await tx.rows(), None))
+
+
 def stored_do_outcome(rows: GuardRows, args_hash: str | None) -> Outcome:
     """The outcome of an attempt of `do` that found its row."""
     row = rows["do"]
     if is_sealed(row):
-        return late("this step was sealed before the attempt arrived: it never happened and never will")
+        return stored_rejection(row) or late(
+            "this step was sealed before the attempt arrived: it never happened and never will"
+        )
     if has_been_undone(rows):
         return late("this step has been undone; the attempt arrived too late")
     if not same_arguments(row, args_hash):
@@ -218,6 +231,15 @@ async def seal_other_rows(tx: GuardTransaction) -> None:
     """Insert the other rows of a sealed step as well, so that no confirm and no undo can insert them later."""
     await tx.insert("confirm", "undo", result=result_codec.encode_marker(NOTHING_TO_UNDO))
     await tx.insert("undo", "undo", result=result_codec.encode_marker(NOTHING_TO_UNDO))
+
+
+def stored_rejection(row: GuardRow) -> Outcome | None:
+    """The rejection that a sealed row keeps; None: it was sealed by an undo."""
+    marker = result_codec.decode_marker(row.result)
+    if marker is None or marker[result_codec.MARKER_KEY] != REJECTED:
+        return None
+    failure = Failure("Rejected", marker["reason"], marker["details"])
+    return Outcome("rejected", failure=failure, retryable=False)
 
 
 async def _run_own_row(tx: GuardTransaction, op: RowOp, reason: RowReason, body: GuardedBody | None) -> ScriptResult:

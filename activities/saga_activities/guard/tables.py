@@ -14,6 +14,10 @@ MAX_SAGA_ID = 512
 MAX_ENTRY = 200
 """Characters. At four bytes each, both must fit the 3,072 bytes that InnoDB allows for a key."""
 
+PARTICIPANT_PREFIX = "@"
+"""The column `step` of the rows of a `@participant` begins with it, which that of no step of a saga does; their column
+`saga_id` is the key of the command."""
+
 
 @dataclass(frozen=True, slots=True)
 class EntryKey:

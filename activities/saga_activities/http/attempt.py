@@ -44,6 +44,7 @@ from saga_activities.http.response import (
     retry_after,
 )
 from saga_activities.http.settings import HttpSettings
+from sagas.builtins.http_headers import CONFIRMS_HEADER, UNDOES_HEADER
 from sagas.builtins.http_statuses import classify_status
 from sagas.definition.sensitivity import hide_texts
 from sagas.protocol.outcomes import Failure, Outcome
@@ -64,7 +65,7 @@ async def run_http(
     arguments: Mapping[str, Any],
     *,
     key: str,
-    undoes: str | None = None,
+    forward_key: str | None = None,
     connection: HttpConnection | None = None,
     timeout: float,
     attempt: int = 1,
@@ -74,7 +75,7 @@ async def run_http(
 ) -> Outcome:
     """Make one attempt of an HTTP call. Errors of the participant or the definition become the outcome, not exceptions.
 
-    ``key`` is the idempotency key of the operation, ``undoes`` the key of the ``do`` that an undo compensates.
+    ``key`` is the idempotency key of the operation, ``forward_key`` that of the ``do`` that an undo or a confirm names.
     ``timeout`` (seconds) covers everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
     one call of the machine. ``hidden``: sensitive texts, which a participant may repeat. The result of a ``probe`` is
     the response object, whatever its status, and no key is sent: a participant would take the probe for a repeated
@@ -86,7 +87,7 @@ async def run_http(
             return await run_http(
                 arguments,
                 key=key,
-                undoes=undoes,
+                forward_key=forward_key,
                 connection=unnamed,
                 timeout=timeout,
                 attempt=attempt,
@@ -102,7 +103,7 @@ async def run_http(
     except (InvalidRequestError, ResultError) as error:
         return _no_effect(Failure("definition", str(error)), attempt, retryable=False)
     call = _HttpAttempt(connection, request, connection.label(request.url), attempt, hidden)
-    headers = _saga_headers(connection, request, key, undoes, op, traceparent)
+    headers = _saga_headers(connection, request, key, forward_key, op, traceparent)
     try:
         if op != "probe":
             headers |= connection.sign(request, encode_key(key, settings.key_format))
@@ -244,13 +245,14 @@ def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Out
 
 
 def _saga_headers(
-    connection: HttpConnection, request: HttpRequest, key: str, undoes: str | None, op: Op, traceparent: str | None
+    connection: HttpConnection, request: HttpRequest, key: str, forward_key: str | None, op: Op, traceparent: str | None
 ) -> dict[str, str]:
     headers: dict[str, str] = {}
     if connection.settings.key_header and not request.is_read and op != "probe":
         headers[connection.settings.key_header] = encode_key(key, connection.settings.key_format)
-    if undoes is not None:
-        headers["Saga-Undoes"] = encode_key(undoes, connection.settings.key_format)
+    names_forward = {"undo": UNDOES_HEADER, "confirm": CONFIRMS_HEADER}.get(op)
+    if names_forward is not None and forward_key is not None:
+        headers[names_forward] = encode_key(forward_key, connection.settings.key_format)
     if traceparent is not None:
         headers["traceparent"] = traceparent
     return headers

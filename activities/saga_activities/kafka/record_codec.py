@@ -21,6 +21,7 @@ SAGA_ID_HEADER = "sagaid"
 STEP_HEADER = "sagastep"
 STEP_KEY_HEADER = "sagakey"
 UNDOES_HEADER = "sagaundoes"
+CONFIRMS_HEADER = "sagaconfirms"
 REPLY_TO_HEADER = "sagareplyto"
 REPLY_TOKEN_HEADER = "sagatoken"  # noqa: S105, the name of the header
 OUTCOME_HEADER = "sagaoutcome"

@@ -32,6 +32,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey, request_table
 from saga_activities.kafka.record_codec import (
+    CONFIRMS_HEADER,
     OUTCOME_HEADER,
     REPLY_TO_HEADER,
     REPLY_TOKEN_HEADER,
@@ -177,8 +178,8 @@ def build_command(invocation: Invocation, reply_topic: Any, traceparent: str | N
     ours = {STEP_KEY_HEADER: invocation.key, "sagaop": invocation.op, REPLY_TO_HEADER: reply_topic}
     if traceparent is not None:
         ours[TRACEPARENT_HEADER] = traceparent
-    if invocation.op == "undo":
-        ours[UNDOES_HEADER] = invocation.forward_key
+    if (names_forward := {"undo": UNDOES_HEADER, "confirm": CONFIRMS_HEADER}.get(invocation.op)) is not None:
+        ours[names_forward] = invocation.forward_key
     key = given.get("key")
     # By default, do and undo of one saga stay in order.
     written = invocation.saga_id if key is None else key_text(key)

@@ -155,9 +155,9 @@ class MessageHandlers:
     """The consumers and bridges of one project. Raises UsageError when two of a kind have the same name."""
 
     def __init__(self, handlers: Iterable[MessageHandler] = ()) -> None:
-        self._handlers: dict[tuple[type, str], MessageHandler] = {}
+        self._handlers: dict[tuple[bool, str], MessageHandler] = {}
         for handler in handlers:
-            other = self._handlers.setdefault((type(handler), handler.name), handler)
+            other = self._handlers.setdefault((isinstance(handler, Bridge), handler.name), handler)
             if other.function is not handler.function:
                 kind = type(handler).__name__.lower()
                 raise UsageError(

@@ -136,7 +136,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
 
 
 def _is_step(parameter: inspect.Parameter, hint: Any) -> bool:
-    return parameter.name == "step" or hint is Step or hint == "Step"
+    return parameter.name == "step" or hint == "Step" or (isinstance(hint, type) and issubclass(hint, Step))
 
 
 def _in_definitions(variable: str) -> str:

@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from typing import Literal, get_args
 
 DEFAULT_KEY_HEADER = "Idempotency-Key"
+UNDOES_HEADER = "Saga-Undoes"
+CONFIRMS_HEADER = "Saga-Confirms"
+"""The key of the forward request, in an undo and in a confirm."""
 
 KeyFormat = Literal["key", "uuid", "sha256"]
 KEY_FORMATS: tuple[KeyFormat, ...] = get_args(KeyFormat)
 
-_ALWAYS = ("host", "content-length", "transfer-encoding", "connection", "saga-undoes")
+_ALWAYS = ("host", "content-length", "transfer-encoding", "connection", UNDOES_HEADER.lower(), CONFIRMS_HEADER.lower())
 
 
 def reserved_headers(of_connection: Iterable[str] = ()) -> frozenset[str]:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.outbox_postgresql import outbox_source
-from saga_activities.guard.tables import guard_table
+from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table
 from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.messaging.outbox import HELD
 from sagas.protocol.saga_view import SagaView
@@ -260,7 +260,8 @@ async def _extract_guard(
         sa.func.max(sa.case((is_do, table.created_at))),
         sa.func.coalesce(*stored) if results else sa.null(),
     ).group_by(table.saga_id, table.step, table.generation)
-    query = query.having(has_effect)
+    # The rows of a participant belong to commands of sagas of any project, which its callers reconcile.
+    query = query.where(table.step.not_like(f"{PARTICIPANT_PREFIX}%")).having(has_effect)
     conditions: list[sa.ColumnElement[bool] | None] = [_saga_condition(table.saga_id, scope)]
     if scope.read_since is not None:
         # Complete sagas, however old their first rows are.

@@ -134,8 +134,8 @@ async def test_a_killed_server_is_retried_after_its_restart(connect: Any) -> Non
 async def test_undo_names_the_do_and_the_late_do_is_refused(server: PaymentServer, crm: HttpConnection) -> None:
     await call(crm, CHARGE)
     refund = {"path": "/refunds", "method": "POST", "json": {"charge": "ch-1"}}
-    undone = await call(crm, refund, key=f"{KEY}/undo", undoes=KEY, op="undo")
-    again = await call(crm, refund, key=f"{KEY}/undo", undoes=KEY, op="undo", attempt=2)
+    undone = await call(crm, refund, key=f"{KEY}/undo", forward_key=KEY, op="undo")
+    again = await call(crm, refund, key=f"{KEY}/undo", forward_key=KEY, op="undo", attempt=2)
     assert undone.result == again.result == {"refunded": True}
     assert server.ledger()["balance"] == "0.00"
     assert (await call(crm, CHARGE)).kind == "rejected"
@@ -143,7 +143,7 @@ async def test_undo_names_the_do_and_the_late_do_is_refused(server: PaymentServe
 
 async def test_undo_before_do_seals_the_key(server: PaymentServer, crm: HttpConnection) -> None:
     refund = {"path": "/refunds", "method": "POST", "json": {"charge": None}}
-    assert (await call(crm, refund, key=f"{KEY}/undo", undoes=KEY, op="undo")).result == {"refunded": False}
+    assert (await call(crm, refund, key=f"{KEY}/undo", forward_key=KEY, op="undo")).result == {"refunded": False}
     assert (await call(crm, CHARGE)).kind == "rejected"
     assert server.ledger()["charges"] == []
 
@@ -151,7 +151,9 @@ async def test_undo_before_do_seals_the_key(server: PaymentServer, crm: HttpConn
 async def test_headers_that_are_sent(server: PaymentServer, connect: Any) -> None:
     crm = connect(server.url, headers={"X-Tenant": "acme"})
     post = {"path": "/echo", "method": "POST", "headers": {"x-own": "1"}}
-    sent = (await call(crm, post, key="Straße 1/charge", undoes="Straße 1/do", traceparent="00-ab-cd-01")).result
+    sent = (
+        await call(crm, post, key="Straße 1/charge", forward_key="Straße 1/do", op="undo", traceparent="00-ab-cd-01")
+    ).result
     headers = sent["headers"]
     assert headers["idempotency-key"] == "Stra%C3%9Fe%201/charge"
     assert headers["saga-undoes"] == "Stra%C3%9Fe%201/do"
@@ -174,7 +176,9 @@ async def test_format_of_the_key(
     server: PaymentServer, connect: Any, format: str, of_key: Callable[[str], str]
 ) -> None:
     crm = connect(server.url, idempotency={"header": "X-Key", "format": format})
-    sent = (await call(crm, {"path": "/echo", "method": "POST"}, key=f"{KEY}/undo", undoes=KEY)).result["headers"]
+    sent = (await call(crm, {"path": "/echo", "method": "POST"}, key=f"{KEY}/undo", forward_key=KEY, op="undo")).result[
+        "headers"
+    ]
     assert (sent["x-key"], sent["saga-undoes"]) == (of_key(f"{KEY}/undo"), of_key(KEY))
     assert "idempotency-key" not in sent
 

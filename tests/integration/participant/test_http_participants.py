@@ -20,8 +20,9 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from saga_workers.participant.checks import CHECKS
+from saga_workers.participant.json_requests import MAX_BODY_BYTES
 from saga_workers.participant.participant_test import StepUnderTest, http_step, run_participant_test
-from saga_workers.participant.reference_participant import MAX_BODY_BYTES, ReferenceParticipant
+from saga_workers.participant.reference_participant import ReferenceParticipant
 from saga_workers.runtime.http_server import HttpServer
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, load_settings

@@ -16,7 +16,6 @@ So whatever arrives first decides, and whatever arrives again gets the stored re
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,15 +27,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from saga_workers.participant.json_requests import answer_json
 from saga_workers.runtime.http_server import HttpServer, error_response, json_response
 from saga_workers.runtime.shutdown import stop_on_signals
 from sagas.errors import UsageError
-from sagas.text.exact_json import RepeatedName, canonical_json, decode_json, encode_json
-from sagas.text.json_values import parse_json
-
-MAX_BODY_BYTES = 64 * 1024
-BODY_TIMEOUT = 10.0
-"""Seconds until a request's body must have arrived."""
+from sagas.text.exact_json import canonical_json, decode_json, encode_json
 
 MAX_QUANTITY = 100
 """A request for more is rejected: an example of a business rule."""
@@ -214,20 +209,10 @@ def _reply(stored: Any) -> Reply:
 
 
 async def _respond(request: Request, operation: Callable[[Any], Reply]) -> Response:
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            body = bytearray()
-            async for part in request.stream():
-                body += part
-                if len(body) > MAX_BODY_BYTES:
-                    return error_response(413, f"a body may have {MAX_BODY_BYTES} bytes", {"Connection": "close"})
-        status, response = operation(parse_json(bytes(body)) if body else None)
-    except TimeoutError:
-        return error_response(408, "the body did not arrive in time", {"Connection": "close"})
-    except _BadRequest as problem:
-        return error_response(400, str(problem))
-    except RepeatedName as error:
-        return error_response(400, f"the body cannot be read: {error}")
-    except ValueError:
-        return error_response(400, "the body is not JSON")
-    return json_response(status, response)
+    async def answer(body: Any) -> Response:
+        try:
+            return json_response(*operation(body))
+        except _BadRequest as problem:
+            return error_response(400, str(problem))
+
+    return await answer_json(request, answer)

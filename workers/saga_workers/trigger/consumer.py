@@ -51,7 +51,7 @@ _ECHOED_HEADERS = (STEP_KEY_HEADER, SAGA_ID_HEADER, REPLY_TOKEN_HEADER)
 
 _ENGINE_ERROR_TYPES = ("definition", "Timeout", "Infrastructure")
 _MAX_REASON = 10_000
-_RECORD_TIMEOUT = 10.0
+RECORD_TIMEOUT = 10.0
 """Seconds for a transaction that only records an outcome."""
 _RECORD_ATTEMPTS = 5
 """Attempts to record a message that is given up, unless a dependency is unavailable."""
@@ -231,7 +231,7 @@ class ConsumerRunner:
                 await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": jsonable(dict(details))})
             return recorded
 
-        outcome = await self._run_guarded(body, _RECORD_TIMEOUT)
+        outcome = await self._run_guarded(body, RECORD_TIMEOUT)
         if outcome.kind != "done":
             await self._raise_failure(outcome)
         return outcome.result
@@ -260,12 +260,11 @@ class ConsumerRunner:
 
     async def _emit(self, sql: SqlSession, event: Event, record: ConsumedRecord) -> None:
         name = self._consumer.name
-        saga_id = record.headers.get(SAGA_ID_HEADER) or ""
         origin = Invocation(
             action=name,
             arguments={},
             key=record.headers.get(STEP_KEY_HEADER) or record.id,
-            saga_id=saga_id if len(saga_id) <= MAX_SAGA_ID and "\0" not in saga_id else "",
+            saga_id=usable_saga_id(record.headers.get(SAGA_ID_HEADER)),
             entry=f"consumer/{name}"[:MAX_ENTRY],
             op="do",
             generation=1,
@@ -301,6 +300,11 @@ class ConsumerRunner:
 
     def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
         return inbox.InboxEntry(self._consumer.name, record.id, record.topic, record.partition, record.offset)
+
+
+def usable_saga_id(saga_id: str | None) -> str:
+    """The saga id of a header, empty if the outbox cannot hold it."""
+    return saga_id if saga_id and len(saga_id) <= MAX_SAGA_ID and "\0" not in saga_id else ""
 
 
 @contextlib.contextmanager

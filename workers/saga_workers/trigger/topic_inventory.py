@@ -147,7 +147,8 @@ def _uses_topic(operation: Operation) -> bool:
 
 
 # Detection of consumers and bridges in a module's source, without importing it.
-_DECORATORS = ("consumer", "bridge")
+_DECORATORS = ("consumer", "bridge", "participant")
+_MODULES = ("sagas", "sagas.actions.consumers", "sagas.actions.participants")
 
 
 def declares_readers(file: Path) -> bool:
@@ -170,10 +171,10 @@ def declares_readers(file: Path) -> bool:
 def _decorator_names(tree: ast.Module) -> Iterator[str]:
     """The names of the decorators in this module: `consumer`, `sagas.bridge`, or an alias."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in ("sagas", "sagas.actions.consumers") and not node.level:
+        if isinstance(node, ast.ImportFrom) and node.module in _MODULES and not node.level:
             yield from (one.asname or one.name for one in node.names if one.name in _DECORATORS)
         elif isinstance(node, ast.Import):
-            found = (one.asname or one.name for one in node.names if one.name in ("sagas", "sagas.actions.consumers"))
+            found = (one.asname or one.name for one in node.names if one.name in _MODULES)
             yield from (f"{name}.{maker}" for name in found for maker in _DECORATORS)
 
 

@@ -1,0 +1,130 @@
+"""Carries out the commands of a `@participant` with the guard of its database, whichever way they arrive.
+
+The rows are those of a guarded step, under the command's key: an undo that comes first seals it, a rejection is a seal
+that keeps its reason, and whatever comes again gets what is stored. A duplicate that arrives while the first one is
+carried out waits for its transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+from saga_activities.attempt_context import ActionBody, AttemptContext
+from saga_activities.bodies.action_bodies import ActionBodies
+from saga_activities.bodies.python_action import InvalidArguments, jsonable
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, PARTICIPANT_PREFIX, EntryKey
+from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES
+from sagas.actions.participants import Command, Participant
+from sagas.errors import Rejected
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import Invocation, arguments_hash
+
+CommandOp = Literal["do", "undo", "confirm", "probe"]
+
+log = logging.getLogger("saga.participant")
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCall:
+    """One delivery of a command. ``key`` is that of the forward command, also for an undo and a confirm.
+
+    ``arguments`` is the value as it was sent. ``saga_id`` is what the caller calls its saga, empty if it does not say.
+    """
+
+    op: CommandOp
+    key: str
+    arguments: Any = None
+    saga_id: str = ""
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _CommandInvocation(Invocation):
+    @property
+    def forward_key(self) -> str:
+        return self.key
+
+
+class _Times(TypedDict):
+    scheduled_at: float
+    deadline: float
+
+
+class ParticipantCommands:
+    """The commands of one participant."""
+
+    def __init__(self, participant: Participant, guard: Guard, *, max_event_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._participant = participant
+        self._guard = guard
+        self._bodies = ActionBodies(participant.actions, max_event_bytes=max_event_bytes, context=Command)
+
+    async def perform(self, call: CommandCall) -> Outcome:
+        """Carry out a command, or find its stored outcome.
+
+        A ``probe`` seals the key while it answers: ``done`` has the marker ``sealed``, or the result of `do`.
+        Raises ValueError for a key that no row can have.
+        """
+        now = time.time()
+        deadline = now + self._participant.timeout
+        address, limits = self._address(call), _Times(scheduled_at=now, deadline=deadline)
+        if call.op == "probe":
+            return await self._guard.seal(address, **limits)
+        body = self._body(call, AttemptContext(call.attempt, now, deadline, lambda _: None, log))
+        match call.op:
+            case "undo":
+                return await self._guard.undo(address, body, **limits)
+            case "confirm":
+                return await self._guard.confirm(address, body, **limits)
+        assert body is not None
+        outcome = await self._guard.do(address, arguments_hash({"value": call.arguments}), body, **limits)
+        if outcome.kind == "rejected" and outcome.failure is not None:
+            return await self.reject(call, outcome.failure.message, outcome.failure.details)
+        return outcome
+
+    async def reject(self, call: CommandCall, reason: str, details: Mapping[str, Any]) -> Outcome:
+        """Store the rejection of a forward command; returns what was stored before, if anything was."""
+        now = time.time()
+        failure = Failure("Rejected", reason, jsonable(dict(details)))
+        deadline = now + self._participant.timeout
+        return await self._guard.reject(self._address(call), failure, scheduled_at=now, deadline=deadline)
+
+    def _address(self, call: CommandCall) -> EntryKey:
+        key = call.key
+        if len(key) > MAX_SAGA_ID:
+            key = f"{key[: MAX_SAGA_ID - 65]}-{hashlib.sha256(key.encode()).hexdigest()}"
+        return EntryKey(key, f"{PARTICIPANT_PREFIX}{self._participant.name}"[:MAX_ENTRY])
+
+    def _body(self, call: CommandCall, attempt: AttemptContext) -> ActionBody | None:
+        """The method as a body for the guard; None: the participant has nothing to do for this operation."""
+        action = self._participant.actions.get(call.op)
+        if action is None:
+            return None
+        arguments = {} if call.arguments is None else call.arguments
+        if not isinstance(arguments, Mapping):
+            return _rejecting(f"{self._participant.name} takes a JSON object, not {type(arguments).__name__}")
+        if call.op != "do":  # it usually gets the value of `do`, of which it may need nothing
+            arguments = {name: value for name, value in arguments.items() if action.signature.find(name) is not None}
+        entry = f"participant/{self._participant.name}"[:MAX_ENTRY]
+        invocation = _CommandInvocation(call.op, arguments, call.key, call.saga_id, entry, call.op, 1)
+        try:
+            return self._bodies.body(call.op, arguments, invocation, attempt)
+        except InvalidArguments as error:
+            return _rejecting(str(error))
+
+
+def is_refusal(outcome: Outcome) -> bool:
+    """True for a definite no: a rejection, a command that was undone, or a use of its key that the rows exclude."""
+    return outcome.kind in ("rejected", "late") or outcome.park_reason is not None
+
+
+def _rejecting(reason: str) -> ActionBody:
+    async def body(_: Any) -> Any:
+        raise Rejected(reason)
+
+    return body

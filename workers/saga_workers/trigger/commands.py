@@ -1,0 +1,97 @@
+"""Serves a `@participant` from the topic of its commands: each delivery is replied to, also one that comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from saga_activities.guard.guard import Guard
+from saga_activities.kafka.record_codec import CONFIRMS_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER, UNDOES_HEADER
+from saga_activities.messaging import inbox
+from saga_activities.participants import CommandCall, ParticipantCommands, is_refusal
+from saga_workers.trigger.consumed_record import REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
+from saga_workers.trigger.consumer import RECORD_TIMEOUT, ConsumerRunner, usable_saga_id
+from saga_workers.trigger.retry import PoisonMessage
+from sagas.actions.participants import OPERATIONS, Participant
+
+OPERATION_HEADER = "sagaop"
+
+_KEY_HEADERS = {"do": STEP_KEY_HEADER, "undo": UNDOES_HEADER, "confirm": CONFIRMS_HEADER}
+"""The header with the key of the forward command, by operation."""
+
+
+class ParticipantRunner(ConsumerRunner):
+    """Runs one participant; the handler of a TopicReader.
+
+    The reply is written in a transaction of its own, after that of the effect: a process that ends between the two gets
+    the command again, and finds its outcome.
+    """
+
+    def __init__(self, participant: Participant, guard: Guard, *rest: Any, max_bytes: int, **more: Any) -> None:
+        super().__init__(participant, guard, *rest, max_bytes=max_bytes, **more)
+        self._commands = ParticipantCommands(participant, guard, max_event_bytes=max_bytes)
+
+    async def _attempt(self, record: ConsumedRecord, number: int) -> str | None:
+        call = self._call(record, number)
+        self._reply_topic(record)
+        outcome = await self._commands.perform(call)
+        if outcome.kind == "done":
+            await self._send_reply(record, "done", outcome.result)
+        elif is_refusal(outcome):
+            assert outcome.failure is not None
+            await self._send_rejection(record, outcome.failure.message, outcome.failure.details)
+        else:
+            await self._raise_failure(outcome)
+        self._metrics.consumed(self._consumer.name, record.topic, "done" if outcome.kind == "done" else "rejected")
+        return None
+
+    async def _record_outcome(
+        self,
+        record: ConsumedRecord,
+        status: inbox.InboxStatus,
+        reason: str,
+        details: Mapping[str, Any],
+        *,
+        reply: bool = True,
+    ) -> inbox.Duplicate | None:
+        """Give a command up: it is rejected for good. A refused undo or confirm may be sent again."""
+        try:
+            call = self._call(record, 1)
+        except PoisonMessage:  # without a key nobody can be answered, and nothing can come again
+            return None
+        if call.op == "do":
+            outcome = await self._commands.reject(call, reason, details)
+            if outcome.kind == "done":
+                await self._send_reply(record, "done", outcome.result)
+                return inbox.Duplicate("DONE", None)
+            if not is_refusal(outcome):
+                await self._raise_failure(outcome)
+        if reply:
+            await self._send_rejection(record, reason, details)
+        return None
+
+    def _call(self, record: ConsumedRecord, number: int) -> CommandCall:
+        """The command that a record is. Raises PoisonMessage."""
+        try:
+            message = record.message()
+        except MalformedRecord as error:
+            raise PoisonMessage(str(error)) from None
+        op = message.headers.get(OPERATION_HEADER)
+        if op not in OPERATIONS:
+            raise PoisonMessage(f"the header {OPERATION_HEADER} is {op!r}, not one of {', '.join(OPERATIONS)}")
+        key = message.headers.get(_KEY_HEADERS[op])
+        if not key or key != key.rstrip():
+            raise PoisonMessage(f"the header {_KEY_HEADERS[op]} must have the key of a command, not {key!r}")
+        saga_id = message.headers.get(SAGA_ID_HEADER) or ""
+        return CommandCall(op, key, message.value, usable_saga_id(saga_id), number)
+
+    async def _send_rejection(self, record: ConsumedRecord, reason: str, details: Mapping[str, Any]) -> None:
+        await self._send_reply(record, REJECTED_OUTCOME, {"reason": reason, "details": details})
+
+    async def _send_reply(self, record: ConsumedRecord, outcome: str, value: Any) -> None:
+        async def body(sql: Any) -> None:
+            await self._reply(sql, record, outcome, value)
+
+        sent = await self._run_guarded(body, RECORD_TIMEOUT)
+        if sent.kind != "done":
+            await self._raise_failure(sent)
