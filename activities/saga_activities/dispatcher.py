@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from saga_activities.action_errors import action_error_message
@@ -100,8 +101,9 @@ class Dispatcher:
         clock = {"scheduled_at": attempt.scheduled_at, "deadline": attempt.deadline}
         if invocation.action == RECORD_RESULT:
             result = invocation.arguments.get("result")
-            digest = invocation.arguments.get("images")
-            check = None if digest is None else lambda sql: check_decision(sql, address, digest)
+            check = None
+            if "images" in invocation.arguments:
+                check = partial(check_decision, entry_key=address, digest=invocation.arguments["images"])
             return await guard.record_manual_result(
                 address, invocation.op, result, check=check, mode=guard_spec.mode, **clock
             )

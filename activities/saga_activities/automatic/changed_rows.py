@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saga_activities.automatic.restoration_script import HandChange, before_script, restoration_script
+from saga_activities.automatic.row_changes import images_digest
 from saga_activities.automatic.row_image import Images
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
@@ -78,6 +79,12 @@ async def cannot_restore(sql: SqlSession, entry_key: EntryKey, rows: StepRows, w
 async def unrestored_rows(sql: SqlSession, entry_key: EntryKey, rows: StepRows) -> dict[str, Any]:
     """The rows that are not as before the step, in the form of the details of a parked undo."""
     return await _details(sql, entry_key, rows, rows.open_rows)
+
+
+def unread_rows(stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The details of a parked undo whose rows cannot be read."""
+    none: dict[str, Any] = {"rows": [], "changed_rows": 0, "before_sql": [], "sql": [], "sql_refused": None}
+    return {**none, "open_rows": len(stored), "images": images_digest(stored)}
 
 
 async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: Sequence[LockedRow]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from saga_activities.automatic.changed_rows import StepRows, cannot_restore, unrestored_rows
+from saga_activities.automatic.changed_rows import StepRows, cannot_restore, unread_rows, unrestored_rows
 from saga_activities.automatic.restoration import Types, load_images, open_tables
 from saga_activities.automatic.restore_order import CannotRestore, read_rows
 from saga_activities.automatic.row_changes import images_digest, mark_undone
@@ -79,8 +79,7 @@ async def _close(sql: SqlSession, name: str, saga_id: str, decided: str | None, 
     try:
         rows = await _step_rows(sql, types, sorted(stored, key=lambda row: row["row_change"]), digest)
     except (NeedsOperator, CannotRestore) as error:
-        unreadable = {"rows": [], "changed_rows": 0, "before_sql": [], "sql": [], "sql_refused": None}
-        details = {**unreadable, "open_rows": len(stored), "images": digest, "system": name}
+        details = {**unread_rows(stored), "system": name}
         if skip:
             return details
         raise NeedsOperator(error.why, **details) from error

@@ -11,7 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic import row_locks
-from saga_activities.automatic.changed_rows import StepRows, cannot_restore, changed_since, unrestored_rows
+from saga_activities.automatic.changed_rows import (
+    StepRows,
+    cannot_restore,
+    changed_since,
+    unread_rows,
+    unrestored_rows,
+)
 from saga_activities.automatic.column_types import converted_texts
 from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
 from saga_activities.automatic.row_changes import (
@@ -100,24 +106,33 @@ async def check_order(sql: SqlSession, entry_key: EntryKey, undone_steps: Collec
         )
 
 
-async def check_decision(sql: SqlSession, entry_key: EntryKey, digest: str) -> None:
+async def check_decision(sql: SqlSession, *, entry_key: EntryKey, digest: str | None, inherited: bool = False) -> None:
     """Check that an operator has decided about the images that the database has now, and mark them as undone.
 
-    Raises :class:`NeedsOperator` with the present rows if another undo has passed something on to them since.
+    ``digest`` is that of the images that the operator has seen. ``inherited``: the step was confirmed, so only what
+    other undos have passed on to it counts. Raises :class:`NeedsOperator` with the present rows if they are not as
+    before, and the decision was about other images, or none.
     """
     await mark_undone(sql, entry_key)
-    types, stored = await load_images(sql, entry_key)
-    if (present := images_digest(stored)) == digest:
-        return
-    tables, images = await open_tables(sql, types, stored)
-    first, last = net_images(images)
+    stored: list[Row] = []
     try:
-        rows = StepRows(tables, first, last, await read_rows(tables, last), present)
-    except CannotRestore as error:
-        raise NeedsOperator(error.why) from error
+        types, stored = await load_images(sql, entry_key)
+        stored = [row for row in stored if row["sequence"] < 0] if inherited else stored
+        if not stored or images_digest(stored) == digest:
+            return
+        tables, images = await open_tables(sql, types, stored)
+        first, last = net_images(images)
+        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored))
+    except (NeedsOperator, CannotRestore) as error:
+        unreadable = unread_rows(stored)
+        if unreadable["images"] == digest:
+            return
+        why = f"the rows of the step cannot be compared: {error.why}; look at them, then decide again"
+        raise NeedsOperator(why, **unreadable) from error
     if rows.open_rows:
-        why = "another undo of the saga has left more to this one since it was parked; look at its rows again"
-        raise await cannot_restore(sql, entry_key, rows, why)
+        why = "rows are not as before the step, or another undo of the saga has left more to this one"
+        refused = await cannot_restore(sql, entry_key, rows, f"{why}: look at the rows, then decide again")
+        raise refused
 
 
 async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, Any] | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Literal
 
 from saga_activities.guard import rules
@@ -122,26 +124,28 @@ class Guard(TransactionRunner):
         op: str,
         result: object,
         *,
-        check: GuardedBody | None = None,
+        check: Callable[..., Awaitable[None]] | None = None,
         mode: GuardMode = "decide",
         scheduled_at: float,
         deadline: float,
     ) -> Outcome:
         """Record an operator's decision that ``op`` (do, undo or confirm) is done with ``result``.
 
-        An existing row wins. ``check`` may refuse the decision. Raises ``ValueError`` for any other ``op``.
+        An existing row wins. ``check`` may refuse the decision; ``inherited``: the step was confirmed. Raises
+        ``ValueError`` for any other ``op``.
         """
 
-        async def recorded(sql: SqlSession) -> object:
+        async def recorded(sql: SqlSession, *, inherited: bool = False) -> object:
             if check is not None:
-                await check(sql)
+                await check(sql, inherited=inherited)
             return result
 
         if op == "do":
             return await self.do(entry_key, None, recorded, scheduled_at=scheduled_at, deadline=deadline)
         if op == "undo":
+            confirmed = partial(recorded, inherited=True)
             return await self.undo(
-                entry_key, recorded, mode=mode, confirmed_body=recorded, scheduled_at=scheduled_at, deadline=deadline
+                entry_key, recorded, mode=mode, confirmed_body=confirmed, scheduled_at=scheduled_at, deadline=deadline
             )
         if op == "confirm":
             return await self.confirm(entry_key, recorded, mode=mode, scheduled_at=scheduled_at, deadline=deadline)

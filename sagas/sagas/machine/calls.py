@@ -25,7 +25,7 @@ MARK_UNDO = "saga.undo"
 MARK_CONFIRM = "saga.confirm"
 SEAL = "saga.seal"
 SKIP_RETRY = Retry(max_attempts=4, initial_interval=1.0, max_interval=4.0)
-"""A database that is gone for good must not keep an operator from skipping."""
+"""The attempts of one call; the machine repeats it until the database answers."""
 
 
 _OPERATION_OF = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do", "skip": "undo"}
@@ -135,8 +135,9 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
         mode = "own" if entry.confirm.guard_decided or not step.do.guarded else "decide"
         key, earlier = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.min_attempts
     call_arguments = {"result": (entry.decision or {}).get("result")}
-    if op == "undo" and (details := restore_details(entry, action)) is not None:
-        call_arguments["images"] = details["images"]
+    if op == "undo" and action.uses == RESTORE:
+        details = restore_details(entry, action)
+        call_arguments["images"] = None if details is None else details["images"]
     call = _new_call(
         run, entry, flight, action, RECORD_RESULT, call_arguments, f"✎ {op} {step.name}: done, recorded by an operator"
     )

@@ -356,6 +356,8 @@ def _timer_fired(run: SagaRun, event: TimerFired) -> None:
             effect_lookup.lookup_timer_fired(run, entry, flight)
         case "write":
             calls.send_call(run, entry, "write", flight.purpose)
+        case "skip":
+            calls.send_call(run, entry, "skip")
         case "confirm":
             commit.confirm_entry(run, entry)
         case _:

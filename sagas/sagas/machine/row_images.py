@@ -18,8 +18,21 @@ def undo_scope(run: SagaRun, entry: LedgerEntry) -> str:
     return run.undo_scope
 
 
+NOT_RECORDED = "NotRecorded"
+"""The type of the error of a skipped undo whose images the database has not closed: it was not reached, or refused."""
+
+
+def is_not_recorded(entry: LedgerEntry) -> bool:
+    """True if an operator has skipped the undo, and the database has not closed its images yet."""
+    return entry.undo is not None and (entry.undo.error or {}).get("type") == NOT_RECORDED
+
+
 def undone_steps(run: SagaRun) -> tuple[str, ...] | None:
-    """The steps that are undone together now; None: all of them."""
+    """The steps that are undone together now; None: all of them, and those of nested sagas."""
     if run.phase != "backward":
         return ()
-    return None if run.savepoint is None else tuple(sorted(run.plan.savepoints[run.savepoint]))
+    certain = run.plan.savepoints[run.savepoint] if run.savepoint is not None else run.plan.steps.keys()
+    open_images = {entry.step for record in run.steps.values() for entry in record.entries if is_not_recorded(entry)}
+    if run.savepoint is None and not open_images:
+        return None
+    return tuple(sorted(set(certain) - open_images))

@@ -44,7 +44,7 @@ async def test_no_later_undo_leaves_a_row_to_a_skipped_one(
 
 
 @on_postgresql
-async def test_an_unreachable_database_does_not_keep_a_person_from_skipping(
+async def test_a_skip_is_recorded_as_soon_as_the_database_answers(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
@@ -53,13 +53,43 @@ async def test_an_unreachable_database_does_not_keep_a_person_from_skipping(
         with psycopg.connect(admin.render_as_string(hide_password=False), autocommit=True) as connection:
             connection.execute(f"alter database {database} allow_connections false".encode())
             connection.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [database])
-            view = await saga.skip()
-            assert view.state == "RESIDUE"
+            await saga.shop.resolve(saga.second, "counted", "skip")
+            view = await saga.shop.client.view(saga.second)
+            assert (view.state, view.residue) == ("COMPENSATING", ())
+            assert view.operator[-1].decision == "skip"
             connection.execute(f"alter database {database} allow_connections true".encode())
-        (item,) = view.residue
         await saga.shop.engine.dispose()
-        (row,) = await saga.shop.read(item.command or "")
-        assert (row[0], row[2], row[3]) == ('"public"."counter"', '{"id":"1","n":"1"}', '{"id":"1","n":"2"}')
+        view = await saga.shop.ended(saga.second)
+        assert (view.state, len(view.residue)) == ("RESIDUE", 1)
+        assert await saga.shop.read("select undone from saga_image where sequence = 0 order by created_at") == [
+            (0,),
+            (1,),
+        ]
+        await saga.shop.restore(view.residue)
+        assert await saga.value() == 1
+
+
+@everywhere
+async def test_done_is_compared_with_the_rows_that_nobody_has_shown(
+    kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
+        await saga.shop.execute("alter table counter add more int")
+        await saga.shop.resolve(saga.second, "counted", "retry")
+
+        async def parked_because(why: str) -> None:
+            await saga.shop.reached(saga.second, lambda view: bool(view.parked) and why in view.parked[0].why)
+
+        await parked_because("has other columns than when the step ran")
+        await saga.shop.resolve(saga.second, "counted", "done", evidence="I think so")
+        await parked_because("cannot be compared")
+        await saga.shop.execute("alter table counter drop column more", "update counter set n = 41")
+        await saga.shop.resolve(saga.second, "counted", "retry")
+        await parked_because("has been changed since")
+        await saga.shop.execute("alter table counter add more int")
+        await saga.shop.resolve(saga.second, "counted", "done", evidence="the rows of saga show")
+        view = await saga.shop.ended(saga.second)
+        assert (view.state, await saga.value()) == ("COMPENSATED", 41)
 
 
 @on_postgresql

@@ -7,7 +7,7 @@ from typing import Any
 
 from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import replaced_arguments
-from sagas.definition.model import StepDefinition, is_nested, is_read
+from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
 from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, forward, residue
 from sagas.machine.arguments import DefinitionError
@@ -25,6 +25,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
     StartAttempt,
 )
+from sagas.machine.row_images import NOT_RECORDED, is_not_recorded
 from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.outcomes import Outcome
@@ -50,7 +51,7 @@ def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     flight = run.flights.get(entry.flight) if entry.flight else None
     if flight is not None and flight.kind == "call":
         # The attempt in flight may still succeed, which then overrides the decision.
-        entry.decision = decision
+        entry.decision = {**decision, "newer": True} if flight.call_kind == "skip" else decision
         if flight.background:
             # The probe of a parked pivot: the decision waits for it, so it is no longer in the background.
             run.bring_to_foreground(flight)
@@ -201,15 +202,18 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
                 calls.send_call(run, entry, "write", "backward")
             else:
                 mark_compensated_manually(run, entry)
-        case _ if builtin_actions.has_nested_undo(run, entry) or _restores_rows(step, undo):
+        case _ if _keeps_images(run, entry, undo) and not is_not_recorded(entry):
             entry.state, undo.state = "COMPENSATING", "RUNNING"
             calls.send_call(run, entry, "skip")
         case _:
             _skip_undo(run, entry, undo)
 
 
-def _restores_rows(step: StepDefinition, undo: OperationState) -> bool:
-    return step.compensate is not None and calls.current_alternate(step, undo).uses == RESTORE
+def _keeps_images(run: SagaRun, entry: LedgerEntry, undo: OperationState) -> bool:
+    """True for an automatic undo, and for that of a nested saga, whose images other undos may rely on."""
+    step = run.step(entry)
+    restores = step.compensate is not None and calls.current_alternate(step, undo).uses == RESTORE
+    return restores or builtin_actions.has_nested_undo(run, entry)
 
 
 def _skip_undo(run: SagaRun, entry: LedgerEntry, undo: OperationState) -> None:
@@ -244,19 +248,31 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
 def skip_recorded(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     """Skip an automatic compensation, or those of a nested saga, with the rows as the images describe them now.
 
-    An attempt to undo that has succeeded overrides the decision. A database that cannot be reached does not keep the
-    operator from skipping: the residue then refers to the images.
+    An attempt to undo that has succeeded overrides the decision. It is recorded as soon as the database answers, so
+    that no other undo relies on the images meanwhile; a further `skip` does not wait for that.
     """
-    undo = entry.undo
+    undo, step = entry.undo, run.step(entry)
     assert undo is not None
     if outcome.kind == "done" and outcome.marker != "skipped":
         entry.resolved = entry.resolved or outcome.marker == "nothing_to_undo"
         mark_compensated_manually(run, entry)
         return
-    details = outcome.result if outcome.kind == "done" else None
-    undo.error = {"type": "Skipped", "message": "skipped by an operator", "details": {}, **(undo.error or {})}
-    undo.error["details"] = details or {}
-    _skip_undo(run, entry, undo)
+    if outcome.kind == "done":
+        undo.error = {"type": "Skipped", "message": "skipped by an operator", "details": {}, **(undo.error or {})}
+        undo.error["details"] = outcome.result or {}
+        _skip_undo(run, entry, undo)
+        return
+    said = outcome.park_reason or (outcome.failure.message if outcome.failure else outcome.kind)
+    undo.error = {"type": NOT_RECORDED, "message": said, "details": {}}
+    if entry.decision is not None and entry.decision.get("newer"):
+        run.post(CarryOutDecision(entry, entry.decision))
+    elif outcome.retryable and outcome.park_reason is None:
+        summary = f"retry ✎ undo {step.name}: skipped by an operator"
+        wait = step.do.retry.max_interval
+        run.start_flight(f"{entry.id}~skip-retry", "timer", entry, "skip", seconds=wait, summary=summary)
+    else:
+        entry.decision = None
+        run.park(entry, "undo", f"the decision cannot be recorded: {said}")
 
 
 def park_again(run: SagaRun, entry: LedgerEntry, error: DefinitionError) -> None:

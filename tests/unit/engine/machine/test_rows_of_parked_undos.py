@@ -96,12 +96,34 @@ def test_nothing_remains_where_an_attempt_has_restored_the_rows() -> None:
     assert (driver.decide("a", "skip").state, driver.story["residue"]) == ("COMPENSATED", [])
 
 
-@pytest.mark.parametrize(("now", "named"), [(None, 0), ({**DETAILS, "open_rows": 50}, 1)])
-def test_the_residue_says_where_the_other_rows_are(now: dict[str, Any] | None, named: int) -> None:
-    residue = parked(DETAILS, now=now).decide("a", "skip").story["residue"]
-    assert len(residue) == named + 1
+def test_the_residue_says_where_the_other_rows_are() -> None:
+    residue = parked(DETAILS, now={**DETAILS, "open_rows": 50}).decide("a", "skip").story["residue"]
+    assert len(residue) == 2
     assert (residue[-1]["system"], residue[-1]["key"]) == ("shop", "s1/a/undo")
     assert residue[-1]["command"].startswith("SELECT table_name, row_key, before_image, after_image FROM saga_image")
+
+
+def test_a_skip_is_recorded_once_the_database_answers() -> None:
+    driver = parked(DETAILS).decide("a", "skip")
+    assert (driver.state, driver.story["residue"], driver.story["parked"]) == ("COMPENSATING", [], [])
+    driver.answers["saga.skip"] = Outcome.done(DETAILS, marker="skipped")
+    (residue,) = driver.fire("a~skip-retry").story["residue"]
+    assert (driver.state, residue["key"]) == ("RESIDUE", ROW["row"])
+
+
+def test_a_second_skip_does_not_wait_for_the_database() -> None:
+    driver = parked(DETAILS).decide("a", "skip").wait(3600).decide("a", "skip")
+    (residue,) = driver.story["residue"]
+    assert (driver.state, residue["system"], residue["key"]) == ("RESIDUE", "shop", "s1/a/undo")
+    assert residue["command"].startswith("SELECT table_name, row_key, before_image, after_image FROM saga_image")
+
+
+def test_a_skip_that_the_database_refuses_parks_the_undo_again() -> None:
+    driver = parked(DETAILS)
+    refused = Failure("Error", "permission denied for table saga_image")
+    driver.answers["saga.skip"] = Outcome("failed", failure=refused, attempt=1, retryable=False)
+    (shown,) = driver.decide("a", "skip").story["parked"]
+    assert shown["why"] == "the decision cannot be recorded: permission denied for table saga_image"
 
 
 def test_the_residue_of_a_prepared_transaction_is_found_by_the_reconciliation() -> None:
