@@ -29,6 +29,7 @@ class _Pair:
     server: asyncio.StreamWriter
     answers_swallowed: bool = False
     is_forgotten: bool = False
+    greeting: bytes = b""
 
     def close(self) -> None:
         for writer in (self.client, self.server):
@@ -70,10 +71,13 @@ class FaultProxy:
         for pair in list(self._pairs):
             pair.close()
 
-    def forget(self) -> None:
-        """Lose everything that is sent on the present connections from now on, as a firewall does after a while."""
+    def forget(self, client: bytes = b"") -> None:
+        """Lose everything that is sent on the present connections from now on, as a firewall does after a while.
+
+        ``client``: only those on which the first message holds these bytes.
+        """
         for pair in self._pairs:
-            pair.is_forgotten = True
+            pair.is_forgotten = client in pair.greeting
 
     def arm(self, trigger: bytes | Sequence[bytes], on_trigger: OnTrigger, times: int = 1) -> None:
         """Break at the next ``times`` messages of a client that hold ``trigger``, or one of several."""
@@ -110,6 +114,7 @@ class FaultProxy:
     async def _to_server(self, reader: asyncio.StreamReader, pair: _Pair) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(65536):
+                pair.greeting = pair.greeting or data
                 if self.blackhole_to_server or pair.is_forgotten:
                     continue
                 if self.triggers_left and any(trigger in data for trigger in self.trigger):

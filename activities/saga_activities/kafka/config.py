@@ -47,6 +47,9 @@ RESEND_AFTER = 1.0
 _NO_RESEND_BELOW = 0.75 * RESEND_AFTER
 """librdkafka's backoff has a jitter of 20 %."""
 
+_CONSUMER_ANSWER_TIMEOUT_MS = 5_000
+"""Milliseconds until a connection of a consumer, which always has a request open, counts as lost."""
+
 _FRAMING_BYTES = 2_048
 """Bytes that the formats of batch and record add to key, value and headers."""
 
@@ -104,13 +107,17 @@ def consumer_config(settings: KafkaSettings, group: str) -> ClientProperties:
     Raises:
         UsageError: as for a producer.
     """
-    return _client_config(settings) | {
-        "group.id": group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "isolation.level": "read_committed",
-        "auto.offset.reset": "earliest",
-    }
+    return (
+        {"socket.timeout.ms": _CONSUMER_ANSWER_TIMEOUT_MS}
+        | _client_config(settings)
+        | {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
 
 
 def admin_config(settings: KafkaSettings) -> ClientProperties:

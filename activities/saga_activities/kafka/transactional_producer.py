@@ -35,6 +35,15 @@ _OFFSETS_TIMEOUT = 10.0
 
 _RETRY_INTERVAL = 0.1
 
+_KNOWN_TOPIC = "__transaction_state"
+"""A topic of the brokers themselves; its metadata is a small answer, also to a user who may not read it."""
+
+_UNCHECKED = 5.0
+"""Seconds for which a producer may be idle and is used without a check: a firewall may forget its connections."""
+
+_ANSWER_TIMEOUT = 2.0
+"""Seconds in which a broker must answer an idle producer, or the producer is discarded."""
+
 PartitionRecord = tuple[str, int, EncodedRecord]
 """Topic, partition (-1: chosen by the key) and the record."""
 
@@ -63,6 +72,7 @@ class TransactionalProducer:
         self._settings = settings
         self._producer: Any = None
         self._deadline = 0.0
+        self._used_at = 0.0
         self._failed_deliveries: list[tuple[KafkaErrorInfo, Any]] = []
         self._client_errors: list[KafkaErrorInfo] = []
 
@@ -74,10 +84,13 @@ class TransactionalProducer:
         with self._translate_errors():
             self._producer = Producer({**properties, "error_cb": self._on_error})
             self._retry(lambda: self._producer.init_transactions(_CALL_SLICE))
+        self._used_at = time.monotonic()
         return self
 
     def begin(self, timeout: float) -> None:
         """Begin a transaction; the brokers have to accept all its records within ``timeout`` seconds."""
+        if time.monotonic() - self._used_at > _UNCHECKED:
+            self._require_answer()
         self._failed_deliveries.clear()
         self._deadline = time.monotonic() + timeout
         with self._translate_errors():
@@ -163,6 +176,7 @@ class TransactionalProducer:
         began = time.monotonic()
         with self._translate_errors():
             self._retry(lambda: self._producer.commit_transaction(_CALL_SLICE))
+        self._used_at = time.monotonic()
         if commit_may_be_resent(time.monotonic() - began):
             self.close()
             self.fence_and_open()
@@ -208,6 +222,19 @@ class TransactionalProducer:
             # Nothing was open, or Kafka is unreachable: then the next producer of the id ends the transaction.
             context = {"transactional_id": self.transactional_id}
             log.debug("transaction not aborted: %s", error, extra={"context": context})
+
+    def _require_answer(self) -> None:
+        """Raise an error for a connection that does not answer after a time without use.
+
+        Not replaced here: the producer may belong to another process by now, which only its owner knows.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.list_topics(_KNOWN_TOPIC, timeout=_ANSWER_TIMEOUT)
+        except KafkaException as error:
+            silent = KafkaErrorInfo("_TIMED_OUT", "the brokers do not answer on idle connections")
+            raise KafkaTransactionError(classify_kafka_error(silent)) from error
 
     def _raise_if_failed(self) -> None:
         if self._failed_deliveries:
