@@ -15,30 +15,14 @@ from sqlalchemy import URL
 
 from saga_activities.mysql_cursor import MAX_WARNINGS, strict_cursor
 from saga_activities.result_columns import mysql_conversions
+from sagas.sql_text.restoring_script import POSTGRESQL_TEXTS
 
-_POSTGRESQL = {
-    "TimeZone": "UTC",
-    "DateStyle": "ISO,MDY",
-    "IntervalStyle": "postgres",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "client_encoding": "UTF8",
-    "lc_monetary": "C",
-    "standard_conforming_strings": "on",
-    "array_nulls": "on",
-    "xmloption": "content",
-}
+_POSTGRESQL = {**POSTGRESQL_TEXTS, "client_encoding": "UTF8"}
 
 CLEAN_POSTGRESQL = "RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
 """Ends what a statement has left in the session outside its transaction; RESET gives the settings above again."""
 
 SQL_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
-
-RESTORING_SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
-"""The `sql_mode` in which rows are restored.
-
-It takes all values that a table may hold: the key 0, dates with zeros, the 31st of each month.
-"""
 
 _MYSQL = (
     f"time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0,"

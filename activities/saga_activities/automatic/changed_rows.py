@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saga_activities.automatic.restoration_script import HandChange, before_script, restoration_script
+from saga_activities.automatic.restoration_script import HandChange, restoration_script
 from saga_activities.automatic.row_changes import images_digest
 from saga_activities.automatic.row_image import Images
 from saga_activities.automatic.row_locks import LockedRow
@@ -83,7 +83,7 @@ async def unrestored_rows(sql: SqlSession, entry_key: EntryKey, rows: StepRows) 
 
 def unread_rows(stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The details of a parked undo whose rows cannot be read."""
-    none: dict[str, Any] = {"rows": [], "changed_rows": 0, "before_sql": [], "sql": [], "sql_refused": None}
+    none: dict[str, Any] = {"rows": [], "changed_rows": 0, "sql": [], "sql_refused": None}
     return {**none, "open_rows": len(stored), "images": images_digest(stored)}
 
 
@@ -98,12 +98,12 @@ async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: 
         is_changed = rows.current[row] != rows.last[row]
         by = await _who_changed(sql, entry_key, row, rows.current[row]) if is_changed else None
         described.append(_described(rows, row, by))
-    statements = [{"row": row.label, "sql": f"{text};"} for row, text in script.statements]
+    statements = [{"row": row.label, "sql": text} for row, text in script.statements]
     return {
         "rows": _bounded(described),
         "changed_rows": len(rows.changed_rows),
         "open_rows": len(rows.open_rows),
-        "before_sql": [f"{text};" for text in before_script(sql.dialect)],
+        "dialect": sql.dialect,
         "sql": _bounded(statements),
         "sql_refused": script.refused,
         "images": rows.digest,

@@ -13,7 +13,8 @@ from sqlalchemy.exc import DBAPIError
 
 from saga_activities.automatic.table_shape import Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
-from saga_activities.sessions import RESTORING_SQL_MODE, SQL_MODE
+from saga_activities.sessions import SQL_MODE
+from sagas.sql_text.restoring_script import RESTORING_SQL_MODE
 from sagas.sql_text.row_changes import ChangeKind, NotImageable
 
 _TABLE = """

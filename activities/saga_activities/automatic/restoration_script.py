@@ -1,8 +1,12 @@
-"""SQL that restores rows by hand: written with literals of the database, and tried before it is shown."""
+"""SQL that restores rows by hand: written with literals of the database, and tried before it is shown.
+
+Each statement names the values that it overwrites or deletes, so that it changes nothing if the row has changed since.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError
@@ -14,7 +18,7 @@ from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.automatic.table_shape import Column
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.session import SqlSession
-from saga_activities.sessions import RESTORING_SQL_MODE
+from sagas.sql_text.restoring_script import CHANGED_SINCE, RESTORING_SQL_MODE
 from sagas.text.printable import printable_line
 
 
@@ -41,8 +45,7 @@ async def restoration_script(
     """The statements for these rows. Each was run, and all of them are rolled back."""
     statements: list[tuple[LockedRow, str]] = []
     async with sql.savepoint(keep=False):
-        for statement in before_script(sql.dialect):
-            await sql.control(statement)
+        await sql.control(_BEFORE_TRIAL.get(sql.dialect, f"SET SESSION sql_mode = '{RESTORING_SQL_MODE}'"))
         waiting = [(change, _statements(sql.dialect, tables[change.row.table], change)) for change in changes]
         refused = None
         while waiting:
@@ -62,7 +65,7 @@ async def restoration_script(
                 statements += [(change.row, text) for change, texts in later for text in texts]
                 return Script(statements, refused)
             waiting = later
-        if sql.dialect == "postgresql" and (refused := await _try(sql, ["SET CONSTRAINTS ALL IMMEDIATE"])):
+        if sql.dialect == "postgresql" and (refused := await _try(sql, [], "SET CONSTRAINTS ALL IMMEDIATE")):
             return Script(statements, refused)
     return Script(statements)
 
@@ -82,22 +85,18 @@ def _as_new_rows(
     ]
 
 
-def before_script(dialect: str) -> Sequence[str]:
-    """The first statements of the transaction that runs the script."""
-    if dialect == "postgresql":
-        return ("SET CONSTRAINTS ALL DEFERRED",)
-    if dialect == "sqlite":
-        return ("PRAGMA defer_foreign_keys = ON",)
-    # Also the mode in which the literals are written.
-    return (f"SET SESSION sql_mode = '{RESTORING_SQL_MODE}'",)
+_BEFORE_TRIAL = {"postgresql": "SET CONSTRAINTS ALL DEFERRED", "sqlite": "PRAGMA defer_foreign_keys = ON"}
 
 
-async def _try(sql: SqlSession, statements: Sequence[str]) -> str | None:
+async def _try(sql: SqlSession, statements: Sequence[str], then: str | None = None) -> str | None:
     """Run them all, or none; the database's reason why not."""
     try:
         async with sql.savepoint():
             for statement in statements:
-                await sql.control(statement)
+                if await sql.control(statement) != 1:
+                    return CHANGED_SINCE
+            if then is not None:
+                await sql.control(then)
     except DBAPIError as error:
         classified = classify_database_error(error)
         if sql.first_error is not None or classified is None or classified.infrastructure:
@@ -110,7 +109,8 @@ def _statements(dialect: str, table: TableAccess, change: HandChange) -> list[st
     """The statement that restores a row."""
     shape = table.shape
     if change.before is None:
-        return [f"DELETE FROM {shape.quoted} WHERE {_key(dialect, table, change.now or {})}"]
+        row = change.now or {}
+        return [f"DELETE FROM {shape.quoted} WHERE {_as_expected(dialect, table, row, shape.by_name)}"]
     if change.now is None:
         columns = ", ".join(column.quoted for column in shape.columns)
         values = ", ".join(literal(dialect, column, change.before[column.name]) for column in shape.columns)
@@ -121,12 +121,48 @@ def _statements(dialect: str, table: TableAccess, change: HandChange) -> list[st
         f"{shape.by_name[name].quoted} = {literal(dialect, shape.by_name[name], text)}"
         for name, text in assigned.items()
     ]
-    return [f"UPDATE {shape.quoted} SET {', '.join(assignments)} WHERE {_key(dialect, table, change.now)}"]
+    return [
+        f"UPDATE {shape.quoted} SET {', '.join(assignments)} WHERE {_as_expected(dialect, table, change.now, assigned)}"
+    ]
 
 
-def _key(dialect: str, table: TableAccess, image: Image) -> str:
-    columns = table.shape.key_columns
-    return " AND ".join(f"{column.quoted} = {literal(dialect, column, image[column.name])}" for column in columns)
+def _as_expected(dialect: str, table: TableAccess, image: Image, names: Iterable[str]) -> str:
+    """The condition for the row with the key of ``image``, if these columns have its values."""
+    shape = table.shape
+    conditions = [f"{column.quoted} = {literal(dialect, column, image[column.name])}" for column in shape.key_columns]
+    others = (shape.by_name[name] for name in names if name not in shape.key)
+    return " AND ".join([*conditions, *(_has_value(dialect, column, image[column.name]) for column in others)])
+
+
+def _has_value(dialect: str, column: Column, text: str | None) -> str:
+    """The condition that a column has exactly the value of this text."""
+    if text is None:
+        return f"{column.quoted} IS NULL"
+    if dialect == "sqlite":
+        return f"{column.quoted} = {_sqlite_literal(text)} COLLATE BINARY"
+    if dialect == "postgresql":
+        # Under the column's own collation another text may be equal.
+        collation = "" if column.type.startswith(_WITHOUT_COLLATION) else ' COLLATE "C"'
+        return f"{column.read} = {_postgresql_text(text)}{collation}"
+    if re.fullmatch(r"-?\d+(\.\d+)?", text) and column.type.lower().startswith(_EXACT_NUMBERS):
+        return f"{column.quoted} = {text}"
+    return f"CAST({column.read} AS BINARY) = {_mysql_text(text)}"
+
+
+_WITHOUT_COLLATION = (
+    "smallint",
+    "integer",
+    "bigint",
+    "numeric",
+    "boolean",
+    "date",
+    "time",
+    "uuid",
+    "interval",
+    "bytea",
+)
+
+_EXACT_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 
 
 def literal(dialect: str, column: Column, text: str | None) -> str:
@@ -141,10 +177,10 @@ def literal(dialect: str, column: Column, text: str | None) -> str:
 
 
 def _postgresql_text(text: str) -> str:
-    if _is_plain(text):
+    if _is_portable(text):
         return _quoted(text)
     escaped = "".join(
-        character if _is_plain(character) and character not in "\\'" else _postgresql_escape(character)
+        character if _is_portable(character) and character != "'" else _postgresql_escape(character)
         for character in text
     )
     return f"E'{escaped}'"
@@ -152,13 +188,13 @@ def _postgresql_text(text: str) -> str:
 
 def _postgresql_escape(character: str) -> str:
     if character in "\\'":
-        return f"\\{character}"
+        return character * 2
     return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(character) or f"\\U{ord(character):08X}"
 
 
 def _mysql_text(text: str) -> str:
-    if _is_plain(text):
-        return _quoted(text.replace("\\", "\\\\"))
+    if _is_portable(text):
+        return _quoted(text)
     return f"CONVERT(X'{text.encode().hex().upper()}' USING utf8mb4)"
 
 
@@ -175,6 +211,11 @@ def _sqlite_literal(stored: str) -> str:
             text = "\0"
         return _quoted(text) if _is_plain(text) else f"CAST(X'{value.hex().upper()}' AS TEXT)"
     return str(value)
+
+
+def _is_portable(text: str) -> bool:
+    """It is the same text in every session: in each encoding, and whether a backslash escapes or not."""
+    return text.isascii() and "\\" not in text and _is_plain(text)
 
 
 def _is_plain(text: str) -> bool:

@@ -180,13 +180,14 @@ class SqlSession:
             await self.control(f"ROLLBACK TO SAVEPOINT {name}")
         await self.control(f"RELEASE SAVEPOINT {name}")
 
-    async def control(self, statement: str) -> None:
-        """Run a statement that no action may write, such as SET CONSTRAINTS; for the engine only."""
+    async def control(self, statement: str) -> int:
+        """Run a statement that no action may write, such as SET CONSTRAINTS; for the engine only. Its row count."""
         async with self._lock:
             if self._closed:
                 raise AttemptOver()
             # Without parameters a driver takes `%` as it is.
-            await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+            run = await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+            return run.rowcount
 
     def doom(self, error: BaseException) -> None:
         """Let the transaction not commit, because of an error that the action may catch."""

@@ -12,22 +12,25 @@ MAX_ROWS = 5
 """Rows that are printed as text; the HTML table and the JSON have all that are known."""
 
 
+IMAGES = ("before", "after", "when it parked")
+
+
 def row_lines(parked: ParkedView) -> list[Line]:
     """The rows that keep the undo parked, and the SQL to paste."""
     lines: list[Line] = []
     for row in (parked.rows or ())[:MAX_ROWS]:
         by = f", changed by {row.changed_by}" if row.changed_by else ""
         lines.append([("  row      ", "dim"), (f"{row.table} {_key(row)}", "bold"), (by, "dim")])
-        for title, image in (("before", row.before), ("after", row.after), ("now", row.now)):
-            lines.append([(f"    {title:<7}", "dim"), (_image(image), "")])
+        for title, image in zip(IMAGES, _images(row), strict=True):
+            lines.append([(f"    {title:<{max(map(len, IMAGES))}} ", "dim"), (_image(image), "")])
     more = max(0, len(parked.rows or ()) - MAX_ROWS) + (parked.rows_omitted or 0)
     if more:
         lines.append([(f"    … and {more} more rows", "dim")])
     if parked.sql_note:
         lines.append([("  note     ", "dim"), (parked.sql_note, "yellow")])
     if parked.sql:
-        lines.append([(f"  SQL that restores the rows, for {parked.system}; then retry", "dim")])
-        lines += [[("    " + statement, "cyan")] for statement in parked.sql]
+        lines.append([(f"  SQL that restores the rows as long as they are so, for {parked.system}; then retry", "dim")])
+        lines += [[("    " + line, "cyan")] for statement in parked.sql for line in statement.splitlines()]
     return lines
 
 
@@ -47,7 +50,7 @@ def rows_table(view: SagaView) -> str:
         note = f"<p>{escape(parked.sql_note)}</p>\n" if parked.sql_note else ""
         tables.append(
             f"<h2>Rows of {escape(parked.step)} in {escape(parked.system or '')}</h2>\n<table>\n"
-            "<tr><th>table</th><th>key</th><th>before</th><th>after</th><th>now</th><th>changed by</th></tr>\n"
+            f"<tr><th>table</th><th>key</th>{''.join(f'<th>{title}</th>' for title in IMAGES)}<th>changed by</th></tr>\n"
             f"{rows}</table>\n{more}{note}{sql}"
         )
     return "".join(tables)

@@ -10,6 +10,7 @@ from sagas.definition.model import Operation
 from sagas.machine.builtin_actions import NESTED, child_saga_id, has_nested_undo
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.protocol.saga_view import ParkedRowView
+from sagas.sql_text.restoring_script import restoring_script
 
 
 def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[s
         "system": details.get("system") or operation.connection,
         "rows": rows,
         "rows_omitted": blocking - len(rows) or None,
-        "sql": ("BEGIN;", *details["before_sql"], *statements, "COMMIT;") if statements else None,
+        "sql": restoring_script(details["dialect"], statements) if statements else None,
         "sql_note": "; ".join(notes) or None,
     }
 

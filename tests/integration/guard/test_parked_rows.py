@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
+import psycopg
 import pytest
 import pytest_asyncio
+from sqlalchemy import URL, make_url
 
 from saga_activities.automatic.changed_rows import MAX_SHOWN_BYTES, MAX_SHOWN_ROWS
+from sagas.sql_text.restoring_script import CHANGED_SINCE, restoring_script
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import GuardDatabase
 
 COLUMNS = {
-    "postgres": "b bytea, j jsonb, a text[], t timestamptz, f float8, n numeric, c char(5), i interval",
+    "postgres": "b bytea, j json, a text[], t timestamptz, f float8, n numeric, c char(5), i interval,"
+    ' p point, d date, m money, "found" text',
     "mariadb": "b varbinary(20), j json, t timestamp null on update current_timestamp, f float, n decimal(30, 10),"
     " d datetime(6), x bit(9), e enum('a', 'b')",
     "sqlite": "b blob, f real, n numeric, i integer, x",
 }
 VALUES = {
-    "postgres": "'\\x00ff27', '{\"a\": \"it''s\"}', '{\"x,y\",null}', '2026-02-01 00:00+00', 0.1, 1.10, 'ab', '1 day'",
+    "postgres": "'\\x00ff27', '{\"a\": \"it''s\"}', '{\"x,y\",null}', '2026-02-01 00:00+00', 0.1, 1.10, 'ab',"
+    " '-1 day 2 hours', '(1,2)', '2026-02-03', 1.10, 'ß'",
     "mariadb": "x'00ff27', '{\"a\": \"it''s\"}', '2026-02-01 00:00:00', 0.1, 1.10, '2026-02-01 00:00:00.5', b'11', 'b'",
     "sqlite": "x'00ff27', 0.1, 12345678901234567890.5, 42, 9e999",
 }
@@ -40,13 +49,41 @@ async def parked(tables: Tables) -> tuple[str, Mapping[str, Any]]:
     return outcome.park_reason, outcome.failure.details
 
 
-async def paste(tables: Tables, details: Mapping[str, Any]) -> None:
-    """Run what `saga show` prints."""
-    statements = ["BEGIN", *details["before_sql"], *(one["sql"] for one in details["sql"]), "COMMIT"]
-    async with tables.database.engine.connect() as connection:
-        for statement in statements:
-            assert statement.isprintable()
-            await connection.exec_driver_sql(statement.rstrip(";"), execution_options={"no_parameters": True})
+async def paste(tables: Tables, details: Mapping[str, Any]) -> list[str]:
+    """Run what `saga show` prints, in a session with other settings, in a client that goes on after an error.
+
+    Returns the errors and results that the client shows.
+    """
+    script = restoring_script(details["dialect"], [change["sql"] for change in details["sql"]])
+    assert all(line.isprintable() for statement in script for line in statement.splitlines())
+    return await asyncio.to_thread(_paste, make_url(tables.database.url), tables.kind, script)
+
+
+def _paste(url: URL, kind: str, script: Sequence[str]) -> list[str]:
+    if kind == "mariadb":
+        mode = "SET time_zone = '+02:00', sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES', foreign_key_checks = 0"
+        options = ["--no-defaults", "--force", "--default-character-set=latin1", f"--init-command={mode}"]
+        server = [f"--host={url.host}", f"--port={url.port}", f"--user={url.username}", str(url.database)]
+        run = subprocess.run(["mariadb", *options, *server], input="\n".join(script), capture_output=True, text=True)
+        return (run.stdout + run.stderr).splitlines()
+    shown = []
+    with closing(_session(url, kind)) as connection:
+        cursor: Any = connection.cursor()
+        for statement in script:
+            try:
+                cursor.execute(statement)
+            except (sqlite3.Error, psycopg.Error) as error:
+                shown.append(str(error))
+    return shown
+
+
+def _session(url: URL, kind: str) -> Any:
+    if kind == "sqlite":
+        return sqlite3.connect(str(url.database), isolation_level=None)
+    styles = "-c DateStyle=German,DMY -c TimeZone=Europe/Berlin -c IntervalStyle=sql_standard -c array_nulls=off"
+    others = "-c standard_conforming_strings=off -c bytea_output=escape -c extra_float_digits=-9 -c xmloption=document"
+    address = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    return psycopg.connect(address, options=f"{styles} {others}", client_encoding="LATIN1", autocommit=True)
 
 
 async def accepted(tables: Tables, before: object, restored: int) -> None:
@@ -78,7 +115,7 @@ async def test_the_sql_restores_every_value(tables: Tables, statement: str, chan
     why, details = await parked(tables)
     assert "has been changed since by something without automatic compensation" in why
     assert (details["changed_rows"], details["sql_refused"]) == (1, None)
-    await paste(tables, details)
+    assert await paste(tables, details) == []
     await accepted(tables, before, 0)
 
 
@@ -133,7 +170,7 @@ async def test_the_sql_is_in_an_order_that_works(
     await tables.sql(change)
     _, details = await parked(tables)
     assert details["sql_refused"] is None
-    await paste(tables, details)
+    assert await paste(tables, details) == []
     await accepted(tables, before, 0)
 
 
@@ -153,7 +190,7 @@ async def test_a_swap_is_restored_as_new_rows(tables: Tables) -> None:
     await tables.sql("update @t set n = 5 where id = 1")
     _, details = await parked(tables)
     assert [one["sql"].split()[0] for one in details["sql"]] == ["DELETE", "DELETE", "INSERT", "INSERT"]
-    await paste(tables, details)
+    assert await paste(tables, details) == []
     await accepted(tables, before, 0)
 
 
@@ -167,7 +204,7 @@ async def test_the_sql_says_that_something_is_in_the_way(tables: Tables) -> None
     assert details["sql_refused"] is not None
     assert (details["changed_rows"], details["open_rows"], len(details["sql"])) == (0, 1, 1)
     await tables.sql("delete from @t where id = 2")
-    await paste(tables, details)
+    assert await paste(tables, details) == []
     await accepted(tables, before, 0)
 
 
@@ -180,7 +217,7 @@ async def test_many_rows_are_shown_and_restored_in_parts(tables: Tables) -> None
     for changed in (50, 30, 10):
         _, details = await parked(tables)
         assert (details["changed_rows"], len(details["rows"])) == (changed, min(changed, MAX_SHOWN_ROWS))
-        await paste(tables, details)
+        assert await paste(tables, details) == []
     assert (await tables.undo()).result == {"restored": 10}  # the last part had room for ten others
     assert await tables.dump() == before
 
@@ -196,4 +233,47 @@ async def test_long_values_do_not_make_the_details_long(tables: Tables) -> None:
     assert all(len(str(image)) < 300 for row in details["rows"] for image in (row["before"], row["now"]))
     await tables.sql("delete from @t where id = 1")
     assert (await tables.undo()).result == {"restored": 2}
+    assert await tables.dump() == before
+
+
+TWO = [
+    "create table @t (id int primary key, n int, note varchar(20))",
+    "insert into @t values (1, 5, 'a'), (2, 5, 'b')",
+]
+
+
+@pytest.mark.parametrize("change", ["update @t set n = 60 where id = 2", "delete from @t where id = 2"])
+async def test_the_sql_changes_no_row_if_a_row_has_changed_since(tables: Tables, change: str) -> None:
+    await tables.sql(*TWO)
+    await tables.do(["update @t set n = 4"])
+    await tables.sql("update @t set n = 50")
+    _, details = await parked(tables)
+    await tables.sql(change)
+    before = await tables.dump()
+    shown = await paste(tables, details)
+    assert await tables.dump() == before
+    assert any(CHANGED_SINCE in line for line in shown)
+
+
+async def test_a_deletion_names_all_values_of_the_row(tables: Tables) -> None:
+    await tables.sql(*TWO)
+    await tables.do(["insert into @t values (3, 5, 'new')"])
+    await tables.sql("update @t set n = 50 where id = 3")
+    _, details = await parked(tables)
+    await tables.sql("update @t set note = 'NEW' where id = 3")  # equal under some collations
+    before = await tables.dump()
+    await paste(tables, details)
+    assert await tables.dump() == before
+
+
+async def test_the_sql_restores_all_rows_or_none(tables: Tables) -> None:
+    """The insert is refused, in a client that goes on after an error."""
+    await tables.sql(*TWO)
+    await tables.do(["update @t set n = 4 where id = 1", "delete from @t where id = 2"])
+    await tables.sql("update @t set n = 50 where id = 1")
+    _, details = await parked(tables)
+    assert len(details["sql"]) == 2
+    await tables.sql("insert into @t values (2, 7, 'c')")
+    before = await tables.dump()
+    assert await paste(tables, details)
     assert await tables.dump() == before

@@ -140,7 +140,7 @@ def parked_rows(count: int) -> dict[str, Any]:
         **operation,
         "rows": rows,
         "rows_omitted": 3,
-        "sql": ["BEGIN;", "DELETE FROM x;", "COMMIT;"],
+        "sql": ["BEGIN;\n  DELETE FROM x;", "COMMIT;"],
         "sql_note": "n",
     }
 
@@ -148,13 +148,13 @@ def parked_rows(count: int) -> dict[str, Any]:
 def test_the_rows_of_a_parked_undo_are_shown_with_their_sql() -> None:
     lines = text(story(state="PARKED", parked=[parked_rows(7)])).splitlines()
     assert "  row      public.stock sku=<0>, changed by somebody" in lines
-    assert lines[lines.index("    before free=5") :][:3] == [
-        "    before free=5",
-        "    after  free=4",
-        "    now    no row",
+    assert lines[lines.index("    before         free=5") :][:3] == [
+        "    before         free=5",
+        "    after          free=4",
+        "    when it parked no row",
     ]
     assert "    … and 5 more rows" in lines
-    assert lines[lines.index("    BEGIN;") :][:3] == ["    BEGIN;", "    DELETE FROM x;", "    COMMIT;"]
+    assert lines[lines.index("    BEGIN;") :][:3] == ["    BEGIN;", "      DELETE FROM x;", "    COMMIT;"]
 
 
 def test_the_page_has_a_table_of_the_rows_of_a_parked_undo() -> None:

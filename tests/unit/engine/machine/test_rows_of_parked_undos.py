@@ -12,6 +12,7 @@ from sagas.builtins.two_phase import ROLLBACK
 from sagas.definition.model import Compensation
 from sagas.protocol.messages import CallEnded
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.sql_text.restoring_script import restoring_script
 from tests.unit.engine.machine.driver import MachineDriver, op, saga, step
 
 
@@ -28,8 +29,8 @@ ROW = {
     "now": None,
     "changed_by": "somebody",
 }
-SQL = {"row": "the row id=1 of t", "sql": "INSERT INTO t VALUES (1, 5);"}
-DETAILS = {"rows": [ROW], "changed_rows": 1, "open_rows": 1, "before_sql": ["X;"], "sql": [SQL], "sql_refused": None}
+SQL = {"row": "the row id=1 of t", "sql": "INSERT INTO t VALUES (1, 5)"}
+DETAILS = {"rows": [ROW], "changed_rows": 1, "open_rows": 1, "dialect": "postgresql", "sql": [SQL], "sql_refused": None}
 
 
 def parked(details: dict[str, Any], uses: str = RESTORE, now: dict[str, Any] | None = None) -> MachineDriver:
@@ -46,7 +47,7 @@ def parked(details: dict[str, Any], uses: str = RESTORE, now: dict[str, Any] | N
 def test_the_view_has_the_rows_and_the_sql() -> None:
     (shown,) = parked(DETAILS).story["parked"]
     assert (shown["system"], shown["rows"]) == ("shop", [ROW])
-    assert shown["sql"] == ["BEGIN;", "X;", SQL["sql"], "COMMIT;"]
+    assert shown["sql"] == list(restoring_script("postgresql", [SQL["sql"]]))
     assert not {"rows_omitted", "sql_note"} & shown.keys()
 
 
@@ -85,9 +86,11 @@ def test_an_undo_that_has_looked_at_no_row_shows_none(details: dict[str, Any]) -
 def test_the_residue_names_the_rows() -> None:
     driver = parked({**DETAILS, "sql": []}, now=DETAILS).decide("a", "skip")
     assert driver.state == "RESIDUE"
-    assert driver.story["residue"] == [
-        {"step": "a", "kind": "effect_stays", "system": "shop", "key": ROW["row"], "command": SQL["sql"]}
-    ]
+    (residue,) = driver.story["residue"]
+    command = residue.pop("command")
+    assert residue == {"step": "a", "kind": "effect_stays", "system": "shop", "key": ROW["row"]}
+    assert command.startswith("DO $saga$ #variable_conflict use_column BEGIN SET LOCAL TimeZone = 'UTC';")
+    assert f"; {SQL['sql']}; IF NOT FOUND THEN RAISE" in command
 
 
 def test_nothing_remains_where_an_attempt_has_restored_the_rows() -> None:
