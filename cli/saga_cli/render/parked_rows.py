@@ -50,7 +50,7 @@ def rows_table(view: SagaView) -> str:
         note = f"<p>{escape(parked.sql_note)}</p>\n" if parked.sql_note else ""
         tables.append(
             f"<h2>Rows of {escape(parked.step)} in {escape(parked.system or '')}</h2>\n<table>\n"
-            f"<tr><th>table</th><th>key</th>{''.join(f'<th>{title}</th>' for title in IMAGES)}<th>changed by</th></tr>\n"
+            f"<tr>{''.join(f'<th>{title}</th>' for title in ('table', 'key', *IMAGES, 'changed by'))}</tr>\n"
             f"{rows}</table>\n{more}{note}{sql}"
         )
     return "".join(tables)

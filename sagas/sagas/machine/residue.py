@@ -13,7 +13,7 @@ from sagas.machine.builtin_actions import has_nested_undo
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.saga_view import EntryOperation
-from sagas.sql_text.restoring_script import restoring_script
+from sagas.sql_text.restoring_script import restoring_command
 from sagas.text.shell import saga_command
 
 
@@ -48,16 +48,12 @@ def _rows_left(
     """System, key and command of each row that stays as the step has left it. ``details``: None if nothing is known."""
     named = details["sql"] if details else []
     dialect = details["dialect"] if named and details else ""
-    rows = [{"system": system, "key": item["row"], "command": _alone(dialect, item["sql"])} for item in named]
+    rows = [
+        {"system": system, "key": item["row"], "command": restoring_command(dialect, item["sql"])} for item in named
+    ]
     if details is None or details["open_rows"] > len({item["row"] for item in named}):
         rows.append({"system": system, "key": key, "command": parked_rows.images_query(run, entry)})
     return rows
-
-
-def _alone(dialect: str, statement: str) -> str:
-    """The script of one statement, on one line."""
-    script = restoring_script(dialect, [statement])
-    return " ".join(line.strip() for text in script for line in text.splitlines())
 
 
 def _nested_rows_left(run: SagaRun, entry: LedgerEntry, key: str) -> list[dict[str, Any]]:

@@ -35,7 +35,6 @@ _MYSQL_SETTINGS = {
     "sql_mode": f"'{RESTORING_SQL_MODE}'",
     "foreign_key_checks": "1",
     "unique_checks": "1",
-    "autocommit": "0",  # a deadlock ends the transaction, and the next statement begins another one
 }
 
 
@@ -44,6 +43,16 @@ def restoring_script(dialect: str, statements: Sequence[str]) -> tuple[str, ...]
     if dialect == "postgresql":
         return (_postgresql(statements),)
     return tuple(_sqlite(statements) if dialect == "sqlite" else _mysql(statements))
+
+
+def restoring_command(dialect: str, statement: str) -> str:
+    """One line that runs one of these statements, which is atomic by itself, in any session."""
+    if dialect == "postgresql":
+        return " ".join(map(str.strip, _postgresql([statement]).splitlines()))
+    if dialect == "sqlite":
+        return f"{statement};"
+    settings = ", ".join(f"{name} = {value}" for name, value in _MYSQL_SETTINGS.items())
+    return f"SET NAMES utf8mb4; SET {settings}; {statement};"
 
 
 def _postgresql(statements: Sequence[str]) -> str:
@@ -60,9 +69,11 @@ def _postgresql(statements: Sequence[str]) -> str:
 
 
 def _mysql(statements: Sequence[str]) -> Iterable[str]:
+    # A deadlock ends the transaction: without autocommit the next statement begins another one.
+    settings = {**_MYSQL_SETTINGS, "autocommit": "0"}
     yield "SET NAMES utf8mb4;"
-    yield f"SET {', '.join(f'@saga_{name} = @@{name}' for name in _MYSQL_SETTINGS)}, @saga_rows = 0;"
-    yield f"SET {', '.join(f'{name} = {value}' for name, value in _MYSQL_SETTINGS.items())};"
+    yield f"SET {', '.join(f'@saga_{name} = @@{name}' for name in settings)}, @saga_rows = 0;"
+    yield f"SET {', '.join(f'{name} = {value}' for name, value in settings.items())};"
     for statement in statements:
         yield f"{statement};"
         yield "SET @saga_rows = @saga_rows + ROW_COUNT();"
@@ -70,7 +81,7 @@ def _mysql(statements: Sequence[str]) -> Iterable[str]:
     yield "PREPARE saga_end FROM @saga_end;"
     yield "EXECUTE saga_end;"
     yield "ROLLBACK;"
-    yield f"SET {', '.join(f'{name} = @saga_{name}' for name in _MYSQL_SETTINGS)};"
+    yield f"SET {', '.join(f'{name} = @saga_{name}' for name in settings)};"
 
 
 def _sqlite(statements: Sequence[str]) -> Iterable[str]:
@@ -79,7 +90,7 @@ def _sqlite(statements: Sequence[str]) -> Iterable[str]:
     yield "PRAGMA defer_foreign_keys = ON;"
     check = f'CONSTRAINT "{CHANGED_SINCE}" CHECK (changed = {len(statements)})'
     yield f"CREATE TEMP TABLE saga_restore (started INTEGER, changed INTEGER {check});"
-    yield f"INSERT INTO temp.saga_restore VALUES (total_changes(), {len(statements)});"
+    yield f"INSERT INTO temp.saga_restore VALUES (total_changes(), {len(statements)});"  # noqa: S608 - shown, not run
     yield from (f"{statement};" for statement in statements)
     yield "UPDATE OR ROLLBACK temp.saga_restore SET changed = total_changes() - started - 1;"
     yield "DROP TABLE temp.saga_restore;"

@@ -15,7 +15,7 @@ import pytest_asyncio
 from sqlalchemy import URL, make_url
 
 from saga_activities.automatic.changed_rows import MAX_SHOWN_BYTES, MAX_SHOWN_ROWS
-from sagas.sql_text.restoring_script import CHANGED_SINCE, restoring_script
+from sagas.sql_text.restoring_script import CHANGED_SINCE, restoring_command, restoring_script
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import GuardDatabase
 
@@ -253,6 +253,20 @@ async def test_the_sql_changes_no_row_if_a_row_has_changed_since(tables: Tables,
     shown = await paste(tables, details)
     assert await tables.dump() == before
     assert any(CHANGED_SINCE in line for line in shown)
+
+
+async def test_the_commands_of_a_residue_restore_each_row(tables: Tables) -> None:
+    kind = {"mariadb": "timestamp"}.get(tables.kind, "text")
+    await tables.sql(f"create table @t (id int primary key, t {kind} null)")
+    await tables.sql("insert into @t values (1, '2026-02-01 00:00:00'), (2, '2026-02-02 00:00:00')")
+    before = await tables.dump()
+    await tables.do(["delete from @t where id = 1", "update @t set t = null where id = 2"])
+    await tables.sql("update @t set t = '2026-03-01 00:00:00' where id = 2")
+    _, details = await parked(tables)
+    commands = [restoring_command(details["dialect"], change["sql"]) for change in details["sql"]]
+    for _ in range(2):  # the second time they find no row to change
+        await asyncio.to_thread(_paste, make_url(tables.database.url), tables.kind, commands)
+        assert await tables.dump() == before
 
 
 async def test_a_deletion_names_all_values_of_the_row(tables: Tables) -> None:
