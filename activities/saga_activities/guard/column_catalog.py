@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from saga_activities.guard.parameter_columns import ParameterColumn, Parameters
-from saga_activities.guard.time_columns import mysql_time, postgresql_time
+from saga_activities.guard.time_columns import mysql_time, postgresql_time, sqlite_time
 from sagas.builtins.assigned_parameters import AssignedParameter
 
 Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
@@ -137,7 +137,7 @@ def _sqlite_column(row: Mapping[str, Any]) -> ParameterColumn:
     if not declared or declared == "ANY" or "BLOB" in declared:
         return ParameterColumn(name, shown, "other")
     is_double = any(word in declared for word in ("REAL", "FLOA", "DOUB"))
-    return ParameterColumn(name, shown, "double" if is_double else "number")
+    return ParameterColumn(name, shown, "double" if is_double else "number", time=sqlite_time(declared))
 
 
 _BITS = {

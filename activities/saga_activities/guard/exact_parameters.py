@@ -20,6 +20,7 @@ from typing import Any
 from saga_activities.guard.column_catalog import Query, read_columns
 from saga_activities.guard.compared_forms import compared_form, refuse_structured
 from saga_activities.guard.integer_parameters import as_written
+from saga_activities.guard.iso_times import may_be_time
 from saga_activities.guard.json_parameters import (
     UnusableParameter,
     as_json,
@@ -75,6 +76,8 @@ def text_needs_care(value: Any, dialect: str) -> bool:
         return True
     if not isinstance(value, str):
         return False
+    if dialect != "postgresql" and may_be_time(value):  # PostgreSQL knows the types of its places
+        return True
     is_cut = dialect != "sqlite" and value.endswith(" ")
     return is_cut or (NUMBER_TEXT.fullmatch(value) is not None and _EXACT_TEXT.fullmatch(value) is None)
 
@@ -263,8 +266,7 @@ class _Receivers:
         for use in uses:
             columns = [self.columns[column] for column in use.kind.columns if column in self.columns]
             check_count(name, value, use, self.dialect)
-            if self.dialect in ("mysql", "mariadb"):
-                check_time(name, value, use, columns)
+            check_time(name, value, use, columns, self.dialect)
             if is_number(use, columns) or (use.is_chosen and self._is_assigned_number(place)):
                 of_number.append(use)
         if of_number and self.dialect != "postgresql":

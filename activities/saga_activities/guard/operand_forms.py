@@ -95,13 +95,25 @@ def check_count(name: str, value: Any, use: ComparedParameter, dialect: str) -> 
         )
 
 
-def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn]) -> None:
-    """Refuse text of which MySQL and MariaDB would drop a part to compare it with times. Raises UnusableParameter."""
+def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn], dialect: str) -> None:
+    """Refuse text that the database would take for another time, or of which MySQL and MariaDB would drop a part.
+
+    PostgreSQL says itself what it takes at a place, see time_places. Raises UnusableParameter.
+    """
     kind = use.kind
-    if not isinstance(value, str) or not kind.is_known or len(columns) < len(kind.columns):
+    if dialect == "postgresql" or not isinstance(value, str) or not kind.is_known or len(columns) < len(kind.columns):
         return
     held = [column.time for column in columns if column.time is not None]
     if len(held) < len(columns) or not (held or kind.is_time) or kind.is_number:
+        return
+    is_text = dialect == "sqlite"
+    forms = [time.form_problem(value) for time in held]
+    if not held:  # a date or a time
+        forms = [HeldTime(date=date, is_text=is_text).form_problem(value) for date in (False, True)]
+        forms = [forms[1]] if all(forms) else []
+    for problem in filter(None, forms):
+        raise UnusableParameter(f"the parameter {name} is {_shown(value)}, and its place is a time: {problem}")
+    if is_text or use.use == "read":
         return
     for time in held or [HeldTime(date=True)]:
         if (problem := time.compared_problem(value)) is not None:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from saga_activities.guard.json_parameters import as_json, for_array_column, for_json_column
-from saga_activities.guard.time_columns import HeldTime
+from saga_activities.guard.time_columns import HeldTime, in_utc
 from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.errors import UsageError
 from sagas.text.exact_json import decimal_problem, number_text
@@ -86,7 +86,7 @@ class ParameterColumn:
         if isinstance(value, list | tuple):
             return [self.checked(target, item, dialect) for item in value]
         if self.time is not None and target.alone:
-            self._refuse(target, str(value), self.time.problem(value))
+            self._check_time(target, value)
         if isinstance(value, str):
             self._check_text(target, value)
             return value
@@ -106,12 +106,21 @@ class ParameterColumn:
                 self.check_loss(target, item)
             return
         if self.time is not None:
-            self._refuse(target, str(value), self.time.problem(value))
+            self._check_time(target, value)
         number = exact_number(value)
         if isinstance(value, str):
             self._check_text(target, value)
         elif needs_care(value) and not (isinstance(number, Decimal) and not number.is_finite()):
             self._refuse(target, number_text(number), self._problem(number, replace(target, alone=False)))
+
+    def _check_time(self, target: AssignedParameter, value: Any) -> None:
+        assert self.time is not None
+        self._refuse(target, str(value), self.time.problem(in_utc(value) if target.zoned else value))
+        if target.certain and (problem := self.time.form_problem(value)) is not None:
+            raise InexactNumber(
+                f"the parameter {target.parameter} is {_short(value)}, and it is for the column {self.name} of"
+                f" {target.name} ({self.type}): {problem}"
+            )
 
     def _check_text(self, target: AssignedParameter, text: str) -> None:
         if self.length is not None and target.alone and text.endswith(" "):
@@ -126,7 +135,7 @@ class ParameterColumn:
 
     def _refuse(self, target: AssignedParameter, value: str, problem: str | None) -> None:
         if problem is not None:
-            shown = value if len(value) <= 80 else f"{value[:80]}…"
+            shown = _short(value)
             column = f"the column {self.name} of {target.name} ({self.type}) {problem}"
             if target.certain:
                 raise InexactNumber(
@@ -159,6 +168,10 @@ class ParameterColumn:
         if target.alone and self.precision is not None and value != 0 and _first_place(value) >= room:
             return f"holds {room} digits before the point"
         return None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _is_exact_single(number: int | Decimal, printed: int) -> bool:

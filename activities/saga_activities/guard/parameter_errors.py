@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.tokens import Token
 
 _NUMBER = re.compile(r"\$([0-9]+)\b")
 
@@ -54,7 +55,7 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
             f" `:{first}::text` or `:{first}::numeric`"
         )
     if first is not None and sqlstate == UNDEFINED and "bigint" in message:
-        return f"an integer is sent as bigint: cast it, such as `:{first}::int`, or correct the statement"
+        return _of_integer(message, statement)
     about = _PARAMETER.search(message) if sqlstate in (SYNTAX_ERROR, INCONSISTENT, UNTYPED) else None
     if about is None:
         return None
@@ -68,6 +69,48 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
         if token.kind == "parameter" and word == about[0].lower() and before in _TYPED_LITERALS:
             return f"write `{about[0]}::{before}` for `{before} {about[0]}`"
     return "a parameter is a value: write names of tables and columns, and keywords, into the statement itself"
+
+
+_FUNCTION = re.compile(r"function (?:\w+\.)?(\w+)\((.*?)\) does not exist")
+_OPERATOR = re.compile(r"operator does not exist: (.*?) ([^\w\s]+) (.*?)(?:;|$)")
+_OF_TEXT = ("text", "character varying", "character", "name")
+
+
+def _of_integer(message: str, statement: ParsedSql) -> str:
+    """The advice about an integer for which there is no function or operator, with the cast at its parameter."""
+    tokens = list(statement.significant())
+    words = [statement.text_of(token) for token in tokens]
+    parts: list[tuple[int, int]] = []
+    cast = "int"
+    if (function := _FUNCTION.search(message)) is not None:
+        types = function[2].split(", ")
+        for at, word in enumerate(words[:-1]):
+            if word.lower() == function[1].lower() and words[at + 1] == "(":
+                arguments = _arguments(tokens, words, at + 2)
+                parts += [part for part, type in zip(arguments, types, strict=False) if type == "bigint"]
+    elif (operator := _OPERATOR.search(message)) is not None:
+        before, name, after = operator.groups()
+        cast = "text" if {before, after} & {*_OF_TEXT} else "int"
+        places = [at for at, word in enumerate(words) if word == name]
+        parts += [(at + 1, len(words)) for at in places if after == "bigint"]
+        parts += [(at - 1, -1) for at in places if before == "bigint"]
+    inside = (words[at] for begin, end in parts for at in range(begin, end, 1 if end > begin else -1))
+    name = next((word for word in inside if word in {f":{each}" for each in statement.parameters}), None)
+    where = f"cast it where it stands, as `{name}::{cast}`" if name else f"cast the operand with `::{cast}`"
+    return f"an integer is sent as bigint: {where}, or correct the statement"
+
+
+def _arguments(tokens: Sequence[Token], words: Sequence[str], begin: int) -> list[tuple[int, int]]:
+    """The first and the last index plus one of each argument of a call whose first token is ``begin``."""
+    arguments, depth = [], 0
+    for at in range(begin, len(tokens)):
+        if depth == 0 and (words[at] in (",", "from", "for") or tokens[at].kind == "close"):
+            arguments.append((begin, at))
+            begin = at + 1
+        if tokens[at].kind == "close" and depth == 0:
+            break
+        depth += (tokens[at].kind == "open") - (tokens[at].kind == "close")
+    return arguments
 
 
 def sent_names(query: str, statement: ParsedSql) -> list[str]:

@@ -18,8 +18,8 @@ from sqlalchemy.sql.expression import ClauseElement, TableClause, UpdateBase
 from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
-from saga_activities.guard.double_places import as_numeric
 from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
+from saga_activities.guard.numeric_places import as_numeric
 from saga_activities.guard.operand_forms import is_number_text
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.guard.table_engines import table_problem

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any
+
+from saga_activities.guard.iso_times import iso_problem
 
 _CLOCK = re.compile(
     r"(?P<clock>\d+:\d{2}(?::\d{2})?|(?<=T)\d{2,6}|(?<=^\d{8})\d{6}(?!\d))(?:[.,](?P<fraction>\d+))?"
@@ -22,6 +24,17 @@ _DATE = re.compile(r"\d([-/.])\d{1,2}\1\d|\d{8}T|^\d{14}", re.ASCII)
 
 _SECONDS = re.compile(r"(?::\d{2}[.,](\d+)|\d[.,](\d+)\s*s(?:ec(?:ond)?s?)?\b)", re.ASCII | re.IGNORECASE)
 """The digits after the second in an interval."""
+
+
+def in_utc(value: Any) -> Any:
+    """The time that the engine's sessions make of text with `::timestamptz`; any other value as it is."""
+    try:
+        read = datetime.fromisoformat(value.strip()) if isinstance(value, str) else None
+    except ValueError:  # the database reads it, or refuses it itself
+        return value
+    if read is None:
+        return value
+    return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
 
 
 def time_text(value: Any) -> str | None:
@@ -38,17 +51,29 @@ def time_text(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class HeldTime:
-    """The range of a column of times. ``digits`` are those after the second; ``is_interval``: it has intervals."""
+    """The range of a column of times. ``digits`` are those after the second; ``is_interval``: it has intervals.
+
+    ``is_text``: the database stores the text as it is, as SQLite does.
+    """
 
     digits: int = 0
     date: bool = False
     clock: bool = False
     zone: bool = False
     is_interval: bool = False
+    is_text: bool = False
+
+    def form_problem(self, value: Any) -> str | None:
+        """The sentence about text that is not in ISO 8601 form; None for any other value."""
+        if self.is_interval or not isinstance(value, str):
+            return None
+        return iso_problem(value, date=self.date, basic=not self.is_text)
 
     def problem(self, value: Any) -> str | None:
         """The part of a value that the column would drop; None if it holds all of it, or if its database refuses it."""
-        if (text := time_text(value)) is None:
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            value = value.astimezone(UTC)  # of which the database takes the date
+        if self.is_text or (text := time_text(value)) is None:
             return None
         if self.is_interval:
             seconds = _SECONDS.search(text)
@@ -56,16 +81,15 @@ class HeldTime:
         if (clock := _CLOCK.search(text)) is None:
             return None
         fraction = clock["fraction"] or ""
-        if not self.clock:
-            is_midnight = not (clock["clock"] + fraction).strip(":0")
-            return None if is_midnight else "holds a date and would drop the time of day"
+        if not self.clock and (clock["clock"] + fraction).strip(":0"):
+            return "holds a date and would drop the time of day"
         if not self.date and _DATE.search(text):
             return "holds a time of day and would drop the date"
         # The driver sends a time of Python with its zone, and the database converts it.
         zone = clock["zone"] if isinstance(value, str) and not self.zone else None
         if zone is not None and zone.strip("+-:0"):
             return f"holds no time zone and would drop {zone}"
-        return self._rounded(fraction)
+        return self._rounded(fraction) if self.clock else None
 
     def compared_problem(self, text: str) -> str | None:
         """The part of a text that MySQL and MariaDB would drop or add to compare it with a value of this range.
@@ -106,7 +130,13 @@ def mysql_time(base: str, digits: int | None) -> HeldTime | None:
     return _with_digits(_HELD.get(base), digits or 0) if base in ("date", "time") else None
 
 
+def sqlite_time(declared: str) -> HeldTime | None:
+    """The range of a column that is declared with this type in SQLite, which has no types of times."""
+    is_date = "DATE" in declared or "TIMESTAMP" in declared
+    return HeldTime(date=is_date, is_text=True) if is_date or "TIME" in declared else None
+
+
 def _with_digits(held: HeldTime | None, digits: int) -> HeldTime | None:
     if held is None or not (held.clock or held.is_interval):
         return held
-    return HeldTime(digits, held.date, held.clock, held.zone, held.is_interval)
+    return replace(held, digits=digits)

@@ -1,8 +1,8 @@
-"""Text that is a time where PostgreSQL takes a type that holds less: refused before the statement is sent.
+"""Text that is a time where PostgreSQL would read another one or a part of it: refused before the statement is sent.
 
 Text is sent without a type, and PostgreSQL gives it the type of its place: that of the column with which it is
 compared, of the argument of a function, of a cast. In doing so it drops an offset, a time of day or digits without an
-error. Only the server knows the types of all places, so it is asked for them.
+error, and reads 1.5.2026 by its ``DateStyle``. Only the server knows the types of all places, so it is asked for them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from saga_activities.guard.iso_times import may_be_time
 from saga_activities.guard.json_parameters import UnusableParameter
 from saga_activities.guard.parameter_types import parameter_types, types_of
 from saga_activities.guard.time_columns import HeldTime, postgresql_time, time_text
@@ -25,6 +26,9 @@ _TYPES: Mapping[int, str] = {
     **{3912: "date", 3908: "timestamp", 3910: "timestamptz", 4535: "date", 4533: "timestamp", 4534: "timestamptz"},
 }
 """The types of times by their object identifiers, also in arrays, ranges and multiranges."""
+
+_SCALARS = frozenset([1082, 1083, 1114, 1184, 1186, 1266])
+"""Those of them with one time in a text."""
 
 _WIDER = {"date": "timestamptz", "time": "timetz", "timestamp": "timestamptz"}
 _EVERY_DIGIT = 99
@@ -56,22 +60,32 @@ def _refuse_shortened(statement: ParsedSql, parameters: Sequence[Mapping[str, An
     casts = _author_casts(statement)
     for name, identifier in types.items():
         type = _TYPES.get(identifier)
-        if type is None or (held := _held(type, casts.get(name))) is None:
+        if type is None or (held := postgresql_time(type, -1)) is None:
             continue
+        place = f"PostgreSQL takes a {type} at its place"
+        whole = _held(held, casts.get(name))
         for text in (text for values in parameters for text in _times(values.get(name))):
-            # A range has two times.
-            if (problem := next(filter(None, map(held.problem, text.split(","))), None)) is not None:
+            parts = [text] if identifier in _SCALARS else list(_items(text))
+            if whole is not None and (problem := next(filter(None, map(whole.problem, parts)), None)) is not None:
                 raise UnusableParameter(
-                    f"the parameter {name} is {text[:80]}, and PostgreSQL takes a {type} at its place, which {problem}:"
-                    f" {_advice(name, type)}"
+                    f"the parameter {name} is {text[:80]}, and {place}, which {problem}: {_advice(name, type)}"
                 )
+            if (problem := next(filter(None, map(held.form_problem, parts)), None)) is not None:
+                raise UnusableParameter(f"the parameter {name} is {text[:80]}, and {place}: {problem}")
 
 
 def _times(value: Any) -> Iterator[str]:
     for item in value if isinstance(value, list | tuple) else [value]:
         if isinstance(item, list | tuple):
             yield from _times(item)
-        elif isinstance(item, str) and time_text(item) is not None:
+        elif isinstance(item, str) and (time_text(item) is not None or may_be_time(item)):
+            yield item
+
+
+def _items(text: str) -> Iterator[str]:
+    """The times in the text of a range or an array."""
+    for part in text.rpartition("=")[2].split(","):
+        if (item := part.strip('[](){}" ')) and item.lower() not in ("empty", "null"):
             yield item
 
 
@@ -83,10 +97,9 @@ def _author_casts(statement: ParsedSql) -> Mapping[str, str]:
     return {name: next(iter(types)) for name, types in casts.items() if len(types) == 1}
 
 
-def _held(type: str, cast: str | None) -> HeldTime | None:
+def _held(held: HeldTime, cast: str | None) -> HeldTime | None:
     """The range of a place; None if its author has written which part counts."""
-    held = postgresql_time(type, -1)
-    if held is None or cast == "date":
+    if cast == "date":
         return None
     return replace(held, digits=_EVERY_DIGIT) if cast is not None and cast.endswith("(") else held
 

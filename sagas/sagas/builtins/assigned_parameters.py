@@ -27,8 +27,9 @@ class AssignedParameter:
 
     ``table`` is its name as SQL, ``schema`` and ``name`` are its parts without quotes. ``column`` is a name, or the
     position (from 0) in an insert that names no columns; None: any of the table. ``alone``: the value of the column is
-    the parameter itself; ``cast``: after a cast that keeps all of it. ``certain`` False: it may reach this column, as
-    the statement does not show which one it reaches. ``field`` is that of a composite column, by name or position.
+    the parameter itself; ``cast``: after a cast that keeps all of it; ``zoned``: to a time in UTC. ``certain`` False:
+    it may reach this column, as the statement does not show which one it reaches. ``field`` is that of a composite
+    column, by name or position.
     """
 
     parameter: str
@@ -39,6 +40,7 @@ class AssignedParameter:
     alone: bool
     cast: bool = False
     certain: bool = True
+    zoned: bool = False
     field: str | int | None = None
 
 
@@ -191,7 +193,9 @@ class _Analysis:
             type_ = type_.expressions[0]
         if type_.is_type("char"):
             return self._dialect == "mysql" and not type_.expressions
-        is_whole = type_.is_type("decimal", "text", "varchar", "timestamp", "time", "interval")
+        is_whole = type_.is_type(
+            *("decimal", "text", "varchar", "timestamp", "timestamptz", "time", "timetz", "interval")
+        )
         is_bare = not type_.expressions and not isinstance(type_.this, exp.Interval)
         return is_whole and is_bare and not (self._dialect == "mysql" and not type_.is_type("decimal"))
 
@@ -276,9 +280,9 @@ class _Analysis:
         row = value.this if isinstance(value, self._exp.Cast) else value
         fields = enumerate(row.expressions) if self._is_row(row) else [(None, value)]
         for field, part in fields:
-            for parameter, alone, cast in self._parameters(part, alone=True):
+            for parameter, alone, cast, zoned in self._parameters(part, alone=True):
                 assigned = self._assigned(parameter, table, column, alone=alone, cast=cast, certain=True)
-                yield assigned if field is None else replace(assigned, field=field)
+                yield replace(assigned, zoned=zoned, field=field)
 
     def _assigned(
         self, parameter: str, table: Any, column: str | int | None, *, alone: bool, cast: bool, certain: bool
@@ -288,8 +292,8 @@ class _Analysis:
         return AssignedParameter(parameter, written, table.db or None, table.name, column, alone, cast, certain)
 
     def _parameters(
-        self, node: Any, *, alone: bool, cast: bool = False, visited: frozenset[int] = frozenset()
-    ) -> Iterator[tuple[str, bool, bool]]:
+        self, node: Any, *, alone: bool, cast: bool = False, zoned: bool = False, visited: frozenset[int] = frozenset()
+    ) -> Iterator[tuple[str, bool, bool, bool]]:
         """The parameters that reach the value of ``node`` without a change of their digits after the point."""
         exp = self._exp
         if id(node) in visited:
@@ -299,7 +303,7 @@ class _Analysis:
         match node:
             case exp.Placeholder():
                 self._placed.add(id(node))
-                yield node.name, alone, cast
+                yield node.name, alone, cast, zoned
             case exp.Paren() | exp.Alias() | exp.Neg() | exp.Abs() | exp.Nullif() | exp.Max() | exp.Min():
                 parts = [node.this]
             case exp.Array() | exp.Unnest() | exp.Tuple():
@@ -317,7 +321,7 @@ class _Analysis:
             case exp.Subquery() | exp.Select():
                 parts = [row[0] for row in self._relations.rows(node) if row]
             case exp.Cast() if self._passes(node) or self._is_row(node.this):
-                parts, cast = [node.this], True
+                parts, cast, zoned = [node.this], True, zoned or node.to.is_type("timestamptz")
             case exp.Add() | exp.Sub() | exp.DPipe():
                 parts, alone = [node.this, node.expression], False
             case exp.Sum():
@@ -330,4 +334,4 @@ class _Analysis:
                 parts = [node.args["true"], node.args.get("false")]
         for part in parts:
             if part is not None:
-                yield from self._parameters(part, alone=alone, cast=cast, visited=visited)
+                yield from self._parameters(part, alone=alone, cast=cast, zoned=zoned, visited=visited)

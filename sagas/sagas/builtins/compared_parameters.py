@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from sagas.builtins.assigned_parameters import AssignedParameter
-from sagas.builtins.operand_kinds import NEUTRAL, NUMBER, OperandKind, OperandKinds, is_moved_time
+from sagas.builtins.operand_kinds import NEUTRAL, NUMBER, TIME, UNKNOWN, OperandKind, OperandKinds
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
 from sagas.sql_text.written_tables import plain_statement
 
-Use = Literal["element", "compared", "computed", "integer"]
-"""An element of `in (…)`, an operand of a comparison, an operand of arithmetic or a condition, or a count."""
+Use = Literal["element", "compared", "computed", "integer", "read"]
+"""An element of `in (…)`, an operand of a comparison, of arithmetic or a condition, a count, or text read as a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,14 @@ _ARITHMETIC = ("+", "-", "*", "/", "%", "div", "mod")
 
 def _operands(statement: ParsedSql) -> Iterator[ComparedParameter]:
     """The operands of arithmetic in a statement that the parser does not understand."""
-    if statement.dialect == "postgresql":
-        return
+    kind = UNKNOWN if statement.dialect == "postgresql" else NUMBER
     tokens = list(statement.significant())
     words = [statement.text_of(token).lower() for token in tokens]
     for at, token in enumerate(tokens):
         around = (words[at - 1] if at else "", *words[at + 1 : at + 2])
         is_operand = token.kind == "parameter" and any(word in _ARITHMETIC for word in around)
         if is_operand and "interval" not in words[at + 1 : at + 3]:
-            yield ComparedParameter(statement.text_of(token)[1:], "computed", kind=NUMBER)
+            yield ComparedParameter(statement.text_of(token)[1:], "computed", kind=kind)
 
 
 class _Analysis:
@@ -151,9 +150,13 @@ class _Analysis:
                 case _ if self._is_count(node, parent):
                     yield ComparedParameter(path.parameter, "integer", kind=NUMBER, direct=path.direct)
                     return
+                case _ if on_postgresql and isinstance(parent, self._arithmetic):
+                    yield ComparedParameter(path.parameter, "computed", kind=UNKNOWN, direct=path.direct)
+                    return  # PostgreSQL itself knows the types of its operands
                 case _ if on_postgresql and not isinstance(parent, exp.Query | exp.Values | exp.SetOperation):
-                    return  # PostgreSQL knows the types of its operands
-                case _ if isinstance(parent, self._arithmetic) and is_moved_time(parent, exp):
+                    return
+                case _ if self._kinds.reads_time(node, parent):
+                    yield ComparedParameter(path.parameter, "read", kind=TIME, direct=path.direct)
                     return
                 case _ if isinstance(parent, self._arithmetic) or self._kinds.takes_number(parent, key):
                     divided = self._is_divided(parent)

@@ -23,7 +23,7 @@ class OperandKind:
 NUMBER, TIME = OperandKind(is_number=True), OperandKind(is_time=True)
 NEUTRAL = OperandKind()
 """Of NULL and of a parameter, which have the kind of the other operands."""
-_UNKNOWN = OperandKind(is_known=False)
+UNKNOWN = OperandKind(is_known=False)
 
 _NUMBER_FUNCTIONS = frozenset(
     """
@@ -32,7 +32,24 @@ _NUMBER_FUNCTIONS = frozenset(
 """.split()  # noqa: SIM905
 )
 """Functions, which the parser does not know, with a number as their result."""
+_TIME_FUNCTIONS = ("now", "datetime")
 _TAKE_NUMBER = frozenset("total degrees radians cot".split())  # noqa: SIM905
+
+_TIME_ARGUMENTS = {
+    "time": (0,), "datetime": (0,), "julianday": (0,), "unixepoch": (0,), "timediff": (0, 1), "unix_timestamp": (0,),
+    "weekday": (0,), "addtime": (0,), "subtime": (0,), "adddate": (0,), "subdate": (0,), "microsecond": (0,),
+    "time_to_sec": (0,), "to_seconds": (0,), "yearweek": (0,), "time_format": (0,),
+}  # fmt: skip
+"""The positions of arguments that are read as times, of functions that the parser does not know."""
+
+_TIME_READERS = frozenset(
+    """
+    Date Time Timestamp TsOrDsToDate TsOrDsToTimestamp TsOrDsToTime DateAdd DateSub DateDiff TimestampAdd TimestampSub
+    TimestampDiff LastDay Hour Minute Second Quarter Dayname Monthname ConvertTimezone DayOfWeek DayOfMonth DayOfYear
+    WeekOfYear
+""".split()  # noqa: SIM905
+)
+"""Functions, which the parser knows, that read a text as a time."""
 
 _INTEGER_ARGUMENTS = {
     "makedate": (0, 1), "maketime": (0, 1), "adddate": (1,), "subdate": (1,), "from_days": (0,), "period_add": (0, 1),
@@ -116,6 +133,19 @@ class OperandKinds:
         is_other_unit = unit is not None and unit.name.upper() not in _INTERVALS
         return node.arg_key in _INTEGER_KEYS.get(type(parent).__name__, ()) and not is_other_unit
 
+    def reads_time(self, node: Any, parent: Any) -> bool:
+        """Return whether MySQL, MariaDB or SQLite reads a text as a time."""
+        exp, name = self._exp, type(parent).__name__
+        if isinstance(parent, exp.Anonymous):
+            return node.index in _TIME_ARGUMENTS.get(parent.name.lower(), ())
+        if isinstance(parent, exp.Cast):
+            return self._dialect == "mysql" and self._kind_of_type(parent.to) == TIME
+        if isinstance(parent, exp.Extract):
+            return node.arg_key == "expression"
+        if is_moved_time(parent, exp):
+            return True
+        return name in _TIME_READERS and not self.takes_integer(parent, node, self._dialect)
+
     def _kind(self, node: Any, visited: frozenset[int]) -> OperandKind:
         exp = self._exp
         if node is None or id(node) in visited:
@@ -125,7 +155,7 @@ class OperandKinds:
             case exp.Null() | exp.Placeholder():
                 return NEUTRAL
             case exp.Literal():
-                return _UNKNOWN if node.is_string else NUMBER
+                return UNKNOWN if node.is_string else NUMBER
             case exp.Column():
                 return self._kind_of_column(node, visited)
             case exp.Add() | exp.Sub() if is_moved_time(node, exp):
@@ -140,7 +170,9 @@ class OperandKinds:
                 return TIME
             case exp.Anonymous():
                 name = node.name.lower()
-                return NUMBER if name in _NUMBER_FUNCTIONS else TIME if name == "now" else _UNKNOWN
+                return NUMBER if name in _NUMBER_FUNCTIONS else TIME if name in _TIME_FUNCTIONS else UNKNOWN
+            case exp.Date() | exp.TsOrDsToDate() | exp.LastDay():
+                return TIME
             case exp.DateAdd() | exp.DateSub() | exp.TimestampAdd():
                 return self._kind(node.this, visited)
             case exp.Length() | exp.DateDiff() | exp.TimestampDiff() | exp.StrPosition() | exp.RowNumber():
@@ -150,7 +182,7 @@ class OperandKinds:
             case _ if isinstance(node, self._numbers + self._bits):
                 return NUMBER
         parts = list(self._parts(node))
-        return _combined(self._kind(part, visited) for part in parts) if parts else _UNKNOWN
+        return _combined(self._kind(part, visited) for part in parts) if parts else UNKNOWN
 
     def _parts(self, node: Any) -> Iterator[Any]:
         """The expressions of which one is the value of ``node``."""
@@ -175,13 +207,13 @@ class OperandKinds:
         if sources:
             return _combined(self._kind(source, visited) for source in sources)
         column = self.column(node, "")
-        return _UNKNOWN if column is None else OperandKind(columns=(column,))
+        return UNKNOWN if column is None else OperandKind(columns=(column,))
 
     def _kind_of_type(self, type_: Any) -> OperandKind:
         data = self._exp.DataType
         if type_.this in data.NUMERIC_TYPES:
             return NUMBER
-        return TIME if type_.this in data.TEMPORAL_TYPES else _UNKNOWN
+        return TIME if type_.this in data.TEMPORAL_TYPES else UNKNOWN
 
     def _table(self, column: Any) -> Any:
         exp, node, owner = self._exp, column.parent, column.table.lower()
@@ -215,7 +247,7 @@ class OperandKinds:
 def _combined(kinds: Iterable[OperandKind]) -> OperandKind:
     kinds = [kind for kind in kinds if kind != NEUTRAL]
     if not all(kind.is_known for kind in kinds):
-        return _UNKNOWN
+        return UNKNOWN
     columns = tuple(column for kind in kinds for column in kind.columns)
     is_number, is_time = any(kind.is_number for kind in kinds), any(kind.is_time for kind in kinds)
-    return _UNKNOWN if is_number and is_time else OperandKind(is_number, is_time, columns)
+    return UNKNOWN if is_number and is_time else OperandKind(is_number, is_time, columns)

@@ -53,7 +53,7 @@ P, M, S = "postgresql", "mysql", "sqlite"
         (P, "update t set (a, b) = row(:x, :y), (c, d) = (select :z, 1)", "a=x b=y c=z"),
         (P, "update t set e[:i] = :x, d.amount = :y", "e=x d=y"),
         (P, "update t set e = array_append(e, :x), d = row(:y, 1)::comp, f = f || :z", "e=x d=y f~z"),
-        (P, "update t set a = :x::text, b = :y::varchar(5), c = :z::timestamp, d = :u::timestamptz", "a=x c=z"),
+        (P, "update t set a = :x::text, b = :y::varchar(5), c = :z::timestamp, d = :u::timestamptz", "a=x c=z d=u"),
         (P, "insert into t (a, b) select max(v), sum(w) from (values (:x, :y)) s(v, w)", "a=x b~y"),
         (P, "insert into t (a, b) select my(v), 1 from (values (:x)) s(v)", ""),
         (P, "update t set a = u.v from unnest(:ids::text[], :xs::numeric[]) u(id, v) where t.id = u.id", "a=xs"),

@@ -1,0 +1,51 @@
+"""Dates and times as text: in ISO 8601 form, which each database reads as the same time. Pure.
+
+Other forms depend on settings and databases: 1.5.2026 is the fifth of January for PostgreSQL with ``DateStyle`` MDY,
+01/02/03 the third of February 2001 for MariaDB, and SQLite stores any text.
+"""
+
+from __future__ import annotations
+
+import re
+
+_WORDS = (
+    r"jan\w*|feb\w*|mar\w*|apr\w*|may|jun\w*|jul\w*|aug\w*|sep\w*|oct\w*|nov\w*|dec\w*|mon\w*|tue\w*|wed\w*|thu\w*"
+    r"|fri\w*|sat\w*|sun\w*|am|pm|ad|bc|t|z|j|jd|julian|y|m|d|h|mm|s|at|on"
+)
+_READABLE = re.compile(
+    rf"\s*(?:now|today|tomorrow|yesterday|epoch|allballs)\s*"
+    rf"|(?=\D*\d)(?!\W*\d{{1,2}}\W*$)(?:\d+|[^\w]|_|(?<![^\W\d_])(?:{_WORDS})(?![^\W\d_]))+(?:\s[A-Za-z_/]+)?",
+    re.ASCII | re.IGNORECASE,
+)
+"""Text in which some database may read a date or a time: the clock's words, or numbers, separators and month names."""
+
+_LONGEST = 64
+
+_ZONE = r"\s*(?:Z|[+-]\d{2}(?::?\d{2}(?::\d{2})?)?)?"
+_CLOCK = rf"\d{{2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d*)?)?{_ZONE}"
+_DAY = r"\d{4,}-\d{2}-\d{2}"
+_DATE = re.compile(rf"\s*(?:{_DAY}(?:(?:T|\s+){_CLOCK})?(?:\s+BC)?|[-+]?infinity)\s*", re.ASCII | re.IGNORECASE)
+_BASIC = re.compile(rf"\d{{8}}(?:T\d{{4}}(?:\d{{2}}(?:[.,]\d+)?)?{_ZONE})?", re.ASCII | re.IGNORECASE)
+_TIME = re.compile(
+    rf"\s*(?:(?:{_DAY}(?:T|\s+)|T)?{_CLOCK}|-?\d{{2,3}}:\d{{2}}(?::\d{{2}}(?:\.\d*)?)?)\s*", re.ASCII | re.IGNORECASE
+)
+
+
+def may_be_time(value: object) -> bool:
+    """Return whether a database may read text as a date or a time, although it is no date in ISO 8601 form."""
+    if not isinstance(value, str) or len(value) > _LONGEST or _READABLE.fullmatch(value) is None:
+        return False
+    return _DATE.fullmatch(value) is None
+
+
+def iso_problem(text: str, *, date: bool, basic: bool) -> str | None:
+    """The sentence about text that is no time in ISO 8601 form; None for any other text.
+
+    ``date``: a date is wanted, with or without a time of day; otherwise a time. ``basic``: a date without hyphens is
+    read as well.
+    """
+    wanted = _DATE if date else _TIME
+    if wanted.fullmatch(text) or (basic and _BASIC.fullmatch(text)):
+        return None
+    kind, example = ("a date", "2026-05-01 or 2026-05-01T10:00:00Z") if date else ("a time", "10:00:00")
+    return f"{kind} is text in ISO 8601 form there: give it such as {example}"
