@@ -32,7 +32,7 @@ from sagas.builtins import messaging
 from sagas.builtins.automatic import RESTORE
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.messages import GuardSpec
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash
 from sagas.protocol.size_limits import limit_size
 
@@ -79,7 +79,7 @@ class Dispatcher:
                 return await self._run_attempt(invocation, beaten)
         except (InvalidArguments, UsageError) as error:
             # Found before anything was called: the definition is wrong, and a retry cannot help.
-            return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+            return Outcome("failed", failure=refused_value(str(error)), retryable=False)
 
     async def _run_attempt(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         if invocation.action == CLOSE_NESTED:

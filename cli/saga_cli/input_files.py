@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -135,26 +135,55 @@ def _json_array(path: Path, _: Mapping[str, Any]) -> Iterator[InputRow | str]:
 def _csv(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | str]:
     """Columns are fields of the input, `a.b` is field b of a; an empty cell leaves its field out."""
     with _open_text(path, newline="") as file:
-        reader = csv.reader(file, strict=True)
+        raw: list[str] = []
+        reader = csv.reader(_noted(file, raw), strict=True)
         line = 1
         try:
             header = next(reader, None)
             if not header or not any(header):
                 raise UsageError(f"{path} has no header line with the field names")
+            if (misplaced := _misplaced_quote(raw)) is not None:
+                raise UsageError(f"{path}:1: column {misplaced + 1}: {_UNQUOTED}")
             columns = _columns(path, header, schema)
             number = 0
             while True:
                 line = reader.line_num + 1
+                raw.clear()
                 cells = next(reader, None)
                 if cells is None:
                     return
                 if cells:
                     number += 1
                     location = f"{path}:{line}"
-                    row = _csv_row(cells, columns)
+                    row = _csv_row(cells, columns, _misplaced_quote(raw))
                     yield f"{location}: {row}" if isinstance(row, str) else InputRow(number, location, row)
         except csv.Error as error:
             yield f"{path}:{line}: {_csv_problem(error)}"
+
+
+_CELL = re.compile(r'(?:"(?:[^"]|"")*"|(?P<unquoted>[^",\r\n]*))(?P<end>,|\r?\n?\Z|\r)')
+_UNQUOTED = 'a quote stands in a cell without quotes; write the cell in quotes, and this quote twice: "5"" pipe"'
+
+
+def _noted(lines: Iterable[str], raw: list[str]) -> Iterator[str]:
+    """The lines, of which those of the current record are kept in ``raw``."""
+    for line in lines:
+        raw.append(line)
+        yield line
+
+
+def _misplaced_quote(raw: Sequence[str]) -> int | None:
+    """The cell of a record, counted from 0, that does not begin with a quote and has one, which csv takes as text."""
+    text = "".join(raw)
+    if '"' not in text:
+        return None
+    at, number = 0, 0
+    while at < len(text):
+        cell = _CELL.match(text, at)
+        if cell is None:
+            return number
+        at, number = cell.end(), number + 1
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +225,22 @@ def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_
     return columns
 
 
-def _csv_row(cells: list[str], columns: list[_Column]) -> dict[str, Any] | str:
-    """The input of a row, or all that is wrong with its cells."""
+def _csv_row(cells: list[str], columns: list[_Column], misplaced: int | None) -> dict[str, Any] | str:
+    """The input of a row, or all that is wrong with its cells. ``misplaced``: a cell with a quote at a wrong place."""
     if len(cells) != len(columns):
+        if misplaced is not None:
+            return f"cell {misplaced + 1}: {_UNQUOTED}"
         count = f"{len(cells)} cell{'s' if len(cells) > 1 else ''}"
         return f"{count}, but the header has {len(columns)}; quote a cell that contains a comma or a line end"
     value: dict[str, Any] = {}
     mistakes: list[str] = []
-    for column, text in zip(columns, cells, strict=True):
+    for number, (column, text) in enumerate(zip(columns, cells, strict=True)):
         if text == "":
             continue
-        if text != text.lstrip() and text.lstrip().startswith('"'):
-            mistakes.append(f'column {column.name}: a blank stands before the quote; write ,"…" without it')
+        if number == misplaced:
+            is_blank = text.lstrip().startswith('"')
+            problem = 'a blank stands before the quote; write ,"…" without it' if is_blank else _UNQUOTED
+            mistakes.append(f"column {column.name}: {problem}")
             continue
         target = value
         *parents, last = column.path

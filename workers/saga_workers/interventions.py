@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from temporalio.client import Client as Temporal
 from temporalio.client import (
@@ -45,11 +45,15 @@ from sagas.protocol.payloads import (
     UNDO_SUFFIX,
     unpack_state,
 )
-from sagas.protocol.saga_view import FINAL_STATES, SagaView
+from sagas.protocol.saga_view import FINAL_STATES, ResidueView, SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.text.json_values import json_problem
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
+
+if TYPE_CHECKING:
+    from sagas.machine.machine import Machine
+    from sagas.protocol.messages import DecisionMade
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""
@@ -237,7 +241,7 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     Raises RefusedError if the decision is not possible.
     """
     from sagas.machine.machine import Machine
-    from sagas.protocol.messages import Call, DecisionMade, Finish, StartSaga, StartTimer, UndoSaga
+    from sagas.protocol.messages import DecisionMade
 
     temporal = locator.temporal
     described = await _open_run(locator, saga_id)
@@ -265,26 +269,45 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     refusal = machine.check_decision(event)
     if refusal is not None:
         raise RefusedError(f"{saga_id}: {refusal}")
-    before, consequences = machine.view(), []
-    for command in machine.next(event):
-        match command:
+    return consequences(machine, event)
+
+
+def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
+    """What the machine does next with an accepted decision, and the residue that comes of it, in words."""
+    from sagas.machine.calls import SEAL
+    from sagas.protocol.messages import Call, CallEnded, Finish, StartSaga, StartTimer, UndoSaga
+    from sagas.protocol.outcomes import Outcome
+
+    before, words = machine.view(), list[str]()
+    commands = list(machine.next(decision))
+    while commands:
+        match command := commands.pop(0):
             case Call(action=action) if action == SKIP_RESTORE:
-                consequences.append(_left_rows(before, event.step))
+                words.append(_left_rows(before, decision.step))
+            case Call(action=action, id=id) if action == SEAL and decision.decision == "skip":
+                words.append(f"seal {command.entry}: unless it has happened already, it never will")
+                sealed = Outcome.done(marker="sealed")
+                commands += machine.next(CallEnded(id=id, outcome=sealed, at=decision.at, attempts=1))
             case Call():
-                consequences.append(f"{command.op} {command.entry}: call {command.action}")
+                words.append(f"{command.op} {command.entry}: call {command.action}")
             case StartSaga():
-                consequences.append(f"start the nested saga {command.saga_id}")
+                words.append(f"start the nested saga {command.saga_id}")
             case UndoSaga():
-                consequences.append(f"undo the nested saga {command.saga_id}")
+                words.append(f"undo the nested saga {command.saga_id}")
             case StartTimer():
-                consequences.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
+                words.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
             case Finish():
-                consequences.append(f"the saga ends {command.state}")
-    left = machine.view().residue[len(before.residue) :]
-    consequences += [
-        f"{row.system or row.step} {row.key or ''} stays as it is: the saga will end RESIDUE" for row in left
-    ]
-    return consequences
+                words.append(f"the saga ends {command.state}")
+    return words + [_remaining(row) for row in machine.view().residue[len(before.residue) :]]
+
+
+def _remaining(row: ResidueView) -> str:
+    what = "stays as it is" if row.kind == "effect_stays" else "is missing"
+    by_hand = f"; by hand: {row.command[:_SHOWN_COMMAND]}" if row.command else ""
+    return f"the effect of {row.step} ({row.system} {row.key}) {what}: the saga will end RESIDUE{by_hand}"
+
+
+_SHOWN_COMMAND = 300
 
 
 def _left_rows(view: SagaView, step: str) -> str:

@@ -29,7 +29,7 @@ from sagas.builtins import messaging
 from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import argument_problem
 from sagas.errors import AlreadyCompensated, Rejected, UsageError
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Outcome, refused_value
 from sagas.protocol.payloads import Invocation
 
 MAX_ACTION_THREADS = 100
@@ -51,7 +51,7 @@ def wrong_arguments(invocation: Invocation) -> Outcome | None:
     calls = [(invocation.action, invocation.arguments), *([confirmed] if isinstance(confirmed, tuple) else [])]
     for action, arguments in calls:
         if (problem := argument_problem(action, arguments)) is not None:
-            failure = Failure("definition", f"{invocation.entry}: {problem}")
+            failure = refused_value(f"{invocation.entry}: {problem}")
             return Outcome("failed", failure=failure, retryable=False)
     return None
 

@@ -38,7 +38,7 @@ from saga_activities.guard.transaction_runner import (
     timeout_outcome,
 )
 from sagas.errors import InfrastructureError
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import Invocation, canonical_arguments, canonical_hash
 
 _REPEATS = 3
@@ -175,7 +175,7 @@ class ChunkRunner:
             try:
                 running.append((item, make_script(item.call, item.args_hash)))
             except ValueError as error:
-                item.outcome = Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+                item.outcome = Outcome("failed", failure=refused_value(str(error)), retryable=False)
         if not running:
             return
         scripts = [script for _, script in running]

@@ -41,7 +41,7 @@ from sagas.errors import (
     Unavailable,
     UsageError,
 )
-from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome
+from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome, refused_value
 
 GuardScript = Callable[[GuardTransaction], Awaitable[ScriptResult]]
 
@@ -248,14 +248,16 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
                 "this attempt is older than the watermark of the database, below which guard rows are purged"
             )
         case UnusableResult():
-            return Outcome("failed", failure=Failure("UnusableResult", str(error)), retryable=False)
+            return Outcome(
+                "failed", failure=Failure("UnusableResult", str(error), {"cannot_heal": True}), retryable=False
+            )
         case DefiniteFailure():
             return Outcome("failed", failure=Failure(error.type, str(error), error.details), retryable=False)
         case UnexpectedRows():
             return Outcome("failed", failure=Failure("UnexpectedRows", str(error)), conflict=True)
         case UsageError():
             # The action uses the engine in an unsupported way; a retry cannot help.
-            return Outcome("failed", failure=Failure("definition", str(error)), retryable=False)
+            return Outcome("failed", failure=refused_value(str(error)), retryable=False)
         case InfrastructureError():
             return Outcome(
                 "failed",
@@ -297,7 +299,7 @@ def refused_write_outcome(error: BaseException) -> Outcome:
     """A statement of a read writes: a retry cannot help."""
     reason = " ".join(str(getattr(error, "orig", None) or error).split())
     message = f"a step without an effect, a check or a probe only reads, and its SQL writes: {reason}"
-    return Outcome("failed", failure=Failure("definition", message[:500]), retryable=False)
+    return Outcome("failed", failure=refused_value(message[:500]), retryable=False)
 
 
 def timeout_outcome(message: str) -> Outcome:

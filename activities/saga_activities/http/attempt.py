@@ -47,7 +47,7 @@ from saga_activities.http.settings import HttpSettings
 from sagas.builtins.http_headers import CONFIRMS_HEADER, UNDOES_HEADER
 from sagas.builtins.http_statuses import classify_status
 from sagas.definition.sensitivity import hide_texts
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.size_limits import limit_size, omitted
 from sagas.settings.masking import mask
 from sagas.sql_text.tokens import shown
@@ -101,7 +101,7 @@ async def run_http(
         check_patterns(arguments)
         is_refused, to_result = compile_refusal(arguments.get("rejected_when")), compile_result(arguments.get("result"))
     except (InvalidRequestError, ResultError) as error:
-        return _no_effect(Failure("definition", str(error)), attempt, retryable=False)
+        return _no_effect(refused_value(str(error)), attempt, retryable=False)
     call = _HttpAttempt(connection, request, connection.label(request.url), attempt, hidden)
     headers = _saga_headers(connection, request, key, forward_key, op, traceparent)
     try:
@@ -121,7 +121,7 @@ async def run_http(
             "HttpConnection", f"{call.participant} cannot be reached for {request.target}: {_error_text(error)}"
         )
     except InvalidRequestError as error:
-        return _no_effect(Failure("definition", str(error)), attempt, retryable=False)
+        return _no_effect(refused_value(str(error)), attempt, retryable=False)
     except (httpx.HTTPError, OSError) as error:
         # A TLS alert after the handshake arrives as a bare SSLError, which is an OSError.
         return call.no_response(

@@ -35,7 +35,7 @@ from sagas.protocol.messages import (
     StartTimer,
     TimerFired,
 )
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
 from sagas.text.exact_json import encode_json
@@ -363,7 +363,7 @@ class BulkMachine:
             self._perform_again(member, pending)
             return
         message = size_problem(f"the arguments of {call.action}", pending.size)
-        failed = Outcome("failed", failure=Failure("definition", message), attempt=1, retryable=False)
+        failed = Outcome("failed", failure=refused_value(message), attempt=1, retryable=False)
         self._apply(member, CallEnded(call.id, failed, at, 0))
 
     def _cancel(self, member: Member, id: str, at: float) -> None:

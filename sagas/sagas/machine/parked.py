@@ -14,7 +14,7 @@ from sagas.definition.times import format_timestamp
 from sagas.machine.arguments import DEFINITION_FAILURE
 from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.calls import current_alternate
-from sagas.machine.decisions.rules import decided_operation, possible_decisions, takes_arguments
+from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
 from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
@@ -140,14 +140,13 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | Non
         return (definition,)
     operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
     error = (operation and operation.error) or {}
-    if error.get("type") == DEFINITION_FAILURE:
-        return (definition,)
-    if not (error.get("details") or {}).get("cannot_heal"):
+    of_value = (error.get("details") or {}).get("cannot_heal")
+    if not of_value and error.get("type") != DEFINITION_FAILURE:
         return ()
-    if not takes_arguments(decided_operation(run, entry, parked.op)):
+    if not corrects_with_arguments(run, entry, parked.op):
         return (definition,)
-    corrected = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", **{"with": "{…}"})
-    return (corrected, definition)
+    arguments = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", **{"with": "{…}"})
+    return (arguments, definition) if of_value else (definition, arguments)
 
 
 def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, decision: str) -> str:

@@ -55,6 +55,11 @@ class Failure:
         return Failure(data["type"], data["message"], data.get("details") or {})
 
 
+def refused_value(message: str) -> Failure:
+    """The failure of an attempt that a value, or another mistake in its arguments, keeps from running."""
+    return Failure("definition", message, {"cannot_heal": True})
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of one call (of all attempts that the platform made for it).

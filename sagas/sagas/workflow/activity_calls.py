@@ -15,7 +15,7 @@ from temporalio.exceptions import FailureError
 from sagas.builtins.messaging import REQUEST
 from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
 from sagas.workflow.failures import activity_outcome, attempts_made
 from sagas.workflow.limits import limit_summary, to_payload
@@ -65,7 +65,7 @@ class ActivityCalls:
         try:
             payload = to_payload(argument, f"the arguments of {call.action}")
         except DefinitionError as error:
-            self._end_unstarted(call.id, Failure("definition", str(error)))
+            self._end_unstarted(call.id, refused_value(str(error)))
             return
         if call.delay:
             await self._wait_until_due(call)

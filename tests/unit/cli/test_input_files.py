@@ -68,6 +68,14 @@ def test_the_digest_is_that_of_the_content(tmp_path: Path) -> None:
     assert file_digest(plain) == file_digest(packed)
 
 
+UNQUOTED = 'a quote stands in a cell without quotes; write the cell in quotes, and this quote twice: "5"" pipe"'
+
+
+def test_a_quote_in_the_header_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a\.csv:1: column 2: a quote stands in a cell without quotes"):
+        read_rows(write(tmp_path / "a.csv", 'sku,n"o\na,1'), SCHEMA)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "mistake"),
     [
@@ -86,6 +94,10 @@ def test_the_digest_is_that_of_the_content(tmp_path: Path) -> None:
                                             " line end"),
         ("a.csv", 'sku,n\n"a"b,1', ":2: text follows a closing quote; write a quote inside a quoted cell twice"),
         ("a.csv", 'sku,n\n1,2\n"a,1\nb,2', "a.csv:3: a quoted cell is not closed"),
+        ("a.csv", 'sku,n\n5" pipe,1', f"a.csv:2: column sku: {UNQUOTED}"),
+        ("a.csv", 'sku,n\n"a\nb",1\n"c",1"', f"a.csv:4: column n: {UNQUOTED}"),
+        ("a.csv", 'sku,n\r\nab"",1\r\n', f"a.csv:2: column sku: {UNQUOTED}"),
+        ("a.csv", 'sku,n\na "b, c",1\n', f"a.csv:2: cell 1: {UNQUOTED}"),
         ("a.csv", 'n,sku\n1, "a b"', 'a.csv:2: column sku: a blank stands before the quote; write ,"…" without it'),
     ],
 )  # fmt: skip

@@ -125,6 +125,15 @@ def takes_arguments(operation: Operation | None) -> TypeGuard[Operation]:
     return operation is not None and operation.uses not in _WITHOUT_ARGUMENTS
 
 
+def corrects_with_arguments(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> bool:
+    """Return whether a parked operation can be retried with other arguments. A step whose `if` or `for_each` has failed
+    has none yet.
+    """
+    if not takes_arguments(decided_operation(run, entry, op)) or (op == "do" and entry.started_at is None):
+        return False
+    return not _may_have_taken_effect(run, entry, op)
+
+
 def current_operation(run: SagaRun, entry: LedgerEntry) -> EntryOperation:
     """The current operation of the entry. Once the saga goes backward, looking up its effect is part of the undo, also
     a lookup that began before: an operator, who sees an UNKNOWN step, cannot tell them apart."""
@@ -207,13 +216,9 @@ def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, 
 
 def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
     """Why a retry is unsafe: an earlier attempt may have had its effect, and there is no guard to check."""
-    step = run.step(entry)
-    if decision.decision != "retry" or op != "do" or is_read(step) or step.do.guarded:
+    if decision.decision != "retry" or not _may_have_taken_effect(run, entry, op):
         return None
-    flight = run.flights.get(entry.flight or "")
-    unsure = entry.outcome == "unknown" and not entry.resolved
-    if not unsure and (flight is None or flight.kind != "call"):
-        return None
+    step, unsure = run.step(entry), entry.outcome == "unknown" and not entry.resolved
     if unsure and is_single_attempt(step) and step.probe is None:
         return (
             f"{entry.id} may have taken effect, and its participant must not be called twice: check there, then decide"
@@ -221,6 +226,15 @@ def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: 
     if decision.arguments is not None:
         return f"{entry.id} may have taken effect and has no guard: retry it without --with, or decide done or skip"
     return None
+
+
+def _may_have_taken_effect(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> bool:
+    step = run.step(entry)
+    if op != "do" or is_read(step) or step.do.guarded:
+        return False
+    flight = run.flights.get(entry.flight or "")
+    unsure = entry.outcome == "unknown" and not entry.resolved
+    return unsure or (flight is not None and flight.kind == "call")
 
 
 def _definition_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
