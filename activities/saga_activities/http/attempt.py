@@ -198,7 +198,7 @@ class _HttpAttempt:
         )
         match classify_status(response.status, arguments):
             case "done":
-                return self._done(response, is_refused, to_result) or rejected
+                return self._done(response, arguments, is_refused, to_result) or rejected
             case "rejected":
                 return rejected
         if definite := definite_statuses(response.status, arguments):
@@ -215,6 +215,7 @@ class _HttpAttempt:
     def _done(
         self,
         response: HttpResponse,
+        arguments: Mapping[str, Any],
         is_refused: Callable[[HttpResponse], bool],
         to_result: Callable[[HttpResponse], Any],
     ) -> Outcome | None:
@@ -224,7 +225,8 @@ class _HttpAttempt:
                 return None
         except ResultError as error:
             message = f"{self.participant} responded to {self.request.target}, and it is unknown whether that is a no"
-            return self._unusable(response, f"{message}: {error}")
+            source = shown(str(arguments.get("rejected_when")), MAX_QUOTED_BODY)
+            return self._unusable(response, f"{message}: `rejected_when: {source}` cannot be computed: {error}")
         if response.omitted is not None:
             return Outcome.done(omitted(response.omitted), attempt=self.number)
         try:
@@ -235,7 +237,7 @@ class _HttpAttempt:
             return self._unusable(response, f"{message}: {error}")
 
     def _unusable(self, response: HttpResponse, message: str) -> Outcome:
-        if response.json() is None and (body := self._quotable(response)):
+        if body := self._quotable(response):
             message += f"; the body begins `{shown(body, MAX_QUOTED_BODY)}`"
         return Outcome("unknown", failure=Failure("definition", message), attempt=self.number, retryable=False)
 

@@ -352,6 +352,11 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     ),
     "SAGA312": _warning("a comparison with a text that never occurs", "compare with a value that it can have"),
     "SAGA313": _error("a condition that is neither true nor false", "write a comparison, for example input.n > 0"),
+    "SAGA314": _warning(
+        "a refusal that reads a field which the answer may not have",
+        "whether such an answer is a no would be unknown: write default(response.json.status, '') == 'declined', or"
+        " has(response.json.status) && …",
+    ),
     # SAGA4xx: actions and their arguments
     "SAGA401": _error("unknown action", "run `saga actions` to list the known ones"),
     "SAGA402": _error("a required argument is missing", "add it under `with`"),

@@ -198,7 +198,9 @@ async def test_a_refusal_in_the_body_of_a_200(server: PaymentServer, crm: HttpCo
 async def test_an_answer_that_cannot_be_judged_is_unknown(crm: HttpConnection, condition: str) -> None:
     outcome = await call(crm, {**CHARGE, "rejected_when": condition})
     assert (outcome.kind, outcome.retryable) == ("unknown", False)
-    assert "it is unknown whether that is a no" in failure(outcome)
+    assert f"it is unknown whether that is a no: `rejected_when: {condition}` cannot be computed: " in failure(outcome)
+    assert ("has no field 'nothing'" if "nothing" in condition else "neither true nor false") in failure(outcome)
+    assert failure(outcome).partition("; the body begins `")[2].startswith('{"id": "ch-1"')
 
 
 async def test_redirects_are_followed_for_reads_within_the_origin(server: PaymentServer, crm: HttpConnection) -> None:

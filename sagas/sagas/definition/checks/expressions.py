@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sagas.builtins.registry import BUILTINS, EXPRESSION, is_condition
-from sagas.definition.checks.missing_values import check_missing_values
+from sagas.definition.checks.missing_values import check_missing_values, check_refusal
 from sagas.definition.checks.plain_paths import check_plain_paths
 from sagas.definition.checks.scopes import ROOTS, ExpressionScope, ScopeKind
-from sagas.definition.diagnostics import Report
+from sagas.definition.diagnostics import Position, Report
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
 from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.parser.yaml_nodes import YamlNode
@@ -152,6 +152,9 @@ def _check_arguments(
             marker = properties.get(name, {}).get(EXPRESSION)
             own = over_response if marker == "response" else scope
             _check_value(node, own, report, bare=marker is not None)
+            if name == "rejected_when" and marker is not None:
+                for written in written_in(node, bare=True):
+                    check_refusal(written.expression, report, written.position)
             if is_condition(properties.get(name, {})):
                 _check_condition(node, name, own, report)
             if marker is None:
@@ -192,17 +195,15 @@ def template_type(node: YamlNode, scope: ExpressionScope) -> str | None:
 
 def _check_expression(written: Written, scope: ExpressionScope, report: Report) -> None:
     for reference in written.expression.references:
-        position = written.node.position_at(written.start + reference.offset)
+        position = written.position(reference.offset)
         problem = scope.problem(reference.path)
         if problem is not None or (not reference.guarded and (problem := scope.variable_problem(reference.path))):
             help = _hyphen_help(written.expression.source, reference.offset, reference.path[0]) or problem.help
             report.add(problem.code, position, problem.message, help)
-    check_missing_values(
-        written.expression, scope, report, lambda offset: written.node.position_at(written.start + offset)
-    )
+    check_missing_values(written.expression, scope, report, written.position)
     for mistake in check_types(written.expression, scope.type_of, scope.element_problem, scope.values_of):
         code, help = _TYPE_MISTAKES[mistake.kind]
-        position = written.node.position_at(written.start + mistake.offset)
+        position = written.position(mistake.offset)
         report.add(code, position, mistake.message, mistake.help or help)
 
 
@@ -222,7 +223,7 @@ def _check_sensitive(
         if any(is_sensitive(draft.definition.input, path) for path in _input_paths(reference.path, step)):
             path = ".".join(reference.path)
             what = _PLAIN_TEXT[field]
-            position = written.node.position_at(written.start + reference.offset)
+            position = written.position(reference.offset)
             report.add("SAGA117", position, f"`{path}` is sensitive and cannot be in {what}")
 
 
@@ -258,6 +259,10 @@ class Written:
     expression: Expression
     node: YamlNode
     start: int
+
+    def position(self, offset: int) -> Position:
+        """The position in the file of an offset in the source."""
+        return self.node.position_at(self.start + offset)
 
 
 def written_in(node: YamlNode | None, report: Report | None = None, *, bare: bool = False) -> Iterator[Written]:

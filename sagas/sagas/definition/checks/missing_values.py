@@ -40,6 +40,16 @@ def check_missing_values(
             report.add(finding[0], position_at(use.offset), *finding[1:])
 
 
+def check_refusal(expression: Expression, report: Report, position_at: Callable[[int], Position]) -> None:
+    """Report the fields of the body in `rejected_when` that an answer may lack, without `default` and `has`."""
+    for use in find_uses(expression.node):
+        if use.path[:2] == ("response", "json") and len(use.path) > len(("response", "json")) and not use.absorbed:
+            path = _written(use.path)
+            if use.path not in use.facts.present:
+                help = f"write default({path}, …) or has({path}) && …: without the field, the outcome would be unknown"
+                report.add("SAGA314", position_at(use.offset), f"`{path}` may be missing in an answer", help)
+
+
 Finding = tuple[str, str, str]
 """The code, the message and the help."""
 

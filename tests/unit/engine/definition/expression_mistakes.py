@@ -79,6 +79,15 @@ EXPRESSION_MISTAKES = [
         saga("  - {id: a, uses: finish, with: {when: ⟦1 + 1}}\n" + BOOK),
     ),
     Mistake(
+        "SAGA314",
+        "a refusal that reads a field which an answer may not have",
+        saga(
+            "  - {id: a, uses: http, pivot: true, with: {connection: crm, path: /a, method: POST,"
+            " rejected_when: ⟦response.json.status == 'no'}}\n"
+        ),
+        ("SAGA220",),
+    ),
+    Mistake(
         "SAGA302",
         "a refusal that reads the input",
         saga(

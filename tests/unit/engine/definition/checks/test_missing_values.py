@@ -214,3 +214,20 @@ def test_the_result_of_a_step_with_the_same_condition_is_not_reported() -> None:
     )
     assert codes(steps) == []
     assert codes(steps.replace("reserve, if: input.count > 1", "reserve, if: input.count > 0")) == ["SAGA305"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("response.json.status == 'no'", ["SAGA314"]),
+        ("${{ response.json.status == 'no' }}", ["SAGA314"]),
+        ("response.json != null && response.json.a.b", ["SAGA314"]),
+        ("default(response.json.status, '') == 'no'", []),
+        ("has(response.json.status) && response.json.status == 'no'", []),
+        ("response.status == 202 || response.text == 'no'", []),
+    ],
+)
+def test_a_refusal_that_reads_a_field_bare(condition: str, expected: list[str]) -> None:
+    call = f'{{connection: crm, path: /a, method: POST, rejected_when: "{condition}"}}'
+    found = codes(f"steps:\n  - {{id: a, uses: http, with: {call}, compensate: {{uses: pass, with: {{result: 1}}}}}}\n")
+    assert [code for code in found if code == "SAGA314"] == expected
