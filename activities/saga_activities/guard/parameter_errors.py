@@ -73,7 +73,6 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
 
 _FUNCTION = re.compile(r"function (?:\w+\.)?(\w+)\((.*?)\) does not exist")
 _OPERATOR = re.compile(r"operator does not exist: (.*?) ([^\w\s]+) (.*?)(?:;|$)")
-_OF_TEXT = ("text", "character varying", "character", "name")
 
 
 def _of_integer(message: str, statement: ParsedSql) -> str:
@@ -81,7 +80,6 @@ def _of_integer(message: str, statement: ParsedSql) -> str:
     tokens = list(statement.significant())
     words = [statement.text_of(token) for token in tokens]
     parts: list[tuple[int, int]] = []
-    cast = "int"
     if (function := _FUNCTION.search(message)) is not None:
         types = function[2].split(", ")
         for at, word in enumerate(words[:-1]):
@@ -90,13 +88,12 @@ def _of_integer(message: str, statement: ParsedSql) -> str:
                 parts += [part for part, type in zip(arguments, types, strict=False) if type == "bigint"]
     elif (operator := _OPERATOR.search(message)) is not None:
         before, name, after = operator.groups()
-        cast = "text" if {before, after} & {*_OF_TEXT} else "int"
         places = [at for at, word in enumerate(words) if word == name]
         parts += [(at + 1, len(words)) for at in places if after == "bigint"]
         parts += [(at - 1, -1) for at in places if before == "bigint"]
     inside = (words[at] for begin, end in parts for at in range(begin, end, 1 if end > begin else -1))
     name = next((word for word in inside if word in {f":{each}" for each in statement.parameters}), None)
-    where = f"cast it where it stands, as `{name}::{cast}`" if name else f"cast the operand with `::{cast}`"
+    where = f"cast it where it stands, as `{name}::int`" if name else "cast the operand with `::int`"
     return f"an integer is sent as bigint: {where}, or correct the statement"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -40,8 +40,18 @@ LEGEND = (
 )
 
 
-def print_failure_table(definition: Definition, input: Any, cells: Sequence[FailurePoint], *, is_sample: bool) -> None:
-    """Print a table of steps and failures, what its marks mean, and the cells that leave or park something."""
+def print_failure_table(
+    definition: Definition,
+    input: Any,
+    cells: Sequence[FailurePoint],
+    usual: Sequence[Mapping[str, Any]],
+    *,
+    is_sample: bool,
+) -> None:
+    """Print a table of steps and failures, what its marks mean, and the cells that leave or park something.
+
+    ``usual`` are the steps of the run without a failure.
+    """
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
@@ -66,7 +76,13 @@ def print_failure_table(definition: Definition, input: Any, cells: Sequence[Fail
     needed = Measurement.get(out, out.options.update(max_width=1000), table).maximum
     out.print(table, width=max(needed, 1), crop=False, no_wrap=True)
     ran = {cell.step.partition("#")[0] for cell in cells}
-    idle = [step.id for step in definition.steps if step.id not in ran]
+    cut_off = _cut_off(definition, usual)
+    for finish, below in cut_off.items():
+        when = str((definition.step(finish).do.with_ or {}).get("when")).removeprefix("${{ ").removesuffix(" }}")
+        words = f"skipped, because the saga finishes at {finish} (`when: {when}`): {', '.join(below)}"
+        out.print(Text(f"{words}; an input for which it is false runs them: --input '{{…}}'", style="dim"))
+    named = {step for below in cut_off.values() for step in below} | cut_off.keys()
+    idle = [step.id for step in definition.steps if step.id not in ran | named]
     if idle:
         out.print(Text(f"did not run, or cannot fail: {', '.join(idle)}", style="dim"))
     out.print()
@@ -78,6 +94,17 @@ def print_failure_table(definition: Definition, input: Any, cells: Sequence[Fail
     _print_parked(cells)
     _print_residue(cells)
     _print_summary(cells)
+
+
+def _cut_off(definition: Definition, usual: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The steps that the `finish` which has ended the saga has skipped, by its id; empty if there is none."""
+    from sagas.definition.analysis.step_graph import ExecutionPlan
+
+    finishes = ExecutionPlan(definition).finishes
+    ended = next((row["id"] for row in usual if row["id"] in finishes and row["result"] is True), None)
+    skipped = {row["step"] for row in usual if row["state"] == "SKIPPED"}
+    below = [step.id for step in definition.steps if ended is not None and step.id in finishes[ended] & skipped]
+    return {} if ended is None or not below else {ended: below}
 
 
 def _legend_sign(cell: FailurePoint | None) -> str:

@@ -43,13 +43,42 @@ def _problem(text: str, position: int, message: str) -> str:
         return "a number begins with a digit or a minus sign: write 0.5 or 5"
     if message.startswith("Expecting value") and here[:1].isalpha():
         return 'a string is in double quotes: write "…"'
-    if not here and message.startswith("Expecting"):
-        return "it ends too early: write the rest of it"
+    if not text[position:].strip() and message.startswith("Expecting"):
+        return f"it ends too early: write {_missing(text, message)}"
+    if message.startswith("Unterminated") and not re.search(r"[\]}]", text[position:]):
+        brackets = _missing(text[:position], "")
+        return f"it ends within a string: write its double quote{'' if brackets == _REST else f' and then {brackets}'}"
     for start, sentence in _BY_MESSAGE.items():
         if message.startswith(start):
             return sentence
     return "it cannot be read from here on: correct it"
 
+
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+_MOST_BRACKETS = 20
+
+
+def _missing(text: str, message: str) -> str:
+    """What is to follow a text that was cut off, and its closing brackets."""
+    opened: list[str] = []
+    for match in _BRACKET.finditer(text):
+        if match[1]:
+            opened.append("]" if match[1] == "[" else "}")
+        elif match[2] and opened:
+            opened.pop()
+    brackets = "".join(reversed(opened[-_MOST_BRACKETS:])) + ("…" if len(opened) > _MOST_BRACKETS else "")
+    before = next((words for start, words in _CUT_OFF.items() if message.startswith(start)), "")
+    return " and then ".join(part for part in (before, brackets and f"`{brackets}`") if part) or _REST
+
+
+_REST = "the rest of it"
+
+
+_CUT_OFF = {
+    "Expecting property name": "a name with its value",
+    "Expecting value": "the value",
+    "Expecting ':'": "a colon, the value",
+}
 
 _BY_MESSAGE = {
     "Expecting property name": 'a name in double quotes belongs here: write "name"',

@@ -162,7 +162,6 @@ async def test_the_divisions_of_the_page_on_sql(guard_database: GuardDatabase) -
         ("(current_date + :q * 2)::text", ":q::int"),
         ("(:q * 2 + current_date)::text", ":q::int"),
         ("substring(:name from :q % 3)", ":q::int"),
-        (":name::text = :q * 2", ":q::text"),
     ],
 )
 async def test_the_advice_names_the_cast_that_works(postgres: GuardDatabase, expression: str, cast: str) -> None:
@@ -170,5 +169,4 @@ async def test_the_advice_names_the_cast_that_works(postgres: GuardDatabase, exp
     outcome = await run(postgres, f"select {expression} as v", given)
     assert outcome.failure is not None, expression
     assert f"an integer is sent as bigint: cast it where it stands, as `{cast}`" in outcome.failure.message
-    if cast == ":q::int":
-        await value(postgres, expression.replace(":q", cast), **given)
+    await value(postgres, expression.replace(":q", cast), **given)

@@ -118,3 +118,17 @@ async def test_what_to_do_about_locks_that_cannot_be_read(tmp_path: Path) -> Non
     with pytest.raises(SagaError, match="unable to open") as refused:
         await list_locks(load_settings(config=str(tmp_path / "saga.toml")))
     assert refused.value.help == f"create the folder {tmp_path}/nowhere, or correct the path in connections.gone.url"
+
+
+async def test_what_an_error_of_a_definition_leaves_unchecked_is_said(tmp_path: Path) -> None:
+    settings = ['definitions = ["."]', f'[connections.good]\nurl = "sqlite:///{tmp_path}/a.db"']
+    (tmp_path / "saga.toml").write_text("\n".join([*settings, '[temporal]\naddress = "127.0.0.1:1"\n']))
+    (tmp_path / "good.saga.yaml").write_text(STEPS.format(name="good"))
+    (tmp_path / "bad.saga.yaml").write_text(STEPS.format(name="good").replace("saga: good", "saga: bad\nstpes: 1"))
+    results = await run_checks(load_settings(config=str(tmp_path / "saga.toml")))
+    (definitions,) = [result for result in results if result.check == "definitions"]
+    assert definitions.ok is False
+    unchecked = "for this reason not checked: the statements, automatic compensations, two-phase commits, Spark jobs,"
+    assert unchecked in definitions.message
+    assert definitions.message.endswith(f"task queues of {tmp_path}/bad.saga.yaml")
+    assert [result.message for result in results if result.check == "statements" and result.ok is False], results

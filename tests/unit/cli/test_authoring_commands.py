@@ -217,6 +217,22 @@ def test_simulate_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in text
 
 
+def test_simulate_says_what_a_finish_skips(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "saga.toml").write_text('definitions = ["."]\n')
+    (tmp_path / "quick.saga.yaml").write_text(
+        "saga: quick\ninput: {required: [free], properties: {free: {type: boolean}}}\nsteps:\n"
+        "  - {id: gift, uses: finish, with: {when: input.free, output: 1}}\n"
+        "  - {id: pay, uses: wait, with: {for: 1s}}\n"
+        "  - {id: ask, uses: require, with: {that: 1 == 1}}\n"
+    )
+    for free, line in (
+        (True, "skipped, because the saga finishes at gift (`when: input.free`): pay, ask; an input for which it is"),
+        (False, "did not run, or cannot fail: gift"),
+    ):
+        words = ("--config", str(tmp_path), "simulate", "quick", "--input", json.dumps({"free": free}))
+        assert line in " ".join(output(capsys, *words).split())
+
+
 def test_a_simulated_residue_fails_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_text("")
     (tmp_path / "definitions").mkdir()

@@ -158,16 +158,25 @@ def _check_settings(settings: Settings) -> DoctorResult:
     return DoctorResult("settings", True, str(settings.config_file))
 
 
+_UNCHECKED = (
+    "for this reason not checked: the statements, automatic compensations, two-phase commits, Spark jobs, topics and"
+    " task queues"
+)
+
+
 def _check_definitions(project: Project) -> list[DoctorResult]:
     try:
         errors = [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
         names = sorted(project.definitions)
     except SagaError as error:
-        return [DoctorResult("definitions", False, error.message, error.help)]
+        return [DoctorResult("definitions", False, f"{error.message}; {_UNCHECKED} of all definitions", error.help)]
     if errors:
-        first = errors[0]
-        text = f"{len(errors)} errors, the first: {first.file}:{first.line} {first.code} {first.message}"
-        return [DoctorResult("definitions", False, text, "saga validate")]
+        first, files = errors[0], list(dict.fromkeys(error.file for error in errors))
+        count = f"{len(errors)} errors, the first: " if len(errors) > 1 else ""
+        more = f" and {len(files) - _MAX_NAMED} more" if len(files) > _MAX_NAMED else ""
+        text = f"{count}{first.file}:{first.line} {first.code} {first.message}"
+        unchecked = f"{_UNCHECKED} of {', '.join(files[:_MAX_NAMED])}{more}"
+        return [DoctorResult("definitions", False, f"{text}; {unchecked}", "saga validate")]
     return [DoctorResult("definitions", True, ", ".join(names) or "none")]
 
 

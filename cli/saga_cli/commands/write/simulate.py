@@ -23,19 +23,22 @@ def simulate(
     from saga_cli.render.simulation import print_failure_table
     from sagas.settings.project import Project
     from sagas.simulation import Script, environment_of, failure_points
+    from sagas.simulation import simulate as simulate_run
 
     project = Project(load_settings())
     definition = project.definition(name)
     outside = environment_of(project)
     given, made_up = read_or_sample_input(definition, input, outside)
-    cells = failure_points(definition, given, Script(input_is_sample=made_up), outside)
+    script = Script(input_is_sample=made_up)
+    cells = failure_points(definition, given, script, outside)
+    usual = simulate_run(definition, given, script, outside)
     if html is not None:
         from saga_cli.render.simulation import failure_table_page
 
         write_page(html, failure_table_page(definition, given, cells))
     print_list(
         [cell.to_json() for cell in cells],
-        human=lambda _: print_failure_table(definition, given, cells, is_sample=made_up),
+        human=lambda _: print_failure_table(definition, given, cells, usual.steps, is_sample=made_up),
     )
     if html is not None:
         echo(f"written: {html}")
