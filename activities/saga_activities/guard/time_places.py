@@ -30,6 +30,19 @@ _TYPES: Mapping[int, str] = {
 _SCALARS = frozenset([1082, 1083, 1114, 1184, 1186, 1266])
 """Those of them with one time in a text."""
 
+_FIRST_OWN_TYPE = 16384
+"""The object identifiers from here on are those of the database's own types."""
+
+_BASES = """
+WITH RECURSIVE base AS (
+    SELECT oid::bigint AS own, typbasetype AS type FROM pg_catalog.pg_type WHERE oid = ANY(%(own)s) AND typtype = 'd'
+  UNION ALL
+    SELECT base.own, t.typbasetype FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type WHERE t.typtype = 'd'
+)
+SELECT own, base.type::bigint AS type FROM base JOIN pg_catalog.pg_type t ON t.oid = base.type WHERE t.typtype <> 'd'
+"""
+"""The types behind domains."""
+
 _WIDER = {"date": "timestamptz", "time": "timetz", "timestamp": "timestamptz"}
 _EVERY_DIGIT = 99
 
@@ -41,7 +54,10 @@ async def refuse_shortened_times(
     if not (wanted := _with_times(parameters)):
         return
     types = await parameter_types(connection, statement, parameters[0])
-    _refuse_shortened(statement, parameters, {name: types[name] for name in wanted})
+    own = sorted({types[name] for name in wanted if types[name] >= _FIRST_OWN_TYPE})
+    rows = (await connection.exec_driver_sql(_BASES, {"own": own})).all() if own else []
+    bases = {row.own: row.type for row in rows}
+    _refuse_shortened(statement, parameters, {name: bases.get(types[name], types[name]) for name in wanted})
 
 
 def refuse_shortened_literals(connection: Any, statement: ParsedSql, values: Mapping[str, Any]) -> None:

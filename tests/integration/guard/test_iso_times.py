@@ -97,3 +97,37 @@ async def test_every_place_of_a_time_takes_only_iso_8601(database: GuardDatabase
         given = {name: ["2026-05-01"] if name == "l" else "2026-05-01" for name in given}
         outcome = await perform(database, f"delete from iso_times where {condition} and 1 = 0", **given)
         assert outcome.kind == "done" or "date :v" in condition or "make_interval" in condition, (condition, outcome)
+
+
+async def test_the_type_of_the_column_may_be_a_domain(database: GuardDatabase) -> None:
+    if database.kind != "postgres":
+        pytest.skip("the others have no domains")
+    async with database.engine.connect() as connection:
+        for statement in (
+            "create domain own_day as date",
+            "create domain own_birthday as own_day",
+            "create table if not exists own_days (day own_day, birthday own_birthday)",
+        ):
+            await connection.exec_driver_sql(statement)
+        await connection.commit()
+    for run in (
+        "insert into own_days (day) values (:v)",
+        "insert into own_days (birthday) values (:v)",
+        "delete from own_days where birthday = :v",
+        "select :v::own_birthday as day",
+    ):
+        outcome = await perform(database, run, v="1.5.2026")
+        assert outcome.failure is not None, run
+        assert "in ISO 8601 form" in outcome.failure.message, (run, outcome.failure.message)
+        assert (await perform(database, run, v="2026-05-01")).kind == "done", run
+
+
+async def test_the_statement_may_read_another_form(database: GuardDatabase) -> None:
+    read = {"postgres": "to_date(:v, 'DD.MM.YYYY')", "mariadb": "str_to_date(:v, '%d.%m.%Y')"}.get(database.kind)
+    if read is None:
+        pytest.skip("SQLite has no such function")
+    id = uuid4().hex
+    outcome = await perform(database, f"insert into iso_times (id, day) values (:id, {read})", id=id, v="1.5.2026")
+    assert outcome.kind == "done", outcome
+    rows = await database.rows("select cast(day as char(10)) from iso_times where id = :id", id=id)
+    assert [row[0] for row in rows] == ["2026-05-01"]
