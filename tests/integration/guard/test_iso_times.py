@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from saga_activities.guard.iso_times import iso_problem, may_be_time
 from tests.integration.guard.conftest import GuardDatabase
 from tests.integration.guard.test_exact_sql_numbers import perform
 
@@ -131,3 +133,17 @@ async def test_the_statement_may_read_another_form(database: GuardDatabase) -> N
     assert outcome.kind == "done", outcome
     rows = await database.rows("select cast(day as char(10)) from iso_times where id = :id", id=id)
     assert [row[0] for row in rows] == ["2026-05-01"]
+
+
+def test_no_text_takes_long() -> None:
+    began = time.process_time()
+    for text in (
+        "1" * 63 + "x",
+        "may1" * 15 + "x",
+        "1 " * 31 + "x",
+        "jan" * 21,
+        "2026-05-01 10:00" + " " * 100_000 + "x",
+    ):
+        may_be_time(text)
+        iso_problem(text, date=True, basic=True)
+    assert time.process_time() - began < 1
