@@ -7,6 +7,7 @@ Other forms depend on settings and databases: 1.5.2026 is the fifth of January f
 from __future__ import annotations
 
 import re
+from datetime import date as calendar_day
 
 _WORDS = (
     r"jan[a-z]*|feb[a-z]*|mar[a-z]*|apr[a-z]*|may|jun[a-z]*|jul[a-z]*|aug[a-z]*|sep[a-z]*|oct[a-z]*|nov[a-z]*|dec[a-z]*"
@@ -40,14 +41,22 @@ def may_be_time(value: object) -> bool:
     return _DATE.fullmatch(value) is None
 
 
-def iso_problem(text: str, *, date: bool, basic: bool) -> str | None:
+def _exists(day: str) -> bool:
+    try:
+        return bool(calendar_day.fromisoformat(day))
+    except ValueError:
+        return False
+
+
+def iso_problem(text: str, *, date: bool, is_stored: bool) -> str | None:
     """The sentence about text that is no time in ISO 8601 form; None for any other text.
 
-    ``date``: a date is wanted, with or without a time of day; otherwise a time. ``basic``: a date without hyphens is
-    read as well.
+    ``date``: a date is wanted, with or without a time of day; otherwise a time. ``is_stored``: the database stores the
+    text as it is, so that the date must exist, and has hyphens.
     """
     wanted = _DATE if date else _TIME
-    if len(text) <= _LONGEST and (wanted.fullmatch(text) or (basic and _BASIC.fullmatch(text))):
+    is_form = len(text) <= _LONGEST and (wanted.fullmatch(text) or (date and not is_stored and _BASIC.fullmatch(text)))
+    if is_form and (not is_stored or not date or _exists(text.strip()[:10])):
         return None
     kind, example = ("a date", "2026-05-01 or 2026-05-01T10:00:00Z") if date else ("a time", "10:00:00")
     return f"{kind} is text in ISO 8601 form there: give it such as {example}"

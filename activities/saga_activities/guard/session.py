@@ -19,6 +19,7 @@ from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
+from saga_activities.guard.iso_times import may_be_time
 from saga_activities.guard.numeric_places import as_numeric
 from saga_activities.guard.operand_forms import is_number_text
 from saga_activities.guard.parameter_columns import needs_care
@@ -378,6 +379,8 @@ def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]], dialect: str) -
         return True  # they are no children of the clause
     values += [node.value for node in iterate(clause) if isinstance(node, BindParameter)]
     return any(
-        needs_care(value) or text_needs_care(value, dialect) or (dialect != "postgresql" and is_number_text(value))
+        needs_care(value)
+        or text_needs_care(value, dialect)
+        or (may_be_time(value) if dialect == "postgresql" else is_number_text(value))
         for value in values
     )

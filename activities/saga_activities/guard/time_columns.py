@@ -67,7 +67,7 @@ class HeldTime:
         """The sentence about text that is not in ISO 8601 form; None for any other value."""
         if self.is_interval or not isinstance(value, str):
             return None
-        return iso_problem(value, date=self.date, basic=not self.is_text)
+        return iso_problem(value, date=self.date, is_stored=self.is_text)
 
     def problem(self, value: Any) -> str | None:
         """The part of a value that the column would drop; None if it holds all of it, or if its database refuses it."""

@@ -7,9 +7,11 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import sqlalchemy as sa
 
 from saga_activities.guard.iso_times import iso_problem, may_be_time
-from tests.integration.guard.conftest import GuardDatabase
+from saga_activities.guard.session import SqlSession
+from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 from tests.integration.guard.test_exact_sql_numbers import perform
 
 COLUMNS = {
@@ -58,10 +60,12 @@ async def test_a_column_takes_only_iso_8601(database: GuardDatabase) -> None:
     cases = [("day", value, "2026-05-01 or") for value in DAYS]
     cases += [("moment", value, "2026-05-01 or") for value in ("1.5.2026 10:00:00", "20260501100000", "tomorrow")]
     cases += [("zoned", "May 1 2026 10:00", "2026-05-01 or"), ("zoned", "1.5.2026 10:00 UTC", "2026-05-01 or")]
-    cases += [("at", value, "10:00:00") for value in ("10:00 AM", "1030", "100000", "10.30")]
+    cases += [("at", value, "10:00:00") for value in ("10:00 AM", "1030", "100000", "10.30", "20260501")]
     if database.kind == "postgres":
         cases += [("days", ["2026-05-01", "1.5.2026"], "2026-05-01 or"), ("days", "{1.5.2026}", "2026-05-01 or")]
         cases += [("stay", "[1.5.2026,)", "2026-05-01 or"), ("zoned", "2026-05-01 10:00 CEST", "2026-05-01 or")]
+    if database.kind == "sqlite":
+        cases += [("day", value, "2026-05-01 or") for value in ("2026-02-30", "2026-13-01 10:00", "20260501")]
     for column, value, example in cases:
         message, rows = await stored(database, column, value)
         assert "in ISO 8601 form there: give it such as " + example in message, (column, value, message, rows)
@@ -124,6 +128,17 @@ async def test_the_type_of_the_column_may_be_a_domain(database: GuardDatabase) -
         assert (await perform(database, run, v="2026-05-01")).kind == "done", run
 
 
+async def test_a_statement_built_with_sqlalchemy_is_checked(database: GuardDatabase) -> None:
+    table = sa.table("iso_times", sa.column("id"), sa.column("day", sa.Date))
+
+    async def body(sql: SqlSession) -> None:
+        await sql.execute(sa.insert(table).values(id="built", day="1.5.2026"))
+
+    outcome = await database.guard.do(new_address(), "h", body, **clock())
+    assert outcome.failure is not None
+    assert "in ISO 8601 form" in outcome.failure.message
+
+
 async def test_the_statement_may_read_another_form(database: GuardDatabase) -> None:
     read = {"postgres": "to_date(:v, 'DD.MM.YYYY')", "mariadb": "str_to_date(:v, '%d.%m.%Y')"}.get(database.kind)
     if read is None:
@@ -145,5 +160,5 @@ def test_no_text_takes_long() -> None:
         "2026-05-01 10:00" + " " * 100_000 + "x",
     ):
         may_be_time(text)
-        iso_problem(text, date=True, basic=True)
+        iso_problem(text, date=True, is_stored=False)
     assert time.process_time() - began < 1
