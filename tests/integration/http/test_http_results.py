@@ -75,7 +75,7 @@ async def test_an_answer_with_a_name_twice_is_refused(server: PaymentServer, crm
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ('{"id": "c-', "the body is not usable JSON: a string is not closed"),
+        ('{"id": "c-', "the body is not usable JSON: it ends within a string"),
         ('{"id": NaN}', "the body is not usable JSON: NaN is not a JSON number"),
         ("<html>", "the body is not usable JSON: "),
     ],
