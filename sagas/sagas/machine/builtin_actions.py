@@ -264,7 +264,8 @@ def _forward_outcome(event: SagaEnded) -> Outcome:
             return Outcome("failed", failure=Failure("SagaResidue", message), attempt=1, retryable=False)
         case "REFUSED":
             message = (reason and reason.message) or "the nested saga was refused; none of its steps has run"
-            return Outcome("failed", failure=Failure(REFUSED_TYPE, message), attempt=1, retryable=False)
+            failure = Failure(REFUSED_TYPE, message, {"cannot_heal": True})
+            return Outcome("failed", failure=failure, attempt=1, retryable=False)
         case "TERMINATED":
             message = "the nested saga was terminated or no longer exists: check what it left"
             return Outcome("unknown", failure=Failure("Terminated", message), retryable=False, park_reason=message)

@@ -31,6 +31,32 @@ DEFINITIONS = {
 ENDS = {"undo": "COMPENSATED"}
 
 
+CHILD = """saga: refused-child
+input: {type: object, required: [n], properties: {n: {type: integer}}}
+steps: [{id: a, uses: pass, with: {result: "${{ input.n }}"}}]
+"""
+PARENT = """saga: refused-parent
+steps:
+  - {id: first, uses: pass, with: {result: 1}, pivot: true}
+  - {id: bad, uses: saga, with: {name: refused-child, input: {n: "${{ saga.id }}"}}}
+output: 1
+"""
+
+
+async def test_the_retry_of_a_nested_saga_with_another_input_is_offered(
+    temporal: TemporalServer, tmp_path: Path
+) -> None:
+    definitions = {"refused-child": CHILD, "refused-parent": PARENT}
+    project = make_project(tmp_path / "project", definitions, [], address=temporal.address)
+    async with running_worker(project, grace=GRACE) as client:
+        story = await finished(client, (await client.start("refused-parent", {}, id="refused-value-parent")).id)
+        assert story["state"] == "PARKED", story
+        assert "--with" in story["parked"][0]["commands"][0], story
+        corrected = {"name": "refused-child", "input": {"n": 5}}
+        story = await resolve(client, "refused-value-parent", "bad", "retry", **{"with": corrected})
+        assert (story["state"], story["steps"][1]["result"]) == ("COMPLETED", None), story
+
+
 async def test_the_retry_with_another_value_is_offered(
     temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

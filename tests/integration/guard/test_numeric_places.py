@@ -33,6 +33,8 @@ STATEMENTS = [
     ("update numeric_places set a = 1 where n between :v and 4", "2.5e0", Decimal("1.00")),
     ("update numeric_places set a = 1 where n in (:v)", "3.0", Decimal("1.00")),
     ("update numeric_places set a = 1 where n = :v", "2.5", START),
+    ("update numeric_places set a = greatest(n, :v)", "3.5", Decimal("3.50")),
+    ("update numeric_places set a = (select n * s.v from (select :v::numeric as v) s)", "2.5", Decimal("7.50")),
 ]
 
 
