@@ -132,7 +132,8 @@ def analyse(statement: str, dialect: str) -> RowChange:
 
     read = SQLGLOT_DIALECTS[dialect]
     try:
-        tokens = list(sqlglot.tokenize(statement, read=read))
+        neutral = _with_neutral_parameters(statement, dialect)
+        tokens = list(sqlglot.tokenize(neutral, read=read))
         while tokens and tokens[-1].token_type == sqlglot.TokenType.SEMICOLON:
             tokens.pop()
         if not tokens or tokens[0].text.upper() not in _FIRST_WORDS:
@@ -140,7 +141,7 @@ def analyse(statement: str, dialect: str) -> RowChange:
             raise NotImageable(f"{first} is none of SELECT, INSERT, UPDATE, DELETE and MERGE")
         if tokens[0].text.upper() == "REPLACE":
             raise NotImageable(_REPLACE)
-        trees = [tree for tree in sqlglot.parse(statement, dialect=read) if tree is not None]
+        trees = [tree for tree in sqlglot.parse(neutral, dialect=read) if tree is not None]
     except SqlglotError as error:
         raise NotImageable(_why_unreadable(error, dialect)) from None
     if len(trees) != 1:
@@ -198,6 +199,15 @@ def _up_to_its_end(statement: str, dialect: str) -> str:
     if any(token.kind not in (*INSIGNIFICANT, "end") for token in tokens[end:]):
         raise NotImageable("it is not one statement")
     return statement[: tokens[end].start]
+
+
+def _with_neutral_parameters(statement: str, dialect: str) -> str:
+    """The statement with names of parameters that are no keywords, as `:from` would be; all positions stay."""
+    text = list(statement)
+    for token in split_tokens(statement, dialect):
+        if token.kind == "parameter":
+            text[token.start + 1 : token.end] = "p" * (token.end - token.start - 1)
+    return "".join(text)
 
 
 def _refuse_other_reading(statement: str, tokens: Sequence[Any], dialect: str) -> None:

@@ -140,3 +140,18 @@ def test_what_is_not_understood_is_refused(dialect: str, text: str, why: str) ->
     with pytest.raises(NotImageable) as refused:
         analyse(text, dialect)
     assert why in refused.value.why
+
+
+@pytest.mark.parametrize("dialect", ["postgresql", "mariadb", "sqlite"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into t (a, b) values (:from, :select)",
+        "update t set a = :where, b = :set where id = :case",
+        "delete from t where a = :returning and b = :on",
+    ],
+)
+def test_a_parameter_may_be_named_like_a_keyword(dialect: str, statement: str) -> None:
+    change = analyse(statement, dialect)
+    assert (change.statement, change.table) == (statement, "t")
+    assert change.where in (None, *statement.partition(" where ")[2:])
