@@ -176,15 +176,9 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
             lines.append([("  since    ", "dim"), (f"{local_time(since)}, {format_duration(now, since)} ago", "")])
     if not lines:
         return []
-    undone, open_ = _split_by_undo(view)
-    if view.phase == "backward":
-        lines.append([("  undone   ", "dim"), (join_names(undone), "")])
-        lines.append([("  remains  ", "dim"), (join_names(open_), "")])
-    else:
-        done = [step.id for step in view.steps if step.state in ("DONE", "CONFIRMED", "SKIPPED")]
-        rest = [step.id for step in view.steps if step.state == "PENDING"]
-        lines.append([("  done     ", "dim"), (join_names(done), "")])
-        lines.append([("  remains  ", "dim"), (join_names(rest), "")])
+    title, over, rest = ("undone   ", *_undone(view)) if view.phase == "backward" else ("done     ", *_done(view))
+    lines.append([(f"  {title}", "dim"), (join_names(over), "")])
+    lines.append([("  remains  ", "dim"), (join_names(rest), "")])
     if view.source == "ledger":
         return [*lines, [("  Temporal no longer has the run, so its effects can only be undone by hand", "yellow")]]
     if any("--definition" in command for operation in view.parked for command in operation.commands):
@@ -195,20 +189,30 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
     return lines
 
 
-def _split_by_undo(view: SagaView) -> tuple[list[str], list[str]]:
-    undone, open_ = [], []
+_UNDER_WAY = ("RUNNING", "UNKNOWN", "PARKED", "COMPENSATING", "CONFIRMING")
+
+
+def _undone(view: SagaView) -> tuple[list[str], list[str]]:
+    """The steps whose effect is undone, and those whose effect is still to be undone."""
+    undone, rest = [], []
     for step in view.steps:
-        state = step.compensation and step.compensation.state
-        if state in ("DONE", "NOTHING_TO_UNDO"):
+        undo = step.compensation and step.compensation.state
+        if undo in ("DONE", "NOTHING_TO_UNDO"):
             undone.append(step.id)
-        elif state in ("PENDING", "RUNNING", "PARKED", "UNKNOWN", "FAILED") and step.state not in (
-            "PENDING",
-            "REJECTED",
-            "FAILED",
-            "SKIPPED",
+        # The undo of a nested saga is no operation of the parent before it begins.
+        elif step.state in ("DONE", "CONFIRMED", *_UNDER_WAY) and (
+            step.uses == "saga" or undo not in (None, "SKIPPED")
         ):
-            open_.append(step.id)
-    return undone, open_
+            rest.append(step.id)
+    return undone, rest
+
+
+def _done(view: SagaView) -> tuple[list[str], list[str]]:
+    """The steps that are done, and those that are still to be done."""
+    parked = {operation.step for operation in view.parked}
+    done = [s.id for s in view.steps if s.state in ("DONE", "CONFIRMED", "SKIPPED") and s.id not in parked]
+    rest = [step.id for step in view.steps if step.state in ("PENDING", *_UNDER_WAY) or step.id in parked]
+    return done, rest
 
 
 def _residue(view: SagaView) -> list[Line]:

@@ -164,3 +164,23 @@ def test_the_page_has_a_table_of_the_rows_of_a_parked_undo() -> None:
     assert "<td>sku=&lt;6&gt;</td><td>free = 5</td><td>free = 4</td><td>no row</td><td>somebody</td>" in page
     assert "<p>and 3 more rows</p>" in page
     assert "<table>" not in view_page(story())
+
+
+def test_a_nested_saga_that_is_not_undone_yet_remains() -> None:
+    steps = [
+        step("v#0", "DONE", uses="saga"),
+        step("v#1", "DONE", uses="saga"),
+        step("v#2", "PARKED", uses="saga", compensation={"uses": "saga", "state": "PARKED"}),
+        step("look", "DONE", effect="none"),
+        step("pay", "REJECTED"),
+    ]
+    stuck = {"step": "v#2", "op": "undo", "since": "2026-03-01T11:59:00Z", "why": "changed"}
+    lines = text(story(state="PARKED", phase="backward", steps=steps, parked=[stuck])).splitlines()
+    assert lines[lines.index("  undone   nothing") + 1] == "  remains  v#0, v#1, v#2"
+
+
+def test_a_parked_step_after_the_pivot_remains() -> None:
+    steps = [step("pay", "DONE"), step("ship", "PARKED"), step("note", "PENDING")]
+    stuck = {"step": "ship", "op": "do", "since": "2026-03-01T11:59:00Z", "why": "changed"}
+    lines = text(story(state="PARKED", phase="forward", steps=steps, parked=[stuck])).splitlines()
+    assert lines[lines.index("  done     pay") + 1] == "  remains  ship, note"
