@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from sagas.definition.model import StepDefinition
+from sagas.definition.model import StepDefinition, is_read
 from sagas.definition.sensitivity import masked
 from sagas.definition.times import format_timestamp
 from sagas.machine import parked
@@ -127,6 +127,7 @@ def _row(step: StepDefinition, entry: LedgerEntry) -> StepView:
         generation=entry.generation,
         attempts=entry.attempts,
         guarantee=step.guarantee,
+        effect="none" if is_read(step) else None,
         result=entry.result,
         error=_error(entry.error),
         started_at=format_timestamp(entry.started_at),

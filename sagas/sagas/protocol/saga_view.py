@@ -134,6 +134,7 @@ class StepView(JsonView):
     generation: Annotated[int | None, "the generation in which it ran"] = None
     attempts: Annotated[int | None, "forward attempts so far; null if unknown"] = None
     guarantee: Annotated[Guarantee, "what makes its effect happen once"] = "at-least-once"
+    effect: Annotated[Literal["none"] | None, "`none` for a read, which has nothing to undo", OMITTED] = None
     result: Annotated[Any, "its result; a placeholder with `omitted` in a view that would be too large"] = None
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
     next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None

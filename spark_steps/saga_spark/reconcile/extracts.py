@@ -51,6 +51,7 @@ ENTRY_SCHEMA = pa.schema(
         ("guarded", pa.bool_()),
         ("live", pa.bool_()),  # according to the saga its effect is in place
         ("residue", pa.bool_()),  # an operator closed it as it is: known, hence not reported
+        ("reads", pa.bool_()),  # it has no effect, so the rows of earlier runs need no undo
     ]
 )
 
@@ -128,7 +129,8 @@ class SagaExport:
         residue = {one.step for one in view.residue}
         decided = {one.step for one in view.operator}
         for row in view.steps:
-            if row.started_at is None and row.state == "PENDING":
+            reads = row.effect == "none"
+            if row.started_at is None and row.state == "PENDING" and not reads:
                 continue  # never started
             if row.state == "DONE" and row.attempts == 0 and row.id not in decided:
                 continue  # a for_each over an empty list: nothing was called
@@ -140,6 +142,7 @@ class SagaExport:
                 row.guarantee in ("guarded", "two-phase"),
                 row.state in _APPLIED_STATES,
                 row.id in residue,
+                reads,
             )
 
 

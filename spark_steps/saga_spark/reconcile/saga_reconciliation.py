@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -137,7 +137,9 @@ def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
     rows = rows.join(guard, list(key), "left").join(
         few.matching_rows(entries, "saga_id", "step"), ["saga_id", "step"], "left"
     )
-    rows = join_saga(rows, sagas)
+    reads = tables.entries.where("reads").select("saga_id", _step_of("step").alias("definition")).distinct()
+    read = (rows["saga_id"] == reads["saga_id"]) & (_step_of(rows["step"]) == reads["definition"])
+    rows = join_saga(rows.join(reads, read, "left_anti"), sagas)
     unknown, broken = F.col("state") == UNKNOWN_STATE, F.col("state").isin(*ABNORMAL_STATES)
     other_generation = F.col("live") & (F.col("said_generation") != F.col("generation"))
     class_ = (
@@ -155,6 +157,11 @@ def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
         "guard_state": F.when(F.col("reason") == "undo", "sealed").when(F.col("undone"), "undone")
         .when(F.col("reason") == "do", "done").otherwise("nothing"),
     })]  # fmt: skip
+
+
+def _step_of(entry: str | Column) -> Column:
+    """The step of a ledger id: an earlier run may have had more items."""
+    return F.split(entry, "#")[0]
 
 
 def _comparable_only(rows: DataFrame, sagas: DataFrame) -> DataFrame:

@@ -28,6 +28,7 @@ SCHEMA = """
 create table if not exists orders (order_id bigint generated always as identity primary key, saga_id text,
     total numeric(12,2) not null);
 create table if not exists held (saga_id text not null, sku text not null, primary key (saga_id, sku));
+create table if not exists noted (id int);
 """
 
 ACTIONS = """
@@ -72,6 +73,19 @@ steps:
   - {id: hold, uses: hold, with: {sku: apple}, compensate: release}
   - {id: approval, if: "${{ input.stop }}", uses: wait, with: {signal: approve}}
   - {id: place, uses: place, with: {total: "${{ input.total }}"}, compensate: remove}
+"""
+
+CHECKED = """
+saga: checked
+input: {type: object, properties: {ok: {type: boolean, default: false}}}
+steps:
+  - {id: look, uses: sql, with: {connection: shop, run: select 1 as x}, effect: none}
+  - id: note
+    uses: sql
+    with: {connection: shop, run: insert into noted values (1)}
+    check: {uses: sql, with: {connection: shop, run: select 1 as x}}
+    compensate: {uses: sql, with: {connection: shop, run: delete from noted}}
+  - {id: gate, uses: require, with: {that: "${{ input.ok }}"}}
 """
 
 SAME = """
@@ -153,6 +167,7 @@ class Shop:
         for file, text in (
             ("shop.saga.yaml", SHOP),
             ("same.saga.yaml", SAME),
+            ("checked.saga.yaml", CHECKED),
             ("actions.py", ACTIONS.replace("TOPIC", name)),
             ("schema.sql", SCHEMA),
         ):

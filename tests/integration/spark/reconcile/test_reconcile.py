@@ -91,10 +91,14 @@ async def test_mismatches_are_reported_and_repaired(
         stopped = await client.start("shop", {"total": "1", "stop": True}, id=f"{mark}-stopped")
         await until(lambda: shop.held(f"{mark}-stopped") and shop.held(f"{mark}-open"))
         await shop.publish()
+        for ok in (False, True):  # the reads of the first run are in the guard as well
+            await client.start("checked", {"ok": ok}, id=f"{mark}-checked", again=ok)
+            story = await finished(client, f"{mark}-checked", TIMEOUT)
+            assert story["state"] == ("COMPLETED" if ok else "COMPENSATED")
 
         code, report = await shop.reconcile(capsys)
         assert (code, report["counts"]) == (0, {}), report
-        assert report["read"]["sagas"] == 8
+        assert report["read"]["sagas"] == 9
         assert report["read"]["records of topics"] == 10  # an order and a hold of each saga that is COMPLETED
         assert (shop.folder / ".saga" / "reconciled-until").exists()
 
