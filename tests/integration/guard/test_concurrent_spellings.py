@@ -12,8 +12,6 @@ from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import database_url, open_guard_database
 
-pytestmark = pytest.mark.slow
-
 SPELLINGS = [
     ("postgres", "numeric", "primary key (k)", "1.0", "1.00"),
     ("postgres", "interval", "primary key (k)", "'1 mon'", "'30 days'"),
@@ -25,7 +23,7 @@ SPELLINGS = [
     ("sqlite", "text collate nocase", "primary key (k)", "'Ada'", "'aDA'"),
     ("sqlite", "blob", "primary key (k)", "1", "1.0"),
 ]
-ROUNDS = 6
+ROUNDS = 4
 
 
 async def _done(tables: Tables, run: list[str], saga: str) -> Outcome:

@@ -14,8 +14,6 @@ import pytest_asyncio
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import GuardDatabase
 
-pytestmark = pytest.mark.slow
-
 ALL = ("postgres", "mariadb", "sqlite")
 
 TREE = ["create table @category (id int primary key, parent_id int references @category(id), name varchar(20))"]
@@ -48,6 +46,10 @@ class Case:
     tables: Sequence[str]
     steps: Sequence[Sequence[str]]
     on: Sequence[str] = ALL
+
+
+LONG = 150
+"""More rows than one query reads, and more than there are attempts at an order."""
 
 
 def chain(length: int, order: str) -> list[str]:
@@ -138,18 +140,18 @@ CASES = [
         [["delete from @queue where id = 10", "update @queue set pos = pos - 1 where pos > 1"]],
     ),
     Case("a new numbering", QUEUE, [["update @queue set pos = pos + 10"], ["update @queue set pos = pos - 20"]]),
-    Case("a long chain", chain(400, "up"), [["update @queue set pos = pos - 1"]]),
-    Case("a long chain, downward", chain(400, "down"), [["update @queue set pos = pos + 1"]]),
+    Case("a long chain", chain(LONG, "up"), [["update @queue set pos = pos - 1"]]),
+    Case("a long chain, downward", chain(LONG, "down"), [["update @queue set pos = pos + 1"]]),
     Case(
         "a long chain in no order",
-        chain(400, "mixed"),
+        chain(LONG, "mixed"),
         [["update @queue set pos = pos - 1 where pos > 0"]],
         on=("postgres", "sqlite"),
     ),
     Case(
         "a long chain in no order, referenced",
         [
-            *chain(400, "mixed"),
+            *chain(LONG, "mixed"),
             "create table @ticket (id int primary key, queue_id int references @queue(id))",
             "insert into @ticket select id, id from @queue",
         ],

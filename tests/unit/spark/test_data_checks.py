@@ -9,8 +9,6 @@ import pytest
 from saga_spark.audit.checks import metric_aggregates, run_data_check, violation_condition
 from saga_spark.job.job_spec import Check, comparison_input_name
 
-pytestmark = pytest.mark.slow
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -19,11 +17,10 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
     return Check.parse(1, {"name": "c", kind: spec, **more}, ["output"])
 
 
-@pytest.mark.slow
 def test_a_relationship_check_with_a_column_named_known(spark: SparkSession) -> None:
     one = check("relationships", {"column": "product", "to": {}, "field": "id"})
-    frame = spark.createDataFrame([(1, True), (2, True), (None, False)], "product int, known boolean")
-    other = spark.createDataFrame([(1,)], "id int")
+    frame = spark.sql("SELECT * FROM VALUES (1, true), (2, true), (null, false) AS t(product, known)")
+    other = spark.sql("SELECT 1 AS id")
     found = run_data_check(one, {"output": frame}, {comparison_input_name(one): other}, {})
     assert (found.violated, found.details) == (True, {"rows": 1})
 
@@ -42,8 +39,8 @@ def test_accepted_values_compare_numbers_by_value(
 ) -> None:
     one = check("accepted_values", {"column": "v", "values": values})
     texts = {"int": ["1", "2", "3"], "string": ["1.50", "2.0", "x"]}.get(column, ["1.50", "2", "3"])
-    frame = spark.createDataFrame([(text,) for text in [*texts, None]], "v string")
-    frame = frame.withColumn("v", frame["v"].cast(column))
+    rows = ", ".join(f"('{text}')" for text in texts)
+    frame = spark.sql(f"SELECT cast(v AS {column}) AS v FROM VALUES {rows}, (null) AS t(v)")
     [(_, counted)] = metric_aggregates([one], "output", frame).items()
     [row] = frame.agg(counted).collect()
     assert (row[0], frame.where(violation_condition(one, frame)).count()) == (broken, broken)

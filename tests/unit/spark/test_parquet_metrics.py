@@ -17,12 +17,10 @@ from saga_spark.staging import parquet_metrics
 from saga_spark.staging.parquet_metrics import can_count, count_files, hash_strings
 from saga_spark.storage import list_staged_files
 
-pytestmark = pytest.mark.slow
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS = 3000
+ROWS = 1500
 
 COLUMNS = {
     "byte": "cast(id % 100 as byte)",
@@ -60,7 +58,6 @@ def files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     return folder
 
 
-@pytest.mark.slow
 def test_file_metrics_equal_spark_aggregates(spark: SparkSession, files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = spark.read.parquet(files)
     assert can_count(frame.schema)
@@ -79,7 +76,6 @@ def test_file_metrics_equal_spark_aggregates(spark: SparkSession, files: str, mo
     assert "huge" in names
 
 
-@pytest.mark.slow
 def test_each_column_is_counted_alone(spark: SparkSession, files: str, tmp_path: Path) -> None:
     """A difference in one column cannot hide in the other ones."""
     pairs = {name: [f"{name} or.null", name] for name in COLUMNS}

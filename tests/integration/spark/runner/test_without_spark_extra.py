@@ -18,8 +18,6 @@ from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.spark.day_close_project import open_day_close_project
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[4]
 HIDDEN = "import sys\nsys.modules.update(dict.fromkeys(('pyspark', 'pandas', 'pyarrow', 'pyiceberg')))\n"
 """Python takes a module that is None there for one that is not installed."""

@@ -22,8 +22,6 @@ from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError
 from tests.helpers.small_spark import task_context
 
-pytestmark = pytest.mark.slow
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
