@@ -79,7 +79,7 @@ def pytest_configure_node(node: WorkerController) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesAndFolders | None:
-    """``--dist loadfile``, with some folders as one file; any other value is left to xdist."""
+    """``--dist loadfile``, with what needs a Spark session as one file; any other value is left to xdist."""
     if config.getvalue("dist") != "loadfile":
         return None
     from tests.helpers.scheduling import FilesAndFolders

@@ -5,15 +5,20 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-TOGETHER = ("tests/unit/spark/",)
-"""Folders whose files share something expensive: a Spark session of one process."""
+_STAGING = "tests/integration/spark/staging/"
+WITH_SPARK = (
+    "tests/unit/spark/",
+    *(f"{_STAGING}test_{name}.py" for name in ("conditions", "parquet_inputs", "partitioned_tables", "session_zones")),
+    *(f"{_STAGING}test_{name}.py" for name in ("spark_sql_parameters", "streaming", "text_files")),
+)
+"""What uses the fixture `spark`, which is expensive: one process has the session."""
 
 
 class FilesAndFolders(LoadFileScheduling):
-    """Gives each file to one process, as ``--dist loadfile`` does, and the files of some folders to the same one."""
+    """Gives each file to one process, as ``--dist loadfile`` does, and what needs a Spark session to the same one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), None) or super()._split_scope(nodeid)
+        return "Spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Return the test whose process has ended. xdist would run it again, and so end the next process, too."""
