@@ -195,12 +195,13 @@ async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
     end = asyncio.get_running_loop().time() + timeout
     while True:
         value = condition()
-        if asyncio.iscoroutine(value):
+        asked = asyncio.iscoroutine(value)
+        if asked:
             value = await value
         if value:
             return value
         assert asyncio.get_running_loop().time() < end, "it did not come true in time"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1 if asked else 0.02)
 
 
 def gate() -> tuple[Callable[[Step], Any], asyncio.Event, asyncio.Event]:

@@ -76,7 +76,7 @@ SAGAS = {
     + ITEMS.format(run="insert into counter values (:k, 7) on conflict (id) do update set n = counter.n + 2")
     + FAILS,
 }
-ROUNDS = 6
+ROUNDS = 4
 
 
 async def ended(client: Client, saga: str, key: str) -> str:
@@ -89,7 +89,7 @@ async def ended(client: Client, saga: str, key: str) -> str:
                 await client.undo(run.id, reason="the test", who="the test")
             elif view.ended_at is not None:
                 return view.state
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
 
 
 @pytest.mark.parametrize("saga", mostly_slow(SAGAS, {"toggled", "repeated", "basket", "before-confirmed", "nested"}))
