@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
+from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import GuardDatabase
 
@@ -295,6 +296,10 @@ CASES = [
 ]
 
 
+CASES_BY_NAME = {case.name: case for case in CASES}
+REPETITIONS = {"a long chain, downward", "a long chain in no order"}
+
+
 @pytest_asyncio.fixture
 async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
     tables = Tables(guard_database)
@@ -302,7 +307,7 @@ async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
     await tables.drop()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", mostly_slow(CASES_BY_NAME, CASES_BY_NAME.keys() - REPETITIONS, CASES_BY_NAME))
 async def test_the_undo_finds_an_order(tables: Tables, case: Case) -> None:
     if tables.kind not in case.on:
         pytest.skip("this database refuses the step itself")

@@ -208,7 +208,7 @@ def test_every_transform_in_every_zone(partitions: list[tuple[str, str]], lake: 
 @pytest.mark.parametrize(
     "partitions",
     [
-        pytest.param([("at", "day")], id="day"),
+        pytest.param([("at", "day")], id="day", marks=pytest.mark.slow),
         pytest.param([("n", "bucket[4]"), ("word", "truncate[2]")], id="bucket+truncate", marks=pytest.mark.slow),
         pytest.param([("price", "truncate[100]"), ("wall", "month")], id="truncate+month"),
     ],
