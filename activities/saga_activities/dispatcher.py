@@ -139,6 +139,7 @@ class Dispatcher:
                     body,
                     mode=guard_spec.mode,
                     known_done=guard_spec.known_done,
+                    forward_hash=guard_spec.forward_hash,
                     confirmed_body=confirmed,
                     **limits,
                 )
@@ -151,7 +152,8 @@ class Dispatcher:
                     if read.kind != "done":
                         return read
                     body = returning(read.result)
-                stored = await guard.do(address, arguments_hash(invocation.arguments), body, **limits)
+                hashed = arguments_hash(invocation.arguments)
+                stored = await guard.do(address, hashed, body, origin=invocation.origin, **limits)
                 if (
                     stored.kind == "done"
                     and invocation.action == messaging.PUBLISH
@@ -173,11 +175,13 @@ class Dispatcher:
             case "seal":
                 return await guard.seal(entry_key, **clock)
             case "undo":
-                return await guard.undo(entry_key, known_done=guard_spec.known_done, **clock)
+                return await guard.undo(
+                    entry_key, known_done=guard_spec.known_done, forward_hash=guard_spec.forward_hash, **clock
+                )
             case "confirm":
                 return await guard.confirm(entry_key, **clock)
         body = self._bodies.body(invocation.action, invocation.arguments, invocation, attempt)
-        return await guard.do(entry_key, arguments_hash(invocation.arguments), body, **clock)
+        return await guard.do(entry_key, arguments_hash(invocation.arguments), body, origin=invocation.origin, **clock)
 
     async def _stored_outcome(
         self, guard: Guard, address: EntryKey, invocation: Invocation, attempt: AttemptContext

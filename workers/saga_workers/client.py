@@ -94,7 +94,7 @@ class Client:
     def __init__(self, temporal: Temporal, project: Project) -> None:
         self.temporal = with_exact_numbers(temporal)
         self.project = project
-        self.locator = Locator(self.temporal, open_ledger(project.settings))
+        self.locator = Locator(self.temporal, open_ledger(project.settings), project.settings)
         """Finds the sagas of the project, wherever they run."""
         self._search_attributes: tuple[str, ...] | None = None
         self._starters: dict[str, SagaStarter] = {}

@@ -88,7 +88,13 @@ class _EntryTransaction:
         return None  # pyright: ignore[reportReturnType] - the stub of the action takes no session
 
     async def insert(
-        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self,
+        op: str,
+        reason: RowReason,
+        *,
+        args_hash: str | None = None,
+        result: str | None = None,
+        origin: str | None = None,
     ) -> bool:
         if op == reason == "do":
             result = self._expected
@@ -175,7 +181,7 @@ def _script(invocation: Invocation, args_hash: str | None, tx: Any) -> Coroutine
         case "undo":
             confirmed = guard.confirmed
             confirmed_body = _stub(*confirmed) if isinstance(confirmed, tuple) else confirmed
-            return rules.undo(tx, body, confirmed_body, guard.known_done, guard.mode)
+            return rules.undo(tx, body, confirmed_body, guard.known_done, guard.mode, guard.forward_hash)
         case "confirm":
             return rules.confirm(tx, body, guard.mode)
     assert body is not None

@@ -45,13 +45,14 @@ class Guard(TransactionRunner):
         scheduled_at: float,
         deadline: float,
         idle_limit: float | None = None,
+        origin: str | None = None,
     ) -> Outcome:
-        """Run ``body`` once; later attempts get its stored result."""
+        """Run ``body`` once; later attempts get its stored result. ``origin`` is stored with it."""
         body = keep_alive(body, idle_limit)
         return await self.run(
             entry_key,
             "do",
-            lambda tx: rules.do(tx, arguments_hash, body),
+            lambda tx: rules.do(tx, arguments_hash, body, origin),
             scheduled_at,
             deadline,
             arguments_hash,
@@ -65,6 +66,7 @@ class Guard(TransactionRunner):
         *,
         mode: GuardMode = "decide",
         known_done: bool = False,
+        forward_hash: str | None = None,
         confirmed_body: GuardedBody | Literal["elsewhere"] | None = None,
         scheduled_at: float,
         deadline: float,
@@ -83,7 +85,7 @@ class Guard(TransactionRunner):
         return await self.run(
             entry_key,
             op,
-            lambda tx: rules.undo(tx, body, confirmed_body, known_done, mode),
+            lambda tx: rules.undo(tx, body, confirmed_body, known_done, mode, forward_hash),
             scheduled_at,
             deadline,
             idle_limit=idle_limit,

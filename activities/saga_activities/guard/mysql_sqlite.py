@@ -36,8 +36,8 @@ from saga_activities.sessions import CLEAN_MYSQL
 _NOT_ROLLED_BACK = 1196
 """The warning of ROLLBACK after changes of tables without transactions."""
 
-_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
-_PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :created_at"
+_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
+_PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :origin, :created_at"
 _NOT_BELOW_WATERMARK = "NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > :created_at)"
 _KEY_CONDITION = "saga_id = :saga_id AND step = :step AND generation = :generation"
 
@@ -84,12 +84,19 @@ class SqlAlchemyTransaction:
         self._key_values = entry_key.values
 
     async def insert(
-        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self,
+        op: str,
+        reason: RowReason,
+        *,
+        args_hash: str | None = None,
+        result: str | None = None,
+        origin: str | None = None,
     ) -> bool:
         opened = self.answered
         if not opened:
             await self._begin()
         row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash, "result": result}
+        row["origin"] = origin
         statement = self._insert_row if opened else self._insert_first_row
         return (await self._send(statement, {**row, "created_at": self._limits.scheduled_at})).rowcount == 1
 

@@ -44,13 +44,14 @@ from saga_activities.result_columns import check_names, unreadable_column
 from saga_activities.sessions import CLEAN_POSTGRESQL, session_arguments
 from sagas.sql_text.parsed import ParsedSql
 
-_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, created_at"
+_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
 _INSERT_FIRST_ROW = (
-    f"INSERT INTO saga_guard ({_COLUMNS}) SELECT %s, %s, %s, %s, %s, %s, %s, %s"
+    f"INSERT INTO saga_guard ({_COLUMNS}) SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s"
     " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s) ON CONFLICT DO NOTHING RETURNING 1"
 )
 _NEXT = (
-    f"INSERT INTO saga_guard ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING 1"
+    f"INSERT INTO saga_guard ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+    " ON CONFLICT DO NOTHING RETURNING 1"
 )
 _UPDATE_RESULT = "UPDATE saga_guard SET result = %s WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
 _SELECT_ROWS = (
@@ -106,9 +107,15 @@ class PostgresTransaction:
         return cls(connection, raw, entry_key, limits)
 
     async def insert(
-        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self,
+        op: str,
+        reason: RowReason,
+        *,
+        args_hash: str | None = None,
+        result: str | None = None,
+        origin: str | None = None,
     ) -> bool:
-        row = (*self._key_values(), op, reason, args_hash, result, self._limits.scheduled_at)
+        row = (*self._key_values(), op, reason, args_hash, result, origin, self._limits.scheduled_at)
         if not self.answered:
             cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._limits.scheduled_at))
             return await cursor.fetchone() is not None

@@ -45,9 +45,9 @@ class ScriptResult:
     row_write: RowWrite | None = None
 
 
-async def do(tx: GuardTransaction, args_hash: str | None, body: GuardedBody) -> ScriptResult:
+async def do(tx: GuardTransaction, args_hash: str | None, body: GuardedBody, origin: str | None = None) -> ScriptResult:
     """Run the action once; a later attempt gets the stored result, or is refused after the undo."""
-    if await tx.insert("do", "do", args_hash=args_hash):
+    if await tx.insert("do", "do", args_hash=args_hash, origin=origin):
         return await _run_body(tx, body, "do")
     return ScriptResult(stored_do_outcome(await tx.rows(), args_hash))
 
@@ -85,11 +85,13 @@ async def undo(
     confirmed_body: GuardedBody | Literal["elsewhere"] | None,
     known_done: bool,
     mode: GuardMode,
+    forward_hash: str | None = None,
 ) -> ScriptResult:
     """Undo the step once, or make sure that it never happens.
 
     Mode ``mark`` decides without an action; ``own`` runs one that was decided elsewhere. ``confirmed_body`` undoes a
-    confirmed step; if that action lives elsewhere, a marker is stored instead of its result.
+    confirmed step; if that action lives elsewhere, a marker is stored instead of its result. ``forward_hash``: of the
+    arguments of the effect that this saga undoes; None: of any.
     """
     if mode == "own":
         return await _run_own_row(tx, "own_undo", "undo", body)
@@ -103,6 +105,8 @@ async def undo(
     rows = await tx.rows()
     if is_sealed(rows["do"]):
         return ScriptResult(unknown_effect() if known_done else nothing_to_undo())
+    if not same_arguments(rows["do"], forward_hash):
+        return ScriptResult(other_effect())
     if not first:
         return ScriptResult(done(rows["undo"]))
     action = body
@@ -289,6 +293,15 @@ def unknown_effect() -> Outcome:
         "the guard has no row of this effect",
         "the step is known to be done, but its row is not in this database: nothing was changed",
         marker="unknown_effect",
+    )
+
+
+def other_effect() -> Outcome:
+    return needs_operator(
+        "ArgumentsChanged",
+        "the effect was made with other arguments",
+        "an earlier run of this saga id made the effect with other arguments, and it was left as it is: saga resume ID"
+        " continues that run",
     )
 
 

@@ -80,6 +80,8 @@ guard_table = sa.Table(
     sa.Column("reason", sa.String(8), nullable=False),
     sa.Column("args_hash", sa.String(64)),
     sa.Column("result", long_text()),
+    # JSON, see sagas.protocol.origin: what the saga was started with, in the rows of its first effects.
+    sa.Column("origin", long_text()),
     # When the attempt was scheduled, by Temporal's clock. The watermark is a time of the same clock, so the purge
     # never compares two clocks.
     sa.Column("created_at", sa.Double, nullable=False),

@@ -100,7 +100,13 @@ class GuardTransaction(Protocol):
         ...
 
     async def insert(
-        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self,
+        op: str,
+        reason: RowReason,
+        *,
+        args_hash: str | None = None,
+        result: str | None = None,
+        origin: str | None = None,
     ) -> bool:
         """Insert a row unless it exists, and return whether it was inserted here.
 

@@ -18,8 +18,8 @@ from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
-from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, idempotency_key
-from sagas.text.exact_json import encode_json
+from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, arguments_hash, idempotency_key
+from sagas.text.exact_json import decode_json, encode_json
 
 MARK_UNDO = "saga.undo"
 MARK_CONFIRM = "saga.confirm"
@@ -158,6 +158,7 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     if flight.call_kind == "undo-mark":
         call = _new_call(run, entry, flight, replace(action, task_queue=None), MARK_UNDO, {}, summary)
         guard = GuardSpec(_required_connection(step.do), "mark", known_done, _confirmed_undo(run, entry, step, key))
+        guard = replace(guard, forward_hash=_forward_hash(entry))
         return replace(
             call, guard=guard, key=idempotency_key(run.saga_id, entry.id, entry.generation, "undo"), local=True
         )
@@ -171,6 +172,8 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             guard = GuardSpec(action.connection, "decide", known_done, _confirmed_undo(run, entry, step, key))
         else:
             guard = GuardSpec(action.connection, "own", known_done)
+        if guard.mode == "decide":
+            guard = replace(guard, forward_hash=_forward_hash(entry))
         if action.uses == RESTORE:
             guard = replace(guard, undone_steps=row_images.undone_steps(run))
     return _new_call(
@@ -184,6 +187,13 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         guard=guard,
         earlier_attempts=undo.min_attempts,
     )
+
+
+def _forward_hash(entry: LedgerEntry) -> str | None:
+    """The hash of the arguments of an effect that this run may not have made; None: it has made it."""
+    if entry.arguments is None or (entry.outcome == "done" and not entry.looked_up):
+        return None
+    return arguments_hash(decode_json(encode_json(entry.arguments)))
 
 
 def _undo_arguments(

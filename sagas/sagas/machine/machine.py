@@ -69,7 +69,8 @@ from sagas.protocol.messages import (
     UndoRequested,
 )
 from sagas.protocol.outcomes import hide_in_failure
-from sagas.protocol.payloads import LOCK_ACTIVITY
+from sagas.protocol.origin import Origin
+from sagas.protocol.payloads import LOCK_ACTIVITY, input_digest
 from sagas.protocol.saga_view import SagaView
 
 
@@ -83,16 +84,20 @@ class Machine:
         saga_id: str,
         *,
         generation: int = 1,
+        generations: Mapping[str, int] | None = None,
         variables: Mapping[str, Any] | None = None,
         parent: str | None = None,
         plan: ExecutionPlan | None = None,
         undo_scope: str = "",
     ) -> None:
-        """``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
+        """``generations``: of single entries, by ledger id, where an earlier run of the saga got further.
+
+        ``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
 
         ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
+        self._run.entry_generations = dict(generations or {})
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -133,6 +138,28 @@ class Machine:
         """The highest generation of any entry; that of the saga itself if there are none."""
         entries = (entry for record in self._run.steps.values() for entry in record.entries)
         return max((entry.generation for entry in entries), default=self._run.generation)
+
+    @property
+    def effect_recorded(self) -> bool:
+        """A guard has recorded an effect of the saga."""
+        run = self._run
+        done = (entry for record in run.steps.values() for entry in record.entries if entry.outcome == "done")
+        return any(run.step(entry).do.guarded for entry in done)
+
+    def origin(self) -> Origin:
+        """What the saga was started with."""
+        run = self._run
+        return Origin(
+            run.definition.saga,
+            run.definition.digest,
+            input_digest(run.input),
+            run.started_at if run.started_at is not None else run.now,
+            run.generation,
+            run.input,
+            run.plan.sensitive_schema is None,
+            run.variables,
+            run.parent,
+        )
 
     @property
     def child_running(self) -> bool:
@@ -237,7 +264,7 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
     """Pass the event to its handler. Obsolete events change nothing."""
     match event:
         case Started():
-            _saga_started(run)
+            _saga_started(run, event.began_at)
         case CallEnded():
             _call_ended(run, event)
         case AttemptsMade():
@@ -263,10 +290,10 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
             locks.changed(run)
 
 
-def _saga_started(run: SagaRun) -> None:
+def _saga_started(run: SagaRun, began_at: float | None) -> None:
     if run.started_at is not None:
         return
-    run.started_at = run.now
+    run.started_at = run.now if began_at is None else began_at
     run.kept_bytes = state_budget.budgeted_size(run.input)
     locks.request_at_start(run)
     _commit_at_start(run)

@@ -223,6 +223,8 @@ class SagaRun:
         self.generation = generation
         self.variables = variables
         self.parent = parent
+        self.entry_generations: dict[str, int] = {}
+        """The least generation of an entry, by ledger id, where an earlier run of the saga got further."""
         self.undo_scope = undo_scope
         """See :class:`sagas.protocol.messages.GuardSpec`."""
 
@@ -320,7 +322,9 @@ class SagaRun:
         return hide_in_value(dict(arguments), self.plan.sensitive_texts(self.input))
 
     def new_entry(self, record: StepRecord, index: int | None) -> LedgerEntry:
-        entry = LedgerEntry(entry_id(record.id, index), record.id, index, record.generation or self.generation)
+        id = entry_id(record.id, index)
+        generation = max(record.generation or self.generation, self.entry_generations.get(id, 1))
+        entry = LedgerEntry(id, record.id, index, generation)
         record.entries.append(entry)
         return entry
 

@@ -16,9 +16,10 @@ from sagas.protocol.saga_view import Decision, SagaView
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run begins."""
+    """The run begins. ``began_at``: when the saga was first started, if its run was deleted since."""
 
     at: float
+    began_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ class GuardSpec:
     ``holds``, ``images``, ``two_phase``: see :class:`sagas.definition.model.Operation`.
     ``undo_scope`` is the nested saga within which the images of the step count as undone by its own undo, empty: the
     root saga. ``undone_steps``: only these steps are sure to be undone together with this one; None: the whole saga is.
+    ``forward_hash``: :func:`sagas.protocol.payloads.arguments_hash` of the effect to undo; None: whatever they were.
     """
 
     connection: str
@@ -191,6 +193,7 @@ class GuardSpec:
     two_phase: bool = False
     undo_scope: str = ""
     undone_steps: tuple[str, ...] | None = None
+    forward_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

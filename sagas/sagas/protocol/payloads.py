@@ -42,6 +42,9 @@ NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError"}
 DEFINITION_HEADER = "saga-definition"
 SIGNATURE_HEADER = "saga-signature"
 GENERATION_HEADER = "saga-generation"
+RESUMED_HEADER = "saga-resumed"
+"""Header of a run that `saga resume` starts after the run of the saga was deleted: when the saga was started
+(``started_at``), and the generations that its entries had (``generations``, by ledger id)."""
 OWNER_HEADER = "saga-owner"
 """Header of a run that `saga undo` or `saga notify --again` starts for a saga: the saga's id."""
 VIEW_QUERY = "saga"
@@ -90,6 +93,7 @@ class Invocation:
     ``reads``: the database must refuse every write of the action.
     ``own_retry``: the author has written its `retry`, which then applies to every failure.
     ``hidden``: texts that no message may quote.
+    ``origin``: JSON that the guard stores with the effect, see :mod:`sagas.protocol.origin`.
     ``saga`` is the saga's name where it differs from the workflow type, as in notifications.
     """
 
@@ -111,6 +115,7 @@ class Invocation:
     own_retry: bool = False
     intervals: tuple[float, ...] = ()
     hidden: tuple[str, ...] = ()
+    origin: str | None = None
     saga: str = ""
 
     @property
@@ -177,6 +182,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         own_retry=envelope.get("own_retry", False),
         intervals=tuple(map(float, envelope.get("intervals", ()))),
         hidden=tuple(envelope.get("hidden", ())),
+        origin=envelope.get("origin"),
         saga=envelope.get("saga", ""),
     )
 
@@ -202,6 +208,8 @@ def encode_guard(guard: GuardSpec) -> dict[str, Any]:
         data["undo_scope"] = guard.undo_scope
     if guard.undone_steps is not None:
         data["undone_steps"] = list(guard.undone_steps)
+    if guard.forward_hash is not None:
+        data["forward_hash"] = guard.forward_hash
     return data
 
 
@@ -220,6 +228,7 @@ def decode_guard(data: Mapping[str, Any]) -> GuardSpec:
         two_phase=data.get("two_phase", False),
         undo_scope=data.get("undo_scope", ""),
         undone_steps=None if undone_steps is None else tuple(undone_steps),
+        forward_hash=data.get("forward_hash"),
     )
 
 

@@ -19,6 +19,7 @@ from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
 from sagas.workflow.failures import activity_outcome, attempts_made
 from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.received import activity_result
 from sagas.workflow.task_set import CommandContext
 
@@ -41,6 +42,7 @@ class ActivityCalls:
     """The activities of one run."""
 
     def __init__(self, context: CommandContext) -> None:
+        self.origin = OriginSender()
         self._context = context
         self._running: dict[str, workflow.ActivityHandle[Any]] = {}
         self._cancelled_before_start: set[str] = set()
@@ -62,6 +64,7 @@ class ActivityCalls:
     async def _run(self, call: Call) -> None:
         beats = _beats(call)
         argument = encode_call(call, workflow.info().workflow_id.removesuffix(UNDO_SUFFIX), beats=beats)
+        self.origin.attach(call, argument)
         try:
             payload = to_payload(argument, f"the arguments of {call.action}")
         except DefinitionError as error:
@@ -147,6 +150,7 @@ class ActivityCalls:
 
     def _end(self, id: str, outcome: Outcome, attempts: int | None) -> None:
         self._context.tasks.discard(id)
+        self.origin.ended(id, done=outcome.kind == "done")
         self._context.report(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
 
 

@@ -26,6 +26,7 @@ from sagas.protocol.payloads import (
     GENERATION_HEADER,
     LOAD_ACTIVITY,
     OWNER_HEADER,
+    RESUMED_HEADER,
     SIGNATURE_HEADER,
     UNDO_SCOPE_MEMO,
     UNDO_SUFFIX,
@@ -115,17 +116,19 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
     else:
         loaded = await _load(value, None)
         header, value = to_run_header(loaded), loaded["input"]
+    began_at, generations = _resumed_in_header()
     machine = Machine(
         header.definition,
         value,
         info.workflow_id,
         generation=_generation_in_header(),
+        generations=generations,
         variables=header.variables,
         plan=header.plan,
         parent=info.parent.workflow_id if info.parent else None,
         undo_scope=str(workflow.memo_value(UNDO_SCOPE_MEMO, "")) if info.parent else "",
     )
-    return RunStart("begins", machine, Started(at=workflow.time()), header.attributes)
+    return RunStart("begins", machine, Started(at=workflow.time(), began_at=began_at), header.attributes)
 
 
 def refuse_foreign_id(*, needs_owner: bool = False) -> None:
@@ -170,6 +173,21 @@ def _generation_in_header() -> int:
     if not isinstance(generation, int) or not 1 <= generation <= MAX_GENERATION:
         raise refused_error(f"the header {GENERATION_HEADER} is not a number from 1 to {MAX_GENERATION}")
     return generation
+
+
+def _resumed_in_header() -> tuple[float | None, Mapping[str, int]]:
+    """When the saga was first started, and the least generations of its entries, if `saga resume` starts it again."""
+    header = workflow.info().headers.get(RESUMED_HEADER)
+    if header is None:
+        return None, {}
+    try:
+        value = read_payload(header)
+        began_at, generations = float(value["started_at"]), dict(value["generations"])
+        if all(isinstance(number, int) and 1 <= number <= MAX_GENERATION for number in generations.values()):
+            return began_at, generations
+    except (UnreadableValue, KeyError, TypeError, ValueError):
+        pass  # any client may send any header
+    raise refused_error(f"the header {RESUMED_HEADER} is not that of saga resume")
 
 
 async def verify_bulk_start(saga: str, inputs: Sequence[Any], trust: DefinitionTrust | None) -> RunHeader:

@@ -151,6 +151,7 @@ class SagaWorkflow:
         self._pause.state = opened.paused
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
+        self._activity_calls.origin.begin(machine)
         machine.begin_task(WorkMeter())
         match opened.kind:
             case "begins":

@@ -9,27 +9,33 @@ from datetime import datetime
 
 from temporalio.client import Client as Temporal
 
+from saga_activities.guard.tables import MAX_SAGA_ID
 from saga_activities.ledger.claims import Claim
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.temporal.run_states import closed_state, may_be_undone
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
-from sagas.errors import UsageError
+from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.settings import Settings
+from sagas.text.shell import saga_command
 
 
 class Locator:
-    """Finds the sagas of one project, by Temporal and the ledger."""
+    """Finds the sagas of one project, by Temporal and the ledger.
 
-    def __init__(self, temporal: Temporal, ledger: RunLedger) -> None:
+    ``settings``: of the project, whose databases tell of a saga that neither of them knows.
+    """
+
+    def __init__(self, temporal: Temporal, ledger: RunLedger, settings: Settings | None = None) -> None:
         self.temporal = temporal
         self.ledger = ledger
+        self._settings = settings
 
     def within_temporal(self) -> Locator:
         """Finds the same sagas without the ledger: as far as Temporal alone knows them."""
-        return Locator(self.temporal, NoLedger())
+        return Locator(self.temporal, NoLedger(), self._settings)
 
     async def locate(self, saga_id: str) -> Location:
         """The location of the saga, or of the saga whose undo has this id. Raises LedgerUnavailable if only it knows.
@@ -58,15 +64,33 @@ class Locator:
         """Locate a saga that must exist: raises UsageError if it is unknown."""
         location = await self.locate(saga_id)
         if location.kind == "unknown":
-            raise self.unknown_saga(location.saga_id)
+            raise await self.unknown_saga(location.saga_id)
         return location
 
-    def unknown_saga(self, saga_id: str) -> UsageError:
-        """The error for an id that nobody knows."""
+    async def unknown_saga(self, saga_id: str) -> UsageError:
+        """The error for an id that nobody knows, or of which only databases of the project have traces."""
+        open_there = await self._open_effects(saga_id)
+        if open_there:
+            return UsageError(
+                f"Temporal has no run of {saga_id} any more, and its effects are open: {open_there}",
+                help=f"{saga_command('resume', saga_id)}    starts it again where its effects are; then cancel it, or "
+                "let it go on",
+            )
         return UsageError(
             f"there is no saga with the id {saga_id} in the namespace {self.temporal.namespace}",
             help="saga list    lists the ids",
         )
+
+    async def _open_effects(self, saga_id: str) -> str:
+        """The open effects of a saga in words; empty if there are none, or no database of the project can tell."""
+        if self._settings is None or len(saga_id) > MAX_SAGA_ID:
+            return ""
+        from saga_workers.location.traces import guarded_effects, open_effects
+
+        try:
+            return open_effects(await guarded_effects(self._settings, saga_id))
+        except SagaError:
+            return ""  # the id stays unknown, and `saga doctor` reports the database
 
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
         """The newest run that undoes this one; None if there is none."""
@@ -109,4 +133,4 @@ class Locator:
 async def using_locator(temporal: Temporal, settings: Settings) -> AsyncIterator[Locator]:
     """A locator with the project's ledger, which is closed at the end of the block."""
     async with using_ledger(settings) as ledger:
-        yield Locator(temporal, ledger)
+        yield Locator(temporal, ledger, settings)

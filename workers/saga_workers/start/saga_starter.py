@@ -39,11 +39,13 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.presentation.web_ui_text import static_details
+from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import (
     BULK_PREFIX,
     BULK_WORKFLOW,
     DEFINITION_HEADER,
     GENERATION_HEADER,
+    RESUMED_HEADER,
     SIGNATURE_HEADER,
     input_digest,
 )
@@ -208,6 +210,44 @@ class SagaStarter:
             if (reason := refusal_reason(error)) is not None:
                 raise UsageError(f"{saga_id} cannot be started: {reason}") from error
             raise
+        return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
+
+    async def resume(
+        self,
+        saga_id: str,
+        request: StartRequest,
+        origin: Origin,
+        generations: Mapping[str, int],
+        *,
+        replaces: bool,
+    ) -> StartResult:
+        """Start a saga again whose run was deleted, at the generations that its entries had.
+
+        ``replaces``: end the open run of the id, which was started with another input. Raises RefusedError if a run of
+        it has just been started.
+        """
+        claim = await self._claim(saga_id, request, None)
+        if claim is not None and claim.bulk is not None:
+            raise RefusedError(f"{saga_id} runs in the bulk workflow {claim.bulk.bulk_id}")
+        headers = {**self._headers, RESUMED_HEADER: {"started_at": origin.started_at, "generations": dict(generations)}}
+        if origin.generation > 1:
+            headers[GENERATION_HEADER] = origin.generation
+        conflict = WorkflowIDConflictPolicy.TERMINATE_EXISTING if replaces else WorkflowIDConflictPolicy.FAIL
+        try:
+            with start_headers(headers):
+                handle = await self._temporal.start_workflow(
+                    self._definition.saga,
+                    request.input,
+                    id=saga_id,
+                    task_queue=self._task_queue,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                    id_conflict_policy=conflict,
+                    static_summary=run_summary(self._definition.description or self._definition.saga),
+                    static_details=self._static_details,
+                    search_attributes=self._search_attributes(request, None),
+                )
+        except WorkflowAlreadyStartedError as error:
+            raise RefusedError(f"{saga_id} has just been started", help=saga_command("show", saga_id)) from error
         return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
 
     @property

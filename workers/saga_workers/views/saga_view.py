@@ -103,7 +103,7 @@ async def view_at(
     elif location.undo is not None:  # its saga is known neither to Temporal nor to the ledger any more
         return await view_of_run(temporal, location.undo, timeout, workers)
     else:
-        raise locator.unknown_saga(location.saga_id)
+        raise await locator.unknown_saga(location.saga_id)
     if location.undo is None or (location.member is not None and not may_be_undone(view.state)):
         return view
     undone = with_undo(view, await view_of_run(temporal, location.undo, timeout, workers))

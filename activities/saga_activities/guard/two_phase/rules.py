@@ -71,8 +71,10 @@ def do_outcome(rows: Rows, args_hash: str | None) -> Outcome | None:
     return result_of(rows) if is_committed(rows) else None
 
 
-def undo_outcome(rows: Rows, known_done: bool) -> Outcome | None:
+def undo_outcome(rows: Rows, known_done: bool, forward_hash: str | None = None) -> Outcome | None:
     """The outcome of an undo."""
+    if "do" in rows and not is_refused(rows) and not guard_rules.same_arguments(rows["do"], forward_hash):
+        return guard_rules.other_effect()
     if "undo" in rows:
         return guard_rules.done(rows["undo"])
     if is_committed(rows):

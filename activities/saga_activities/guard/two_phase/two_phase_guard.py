@@ -69,19 +69,26 @@ class TwoPhaseGuard:
         *,
         scheduled_at: float,
         deadline: float,
+        origin: str | None = None,
     ) -> Outcome:
-        """Prepare the effect of ``body`` once; later attempts get its stored result."""
-        return await _as_outcome(self._do(entry_key, arguments_hash, body, scheduled_at, deadline))
+        """Prepare the effect of ``body`` once; later attempts get its stored result. ``origin`` is stored with it."""
+        return await _as_outcome(self._do(entry_key, arguments_hash, body, origin, scheduled_at, deadline))
 
     async def confirm(self, entry_key: EntryKey, *, scheduled_at: float, deadline: float) -> Outcome:
         """Commit the prepared transaction; ``late`` if the step is not done or was undone."""
         return await _as_outcome(self._confirm(entry_key, scheduled_at, deadline))
 
     async def undo(
-        self, entry_key: EntryKey, *, known_done: bool = False, scheduled_at: float, deadline: float
+        self,
+        entry_key: EntryKey,
+        *,
+        known_done: bool = False,
+        forward_hash: str | None = None,
+        scheduled_at: float,
+        deadline: float,
     ) -> Outcome:
         """Roll back the prepared transaction, and refuse every later attempt. Markers as of :meth:`Guard.undo`."""
-        return await _as_outcome(self._undo(entry_key, known_done, None, scheduled_at, deadline))
+        return await _as_outcome(self._undo(entry_key, known_done, forward_hash, None, scheduled_at, deadline))
 
     async def seal(self, entry_key: EntryKey, *, scheduled_at: float, deadline: float) -> Outcome:
         """Find out whether the effect is prepared or committed; if not, make sure that it never is.
@@ -102,7 +109,7 @@ class TwoPhaseGuard:
             case "do":
                 recorded = self._record_do(entry_key, encoded, scheduled_at, deadline)
             case "undo":
-                recorded = self._undo(entry_key, True, encoded, scheduled_at, deadline)
+                recorded = self._undo(entry_key, True, None, encoded, scheduled_at, deadline)
             case "confirm":
                 recorded = self._confirm(entry_key, scheduled_at, deadline, encoded)
             case _:
@@ -110,7 +117,13 @@ class TwoPhaseGuard:
         return await _as_outcome(recorded)
 
     async def _do(
-        self, entry_key: EntryKey, args_hash: str | None, body: GuardedBody, scheduled_at: float, deadline: float
+        self,
+        entry_key: EntryKey,
+        args_hash: str | None,
+        body: GuardedBody,
+        origin: str | None,
+        scheduled_at: float,
+        deadline: float,
     ) -> Outcome:
         run = 0
 
@@ -121,7 +134,8 @@ class TwoPhaseGuard:
             run = rules.current_run(rows) + 1
             for earlier in rules.earlier_runs(rows):
                 await tx.delete(rules.run_op(earlier))
-            if "do" not in rows and not await tx.insert("do", "do", args_hash=args_hash, result=DO_MARKER):
+            first = {"args_hash": args_hash, "result": DO_MARKER, "origin": origin}
+            if "do" not in rows and not await tx.insert("do", "do", **first):
                 raise InfrastructureError("another attempt has begun this step at the same time")
             await tx.insert(rules.run_op(run), "do")
             return ScriptResult(Outcome.done(attempt=None), commit=True)
@@ -173,6 +187,7 @@ class TwoPhaseGuard:
         self,
         entry_key: EntryKey,
         known_done: bool,
+        forward_hash: str | None,
         manual: ManualResult | None,
         scheduled_at: float,
         deadline: float,
@@ -182,7 +197,7 @@ class TwoPhaseGuard:
         def stored_outcome(rows: rules.Rows) -> Outcome | None:
             if manual is not None and "undo" not in rows:
                 return None
-            return rules.undo_outcome(rows, known_done)
+            return rules.undo_outcome(rows, known_done, forward_hash)
 
         async def roll_back(rows: rules.Rows) -> Outcome | None:
             nonlocal rolled_back

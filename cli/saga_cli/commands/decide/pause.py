@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.context import with_locator
+from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
 from saga_cli.shared_options import operator_name, print_target
 
@@ -41,14 +42,46 @@ def pause(
 
 def resume(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    definition: Annotated[
+        Path | None, typer.Option(help="the definition the saga was started with, if the project has a newer one")
+    ] = None,
+    input: Annotated[
+        str | None, typer.Option(help="its input, if the guard has not kept it: JSON, @FILE, or -")
+    ] = None,
     as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
 ) -> int:
-    """Let a paused saga go on with what was held back."""
-    from saga_workers import interventions
+    """Let a paused saga go on, or start one again whose run was deleted in Temporal while its effects are open.
 
-    view = _ask(lambda locator: interventions.resume(locator, saga_id, who=operator_name(as_)))
-    document = {"id": saga_id, "response": "resumed", "state": view.state}
-    print_document(document, human=lambda: echo(f"{saga_id}: resumed; it is {view.state}"))
+    A saga without a run is started with what the guard has kept of its start. Effects that are there are not made
+    again, so it gets to where it was; a `wait` waits for its signal again. Then cancel it, or let it go on. The same
+    holds for a saga whose open run was started with another input than its effects: that run is ended first.
+    """
+    import asyncio
+
+    from saga_cli.inputs import read_definition, read_input
+    from saga_workers import interventions
+    from saga_workers.client import Client
+    from saga_workers.start.resumption import ABSENT, must_be_started_again, start_again
+    from sagas.settings.project import Project
+
+    settings = load_settings()
+    project = Project(settings)
+    given = None if definition is None else read_definition(definition, project)
+    value = ABSENT if input is None else read_input(input, [])
+
+    async def run() -> dict[str, Any]:
+        async with await Client.connect(project) as client:
+            print_target(settings)
+            location = await client.locator.locate(saga_id)
+            if not await must_be_started_again(client, location):
+                view = await interventions.resume(client.locator, saga_id, who=operator_name(as_))
+                return {"id": saga_id, "response": "resumed", "state": view.state}
+            started = await start_again(client, location, definition=given, input=value)
+            await warn_without_poller(client)
+            return {"id": started.id, "response": "started again", "state": "RUNNING"}
+
+    document = asyncio.run(run())
+    print_document(document, human=lambda: echo(f"{saga_id}: {document['response']}; it is {document['state']}"))
     return 0
 
 

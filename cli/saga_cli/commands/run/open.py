@@ -25,7 +25,7 @@ def open_saga(saga_id: Annotated[str, typer.Argument(help="the saga's id")]) -> 
         location = await locator.locate_known(saga_id)
         run = location.run if location.member is None else location.member.bulk
         if run is None:
-            raise locator.unknown_saga(saga_id)
+            raise await locator.unknown_saga(saga_id)
         return web_ui_link(settings.temporal.web_ui, locator.temporal.namespace, run.run.id, run.run.run_id)
 
     link = with_locator(find)

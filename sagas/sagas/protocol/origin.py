@@ -1,0 +1,73 @@
+"""What a saga was started with. The guard stores it with the first effects, so that ``saga resume`` can start the saga
+again after its run has been deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sagas.protocol.payloads import input_digest
+from sagas.text.exact_json import decode_json, encode_json
+
+MAX_ORIGIN = 262_144
+"""Bytes. A larger input is left out, and ``saga resume`` asks for it; its digest proves that it is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The start of a run. ``digest``: of the definition. ``started_at``: seconds since the epoch.
+
+    ``has_input``: False if the input was too large, or has `x-sensitive` values, which no other database may keep.
+    ``parent``: the id of the saga it is nested in.
+    """
+
+    saga: str
+    digest: str
+    input_digest: str
+    started_at: float
+    generation: int = 1
+    input: Any = None
+    has_input: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+
+
+def encode_origin(origin: Origin) -> str:
+    """The text in the guard."""
+    data: dict[str, Any] = {
+        "saga": origin.saga,
+        "digest": origin.digest,
+        "started_at": origin.started_at,
+        "input_digest": origin.input_digest,
+    }
+    if origin.generation > 1:
+        data["generation"] = origin.generation
+    if origin.variables:
+        data["vars"] = dict(origin.variables)
+    if origin.parent is not None:
+        data["parent"] = origin.parent
+    whole = encode_json({**data, "input": origin.input}) if origin.has_input else b""
+    return (whole if 0 < len(whole) <= MAX_ORIGIN else encode_json(data)).decode()
+
+
+def decode_origin(text: str) -> Origin:
+    """The reverse of :func:`encode_origin`."""
+    data = decode_json(text)
+    return Origin(
+        data["saga"],
+        data["digest"],
+        data["input_digest"],
+        float(data["started_at"]),
+        data.get("generation", 1),
+        data.get("input"),
+        "input" in data,
+        data.get("vars", {}),
+        data.get("parent"),
+    )
+
+
+def same_start(origin: Origin, saga: str, input: Any) -> bool:
+    """Return whether a run of this saga with this input has this origin."""
+    return origin.saga == saga and origin.input_digest == input_digest(input)

@@ -1,0 +1,220 @@
+"""Sagas whose run was deleted in Temporal, or replaced by one with another input: found, named, started again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.common import WorkflowIDConflictPolicy
+
+from saga_activities.guard.schema import create_tables
+from saga_activities.locks.tables import create_tables as create_lock_tables
+from saga_workers.client import Client
+from saga_workers.location.lost_sagas import find_lost
+from saga_workers.location.traces import guarded_effects, open_effects
+from saga_workers.start.resumption import must_be_started_again, start_again
+from sagas.errors import RefusedError, UsageError
+from sagas.settings import SqlConnection
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished
+from tests.integration.engine.environment import Environment, begin, handle, resolve, row, until
+
+SAGA = """
+    saga: deletable
+    locks: {keys: ["${{ 'deletable-' + input.sku }}"]}
+    steps:
+      - id: take
+        uses: sql
+        with:
+          connection: bank
+          run: "update deleted_runs_goods set units = units - :units where sku = :sku"
+          params: {sku: "${{ input.sku }}", units: "${{ input.units }}"}
+          expect_rows: 1
+          emit: [{topic: taken, key: "${{ input.sku }}", value: {at: "${{ saga.started_at }}"}, hold: true}]
+        compensate: auto
+      - id: reserve
+        uses: sql
+        with:
+          connection: bank
+          run: "update deleted_runs_goods set reserved = reserved + 1 where sku = :sku"
+          params: {sku: "${{ input.sku + '-2' }}"}
+          two_phase: true
+      - {id: go, uses: wait, with: {signal: go}}
+      - {id: note, uses: book, compensate: unbook}
+"""
+
+PLAIN = """
+    saga: replaceable
+    steps:
+      - {id: first, uses: book, with: {value: "${{ input.n }}"}, compensate: {uses: unbook, with: {value: "${{ input.n }}"}}}
+      - {id: go, uses: wait, with: {signal: go}}
+      - {id: second, uses: book, compensate: unbook}
+"""
+
+
+@pytest_asyncio.fixture
+async def bank(env: Environment, postgres_server: DatabaseServer) -> AsyncIterator[AsyncEngine]:
+    url = postgres_server.url()
+    engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
+    await create_tables(engine)
+    await create_lock_tables(env.engine)
+    async with engine.connect() as connection:
+        statement = (
+            "create table if not exists deleted_runs_goods (sku varchar(60) primary key, units int, reserved int)"
+        )
+        await connection.execute(text(statement))
+    env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url=url)
+    yield engine
+    await engine.dispose()
+
+
+async def query(engine: AsyncEngine, statement: str, **values: Any) -> list[Any]:
+    async with engine.connect() as connection:
+        return [tuple(row) for row in await connection.execute(text(statement), values)]
+
+
+async def add_goods(bank: AsyncEngine) -> str:
+    sku = str(uuid.uuid4())
+    async with bank.connect() as connection:
+        for key in (sku, f"{sku}-2"):
+            await connection.execute(text("insert into deleted_runs_goods values (:sku, 5, 0)"), {"sku": key})
+    return sku
+
+
+async def goods(bank: AsyncEngine, sku: str) -> list[Any]:
+    statement = "select units, reserved from deleted_runs_goods where sku like :sku order by sku"
+    return await query(bank, statement, sku=f"{sku}%")
+
+
+async def holdings(bank: AsyncEngine, env: Environment, id: str) -> dict[str, int]:
+    """The number of rows that the saga holds."""
+    statements = {
+        "row locks": (bank, "select count(*) from saga_row_lock where saga_id = :id"),
+        "held events": (bank, "select count(*) from saga_outbox where saga_id = :id and status = 'HELD'"),
+        "prepared": (bank, "select count(*) from pg_prepared_xacts where gid like :id || '/%'"),
+        "locks": (env.engine, "select count(*) from saga_lock where saga_id = :id"),
+    }
+    return {name: (await query(engine, sql, id=id))[0][0] for name, (engine, sql) in statements.items()}
+
+
+async def delete_run(client: Client, id: str) -> None:
+    """Delete the run as an operator does, and wait until Temporal does not know it any more."""
+    temporal = client.temporal
+    request = DeleteWorkflowExecutionRequest(
+        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id)
+    )
+    await temporal.workflow_service.delete_workflow_execution(request)
+
+    async def gone() -> bool:
+        return (await client.locator.locate(id)).kind == "unknown"
+
+    await until(gone)
+
+
+async def resume(client: Client, id: str) -> None:
+    location = await client.locator.locate(id)
+    assert await must_be_started_again(client, location)
+    await start_again(client, location)
+
+
+async def waiting(client: Client, id: str) -> None:
+    async def waits() -> bool:
+        return row(await client.show(id), "go")["state"] == "RUNNING"
+
+    await until(waits)
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "completed"])
+async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank: AsyncEngine, ends: str) -> None:
+    sku = await add_goods(bank)
+    async with env.serving(SAGA) as client:
+        id = await begin(client, "deletable", {"sku": sku, "units": 2})
+        await waiting(client, id)
+        held = await holdings(bank, env, id)
+        assert held == {"row locks": 1, "held events": 1, "prepared": 1, "locks": 1}
+        assert await find_lost(client.locator, client.project.settings, id) == []
+        await delete_run(client, id)
+
+        with pytest.raises(UsageError, match=r"its effects are open: take on bank, reserve on bank") as unknown:
+            await client.show(id)
+        assert unknown.value.help is not None
+        assert unknown.value.help.startswith(f"saga resume {id} ")
+        [lost] = await find_lost(client.locator, client.project.settings, id)
+        assert sorted(lost.holds) == [
+            "held events on bank",
+            "locks on shop",
+            "prepared transactions on bank",
+            "row locks on bank",
+        ]
+        assert await holdings(bank, env, id) == held
+
+        await resume(client, id)
+        await waiting(client, id)
+        assert await holdings(bank, env, id) == held
+        if ends == "cancelled":
+            await client.cancel(id)
+            assert (await finished(client, id))["state"] == "COMPENSATED"
+            assert await goods(bank, sku) == [(5, 0), (5, 0)]
+        else:
+            await handle(client, id).signal("go")
+            assert (await finished(client, id))["state"] == "COMPLETED"
+            assert await goods(bank, sku) == [(3, 0), (5, 1)]
+        assert set((await holdings(bank, env, id)).values()) == {0}
+        assert await find_lost(client.locator, client.project.settings, id) == []
+        if ends == "cancelled":
+            with pytest.raises(RefusedError, match="none of its effects is open"):
+                await start_again(client, await client.locator.locate(id))
+
+
+async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one(env: Environment) -> None:
+    async with env.serving(PLAIN) as client:
+        id = await begin(client, "replaceable", {"n": 1})
+        await waiting(client, id)
+        await client.temporal.start_workflow(
+            "replaceable",
+            {"n": 2},
+            id=id,
+            task_queue=client.project.settings.temporal.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+        )
+        assert (await finished(client, id))["state"] == "PARKED"
+        story = await resolve(client, id, "first", "compensate")
+        [parked] = story["parked"]
+        assert (story["state"], parked["op"]) == ("PARKED", "undo")
+        assert "the effect was made with other arguments" in parked["why"]
+        assert await env.effects() == ["first"]
+
+        await resume(client, id)
+        await waiting(client, id)
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+        assert await env.effects() == []
+        assert [call.value for call in env.asked if call.what == "undo first"] == [1]
+        assert open_effects(await guarded_effects(client.project.settings, id)) == ""
+
+
+async def test_a_definition_that_has_changed_is_named(env: Environment) -> None:
+    async with env.serving(PLAIN.replace("replaceable", "changeable")) as client:
+        id = await begin(client, "changeable", {"n": 1})
+        await waiting(client, id)
+        await delete_run(client, id)
+        location = await client.locator.locate(id)
+        older = client.project.definition("changeable")
+        client.project.definitions["changeable"] = replace(older, digest="sha256:other")
+        with pytest.raises(UsageError, match=f"started with the definition {older.digest}") as changed:
+            await start_again(client, location)
+        assert changed.value.help is not None
+        assert "--definition FILE" in changed.value.help
+        await start_again(client, location, definition=older)
+        await waiting(client, id)
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+        assert await env.effects() == []

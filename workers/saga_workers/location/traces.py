@@ -1,0 +1,127 @@
+"""What the databases of a project know of a saga: its rows in the guards, and what it holds there.
+
+These outlive its run in Temporal, which may have been deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from saga_activities.guard.tables import guard_table, outbox_table, row_lock_table
+from saga_activities.guard.two_phase.prepared import list_prepared
+from saga_activities.locks.tables import lock_table
+from saga_activities.messaging.outbox import HELD
+from saga_workers.runtime.database_access import unusable
+from saga_workers.runtime.databases import open_engine
+from sagas.protocol.origin import Origin, decode_origin
+from sagas.protocol.payloads import NOTIFICATION_PREFIX
+from sagas.settings import Settings, SqlConnection
+
+MAX_SAGAS = 1_000
+"""Sagas of one table that are looked up in Temporal: those that hold something are few."""
+
+_TIMEOUT = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedEffect:
+    """An entry of a saga in the guard of a connection. ``open``: its effect is there, and is not undone."""
+
+    connection: str
+    entry: str
+    generation: int
+    open: bool
+    origin: Origin | None
+    created_at: float
+
+
+async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffect]:
+    """The effects of a saga in the guards of all connections, the oldest first. Raises SagaError."""
+    found: list[GuardedEffect] = []
+    for connection in settings.sql_connections():
+        async with _reading(connection, "the guard") as (engine, tables):
+            if guard_table.name not in tables:
+                continue
+            async with engine.connect() as database:
+                found += await _read_guard(database, connection.name, saga_id)
+    return sorted(found, key=lambda effect: effect.created_at)
+
+
+async def _read_guard(database: AsyncConnection, name: str, saga_id: str) -> list[GuardedEffect]:
+    guard = guard_table.c
+    rows = (await database.execute(sa.select(guard_table).where(guard.saga_id == saga_id))).all()
+    undone = {(row.step, row.generation) for row in rows if row.op in ("undo", "own_undo")}
+    return [
+        GuardedEffect(
+            name,
+            row.step,
+            row.generation,
+            row.reason == "do" and (row.step, row.generation) not in undone,
+            None if row.origin is None else decode_origin(row.origin),
+            row.created_at,
+        )
+        for row in rows
+        if row.op == "do" and not row.step.startswith(NOTIFICATION_PREFIX)
+    ]
+
+
+async def read_holdings(settings: Settings, saga_id: str | None = None) -> dict[str, list[str]]:
+    """What sagas hold in the databases, in words, by saga id: row locks, semantic locks, held events and prepared
+    transactions. A saga that has ended holds nothing. Raises SagaError.
+    """
+    held: dict[str, list[str]] = {}
+    for connection in settings.sql_connections():
+        async with _reading(connection, "the locks and held events") as (engine, tables):
+            for what, ids in await _holders(engine, tables, saga_id):
+                for id in ids:
+                    held.setdefault(id, []).append(f"{what} on {connection.name}")
+    return held
+
+
+async def _holders(engine: AsyncEngine, tables: Collection[str], saga_id: str | None) -> list[tuple[str, list[str]]]:
+    found = []
+    for what, table, condition in (
+        ("row locks", row_lock_table, sa.true()),
+        ("locks", lock_table, sa.true()),
+        ("held events", outbox_table, outbox_table.c.status == HELD),
+    ):
+        if table.name in tables:
+            query = sa.select(table.c.saga_id).where(condition).distinct().limit(MAX_SAGAS)
+            if saga_id is not None:
+                query = query.where(table.c.saga_id == saga_id)
+            async with engine.connect() as database:
+                found.append((what, list((await database.execute(query)).scalars())))
+    if guard_table.name in tables and engine.dialect.name != "sqlite":
+        prepared = await list_prepared(engine, saga_id)
+        ids = [one.entry_key.saga_id for one in prepared if one.entry_key is not None]
+        found.append(("prepared transactions", list(dict.fromkeys(ids))))
+    return found
+
+
+@asynccontextmanager
+async def _reading(connection: SqlConnection, what: str) -> AsyncIterator[tuple[AsyncEngine, Collection[str]]]:
+    """A pool for the connection, and the names of its tables."""
+    engine = open_engine(connection)
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            async with engine.connect() as database:
+                tables = await database.run_sync(lambda sync: set(sa.inspect(sync).get_table_names()))
+            yield engine, tables
+    except (SQLAlchemyError, OSError) as error:
+        raise unusable(connection, f"{what} of the connection {connection.name} cannot be read", error) from error
+    finally:
+        await engine.dispose()
+
+
+def open_effects(effects: Sequence[GuardedEffect]) -> str:
+    """The open effects in words; empty if there are none."""
+    names = [f"{effect.entry} on {effect.connection}" for effect in effects if effect.open]
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more

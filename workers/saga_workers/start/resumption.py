@@ -1,0 +1,124 @@
+"""`saga resume` of a saga whose run was deleted: it starts again with what the guard has kept of its start.
+
+The guard answers every effect that is there with its stored result, so the new run gets to where the deleted one was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from saga_workers.client import Client
+from saga_workers.location.location import Location
+from saga_workers.location.traces import GuardedEffect, guarded_effects
+from saga_workers.start.saga_starter import SagaStarter, StartResult
+from saga_workers.temporal.temporal_runs import first_input
+from saga_workers.views.saga_view import read_view
+from sagas.definition.model import Definition
+from sagas.errors import RefusedError, UsageError
+from sagas.protocol.origin import Origin, same_start
+from sagas.protocol.payloads import input_digest
+from sagas.text.shell import saga_command
+
+ABSENT: Any = object()
+"""No input was given."""
+
+
+async def must_be_started_again(client: Client, location: Location) -> bool:
+    """Return whether `saga resume` starts the saga again, rather than ending a pause.
+
+    That is so if no run of it is open, or if its open run was started with another input than the effects it met.
+    """
+    if location.open_run is None:
+        return location.kind != "in bulk"
+    run = location.run
+    if run is None or run.run.parent_id is not None:
+        return False
+    origin = _open_origin(await guarded_effects(client.project.settings, location.saga_id))
+    if origin is None or same_start(origin, run.run.workflow_type, await first_input(client.temporal, run)):
+        return False
+    return (await read_view(client.locator, location.saga_id)).state == "PARKED"
+
+
+async def start_again(
+    client: Client, location: Location, *, definition: Definition | None = None, input: Any = ABSENT
+) -> StartResult:
+    """Start the saga again, where its effects are. ``definition`` and ``input``: for what the project lacks.
+
+    Raises RefusedError if it has ended or can be continued otherwise; UsageError if nobody knows it, or what it was
+    started with.
+    """
+    saga_id = location.saga_id
+    effects = await guarded_effects(client.project.settings, saga_id)
+    _refuse_ended(location, effects)
+    origin = _open_origin(effects) or next((one.origin for one in effects if one.origin is not None), None)
+    if origin is None and effects:
+        name = "NAME" if location.row is None else location.row.view.saga
+        raise UsageError(
+            f"the guards have effects of {saga_id}, but not what it was started with",
+            help=f"start it with its input: {saga_command('start', name, id=saga_id)} --input FILE, then cancel it",
+        )
+    if origin is None:
+        raise await client.locator.unknown_saga(saga_id)
+    if origin.parent is not None:
+        raise RefusedError(
+            f"{saga_id} is nested in {origin.parent}, which starts it", help=saga_command("resume", origin.parent)
+        )
+    starter = SagaStarter(
+        client.locator,
+        _definition(client, saga_id, origin, definition),
+        task_queue=client.project.settings.temporal.task_queue,
+        keys=client.project.settings.definition_keys(create=True),
+        variables=origin.variables,
+        attributes=await client.search_attributes(),
+    )
+    request = starter.make_request(_input(saga_id, origin, input))
+    return await starter.resume(saga_id, request, origin, _generations(effects), replaces=location.open_run is not None)
+
+
+def _refuse_ended(location: Location, effects: Sequence[GuardedEffect]) -> None:
+    saga_id = location.saga_id
+    if location.kind == "terminated":
+        raise RefusedError(
+            f"{saga_id} was terminated, and Temporal still has its state",
+            help=saga_command("reconcile", saga_id, repair=True),
+        )
+    if location.kind == "ended" and not any(effect.open for effect in effects):
+        raise RefusedError(f"{saga_id} has ended, and none of its effects is open", help=saga_command("show", saga_id))
+
+
+def _open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:
+    return next((effect.origin for effect in effects if effect.open and effect.origin is not None), None)
+
+
+def _generations(effects: Sequence[GuardedEffect]) -> Mapping[str, int]:
+    """The highest generation of each entry: a step that ran again must not begin with an earlier one."""
+    highest: dict[str, int] = {}
+    for effect in effects:
+        if effect.generation > highest.get(effect.entry, 1):
+            highest[effect.entry] = effect.generation
+    return highest
+
+
+def _definition(client: Client, saga_id: str, origin: Origin, given: Definition | None) -> Definition:
+    current = given or client.project.definition(origin.saga)
+    if current.digest == origin.digest:
+        return current
+    where = "this file" if given is not None else "the project"
+    raise UsageError(
+        f"{saga_id} was started with the definition {origin.digest} of {origin.saga}, and {where} has another one",
+        help=f"{saga_command('resume', saga_id)} --definition FILE, with the file as it was then",
+    )
+
+
+def _input(saga_id: str, origin: Origin, given: Any) -> Any:
+    if given is ABSENT:
+        if not origin.has_input:
+            raise UsageError(
+                f"the guard has not kept the input of {saga_id}, because it is large or has x-sensitive values",
+                help=f"{saga_command('resume', saga_id)} --input @FILE",
+            )
+        return origin.input
+    if input_digest(given) != origin.input_digest:
+        raise UsageError(f"{saga_id} was started with another input than this one")
+    return given
