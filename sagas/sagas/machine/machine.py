@@ -48,6 +48,7 @@ from sagas.machine.internal_events import (
     StartAttempt,
 )
 from sagas.machine.locking import locks
+from sagas.machine.origin import effect_recorded, origin_of
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Flight, InternalEvent, LedgerEntry, SagaRun
 from sagas.machine.undo import effect_lookup, rollback, savepoints
@@ -68,9 +69,9 @@ from sagas.protocol.messages import (
     TimerFired,
     UndoRequested,
 )
-from sagas.protocol.outcomes import hide_in_failure
 from sagas.protocol.origin import Origin
-from sagas.protocol.payloads import LOCK_ACTIVITY, input_digest
+from sagas.protocol.outcomes import hide_in_failure
+from sagas.protocol.payloads import LOCK_ACTIVITY
 from sagas.protocol.saga_view import SagaView
 
 
@@ -142,24 +143,11 @@ class Machine:
     @property
     def effect_recorded(self) -> bool:
         """A guard has recorded an effect of the saga."""
-        run = self._run
-        done = (entry for record in run.steps.values() for entry in record.entries if entry.outcome == "done")
-        return any(run.step(entry).do.guarded for entry in done)
+        return effect_recorded(self._run)
 
     def origin(self) -> Origin:
         """What the saga was started with."""
-        run = self._run
-        return Origin(
-            run.definition.saga,
-            run.definition.digest,
-            input_digest(run.input),
-            run.started_at if run.started_at is not None else run.now,
-            run.generation,
-            run.input,
-            run.plan.sensitive_schema is None,
-            run.variables,
-            run.parent,
-        )
+        return origin_of(self._run)
 
     @property
     def child_running(self) -> bool:

@@ -37,6 +37,14 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "A run was terminated in Temporal, so nothing was undone and its effects remain.",
         repairable=True,
     ),
+    "run_missing": MismatchKind(
+        "saga without a run",
+        "Temporal has no run of a saga any more, and its effects are open, or it holds locks, events or transactions.",
+    ),
+    "run_replaced": MismatchKind(
+        "effects of a replaced run",
+        "A run was ended by the start of another one with another input, so the effects of the first are open.",
+    ),
     "staged_left": MismatchKind(
         "staged data of a finished saga", "A saga has ended, and its staged output was never removed.", repairable=True
     ),
@@ -90,6 +98,10 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
 }
 
 
+RESUMED = ("run_missing", "run_replaced")
+"""The kinds that `saga resume` ends. Nothing else of such a saga may be repaired before."""
+
+
 def count_text(count: int) -> str:
     """A count with its noun."""
     return f"{count:,} difference{'' if count == 1 else 's'}"
@@ -131,6 +143,8 @@ def repair_command(finding: Finding, dialects: Mapping[str, str], *, can_undo: b
     ``dialects`` has SQLAlchemy's dialect name for each connection.
     """
     saga = finding.saga_id or ""
+    if finding.kind in RESUMED:
+        return saga_command("resume", saga)
     if finding.kind == "event_missing":
         connection, _, table = (finding.place or "").partition(".")
         event = sql_literal((finding.row or {}).get("event_id"), dialects[connection])

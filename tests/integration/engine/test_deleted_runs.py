@@ -17,10 +17,18 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_activities.guard.schema import create_tables
 from saga_activities.locks.tables import create_tables as create_lock_tables
+from saga_spark.reconcile.findings import Finding
 from saga_workers.client import Client
-from saga_workers.location.lost_sagas import find_lost
+from saga_workers.doctor.checks import check_runs
+from saga_workers.location.lost_sagas import LostSaga, find_lost
 from saga_workers.location.traces import guarded_effects, open_effects
-from saga_workers.start.resumption import must_be_started_again, start_again
+from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
+from saga_workers.reconcile.prepared_transactions import find_unowned
+from saga_workers.reconcile.repair import repair_findings
+from saga_workers.resumption import must_be_started_again, start_again
+from saga_workers.views.locks import list_orphans
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import list_stuck
 from sagas.errors import RefusedError, UsageError
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
@@ -54,7 +62,10 @@ SAGA = """
 PLAIN = """
     saga: replaceable
     steps:
-      - {id: first, uses: book, with: {value: "${{ input.n }}"}, compensate: {uses: unbook, with: {value: "${{ input.n }}"}}}
+      - id: first
+        uses: book
+        with: {value: "${{ input.n }}"}
+        compensate: {uses: unbook, with: {value: "${{ input.n }}"}}
       - {id: go, uses: wait, with: {signal: go}}
       - {id: second, uses: book, compensate: unbook}
 """
@@ -132,6 +143,32 @@ async def waiting(client: Client, id: str) -> None:
     await until(waits)
 
 
+async def check_commands(client: Client, lost: LostSaga) -> None:
+    """What the commands tell of a saga without a run; a repair releases nothing."""
+    id, settings, locator = lost.saga_id, client.project.settings, client.locator
+    command = f"saga resume {id}"
+    [stuck] = [
+        view
+        async for view in list_stuck(locator, SagaFilter(saga="deletable"), limit=100, lost=[lost])
+        if view.id == id
+    ]
+    assert stuck.stuck is not None
+    assert command in stuck.stuck[0]
+    doctor = await check_runs(client.temporal, settings)
+    assert (doctor.ok, (doctor.help or "")[:12]) == (False, "saga resume ")
+    [missing] = await find_missing_runs(locator, settings, id, [])
+    assert missing.saga == "deletable"
+    orphans = [one for one in await list_orphans(locator, settings) if one.owner == id]
+    left = [Finding("lock_left", id, details={"holder": one.holder}) for one in orphans]
+    left += await find_unowned(locator, settings, id, {})
+    assert [finding.kind for finding in left] == ["lock_left", "prepared_unowned"]
+    findings = with_one_remedy([missing, *left])
+    assert {finding.command for finding in findings} == {command}
+    done = await repair_findings(locator, settings, [finding.to_json() for finding in findings], who="ada")
+    assert [entry["class"] for entry in done] == ["run_missing"]
+    assert command in done[0]["done"]
+
+
 @pytest.mark.parametrize("ends", ["cancelled", "completed"])
 async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank: AsyncEngine, ends: str) -> None:
     sku = await add_goods(bank)
@@ -151,9 +188,11 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
         assert sorted(lost.holds) == [
             "held events on bank",
             "locks on shop",
+            "open effects: take on bank, reserve on bank",
             "prepared transactions on bank",
             "row locks on bank",
         ]
+        await check_commands(client, lost)
         assert await holdings(bank, env, id) == held
 
         await resume(client, id)
@@ -186,6 +225,8 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
             id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
         )
         assert (await finished(client, id))["state"] == "PARKED"
+        [replaced] = await find_replaced_runs(client.locator, client.project.settings, [id])
+        assert (replaced.kind, replaced.details) == ("run_replaced", {"effects": "first on shop"})
         story = await resolve(client, id, "first", "compensate")
         [parked] = story["parked"]
         assert (story["state"], parked["op"]) == ("PARKED", "undo")
@@ -194,6 +235,7 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
 
         await resume(client, id)
         await waiting(client, id)
+        assert await find_replaced_runs(client.locator, client.project.settings, [id]) == []
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []

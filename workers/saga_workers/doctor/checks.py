@@ -60,6 +60,8 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
         findings += await results_of("locks", check_releases(client))
         if settings.ledger.connection not in closed:
             findings += await results_of("claims", check_claims(client, settings))
+        if not closed:
+            findings += await results_of("runs", check_runs(client, settings))
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     findings += [_check_http_connection(service) for service in settings.http_services()]
@@ -94,6 +96,22 @@ async def check_releases(client: Client) -> list[DoctorResult]:
         DoctorResult("locks", False, f"{saga_id} cannot release its locks: {why}", release_command(saga_id))
         for saga_id, why in left[:_MAX_NAMED]
     ]
+
+
+async def check_runs(client: Client, settings: Settings) -> DoctorResult:
+    """Sagas that hold something in a database, and have no run any more."""
+    from saga_workers.location.locator import using_locator
+    from saga_workers.location.lost_sagas import find_lost
+
+    try:
+        async with asyncio.timeout(15), using_locator(client, settings) as locator:
+            lost = await find_lost(locator, settings)
+    except (SagaError, RPCError, TimeoutError) as error:
+        return _unanswered("runs", error)
+    if not lost:
+        return DoctorResult("runs", True, "each saga that holds something in a database has a run")
+    more = f"; and {len(lost) - 1} more: saga list --stuck" if len(lost) > 1 else ""
+    return DoctorResult("runs", False, f"{lost[0].saga_id}: {lost[0].sentence}{more}", lost[0].command)
 
 
 async def check_claims(client: Client, settings: Settings) -> list[DoctorResult]:

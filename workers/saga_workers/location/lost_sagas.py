@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import MAX_SAGAS, read_holdings
+from saga_workers.location.traces import MAX_SAGAS, guarded_effects, open_effects, read_holdings
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
@@ -24,11 +26,25 @@ class LostSaga:
 
     @property
     def sentence(self) -> str:
-        return f"Temporal has no run of it any more, and it has {', '.join(self.holds)}"
+        return f"Temporal has no run of it any more, and it has {'; '.join(self.holds)}"
 
     @property
     def command(self) -> str:
         return saga_command("resume", self.saga_id)
+
+
+async def describe_lost(settings: Settings, location: Location, held: Sequence[str] = ()) -> LostSaga | None:
+    """The saga at this location, if it has no run and is not over. ``held``: what it holds; raises SagaError."""
+    row = location.row
+    if location.kind != "unknown" and (row is None or location.kind != "ended" or row.view.state in FINAL_STATES):
+        return None
+    effects = await guarded_effects(settings, location.saga_id)
+    open_there = open_effects(effects)
+    if not held and not open_there:
+        return None
+    origins = [effect.origin for effect in effects if effect.origin is not None]
+    saga = row.view.saga if row is not None else origins[0].saga if origins else None
+    return LostSaga(location.saga_id, (*([f"open effects: {open_there}"] if open_there else []), *held), saga)
 
 
 async def find_lost(locator: Locator, settings: Settings, saga_id: str | None = None) -> list[LostSaga]:
@@ -39,11 +55,7 @@ async def find_lost(locator: Locator, settings: Settings, saga_id: str | None = 
     async def look(id: str) -> LostSaga | None:
         async with gate:
             location = await locator.locate(id)
-        if location.kind == "unknown":
-            return LostSaga(id, tuple(held[id]))
-        if location.row is not None and location.kind == "ended" and location.row.view.state not in FINAL_STATES:
-            return LostSaga(id, tuple(held[id]), location.row.view.saga)
-        return None
+        return await describe_lost(settings, location, held[id])
 
     lost = await asyncio.gather(*map(look, list(held)[:MAX_SAGAS]))
     return [one for one in lost if one is not None]

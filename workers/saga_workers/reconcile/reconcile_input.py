@@ -46,6 +46,7 @@ _CONCURRENCY = 32
 class ReconcileInput:
     """The data that was read into ``folder``. ``horizon``: Temporal still has every run that ended since then (seconds
     since the epoch). ``started_at``: when the reading began. ``rows``: how many were read from each source.
+    ``replaced``: sagas with an earlier run that was terminated.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class ReconcileInput:
     horizon: float = 0.0
     states: dict[str, str] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    replaced: set[str] = field(default_factory=set)
 
 
 async def read_input(
@@ -66,7 +68,7 @@ async def read_input(
         mark = max([await _read_watermark(name, engine) for name, engine in engines.items()], default=0.0)
         with SagaExport(folder, mark) as journal:
             older: list[str] = []
-            async for view in _saga_views(locator, settings, scope):
+            async for view in _saga_views(locator, settings, scope, material.replaced):
                 journal.add(view)
                 if scope.read_since is not None and _started_at(view) < scope.read_since:
                     older.append(view.id)
@@ -97,8 +99,12 @@ async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
     return await _combined_view(location.run.run, location.undo.run if location.undo else None)
 
 
-async def _saga_views(locator: Locator, settings: Settings, scope: ReconciliationScope) -> AsyncIterator[SagaView]:
+async def _saga_views(
+    locator: Locator, settings: Settings, scope: ReconciliationScope, replaced: set[str]
+) -> AsyncIterator[SagaView]:
+    """The sagas of the scope; adds to ``replaced`` those that may have an earlier run that was terminated."""
     if scope.saga_id is not None:
+        replaced.add(scope.saga_id)
         async for view in _saga_and_nested(locator, scope.saga_id):
             yield view
         return
@@ -113,6 +119,9 @@ async def _saga_views(locator: Locator, settings: Settings, scope: Reconciliatio
     ):
         known = undos if run.id.endswith(UNDO_SUFFIX) else bases
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
+        if known is bases and saga_id in known:
+            older = min(known[saga_id], run, key=lambda one: one.start_time)
+            replaced.update([saga_id] if older.ended_from_outside else [])
         if saga_id not in known or known[saga_id].start_time < run.start_time:
             known[saga_id] = run
     for saga_id in undos.keys() - bases.keys():  # it ended before the window and was undone within it

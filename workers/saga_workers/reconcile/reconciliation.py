@@ -32,6 +32,7 @@ from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.left_claims import find_left_claims
+from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
 from saga_workers.runtime.databases import open_engine
@@ -94,9 +95,13 @@ async def reconcile(
     published += await _check_locks(locator, settings, scope)
     published += await find_unowned(locator, settings, scope.saga_id, material.rows)
     recorded = await _check_ledger(locator, settings, scope, material)
+    published += await find_replaced_runs(locator, settings, material.replaced)
+    suspects = {one.saga_id for one in (*findings, *published) if one.saga_id and one.state in (None, "UNKNOWN")}
+    published += await find_missing_runs(locator, settings, scope.saga_id, suspects)
     counts.update(one.kind for one in (*published, *recorded))
     findings = [*findings, *published, *recorded[:MAX_FINDINGS]]
     findings, gone = await _recheck(locator, settings, findings, material)
+    findings = with_one_remedy(findings)
     counts.subtract(one.kind for one in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
 

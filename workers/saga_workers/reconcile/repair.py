@@ -15,6 +15,7 @@ from saga_spark import ledger
 from saga_spark.ledger import clean_up_sink
 from saga_spark.manifest import Target
 from saga_spark.reconcile.extracts import ReconciliationScope
+from saga_spark.reconcile.findings import RESUMED
 from saga_spark.reconcile.output_checks import read_ledger
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
@@ -44,6 +45,11 @@ async def repair_findings(
 ) -> list[dict[str, Any]]:
     """Repair what is safe; returns one row per saga or output: ``saga_id``, ``class``, ``done`` (a message)."""
     done: list[dict[str, Any]] = []
+    resumed = {finding["saga_id"]: finding["class"] for finding in findings if finding["class"] in RESUMED}
+    for saga_id, kind in resumed.items():
+        message = f"needs an operator, and nothing of it is released: {saga_command('resume', saga_id)}"
+        done.append({"saga_id": saga_id, "class": kind, "done": message})
+    findings = [finding for finding in findings if finding["saga_id"] not in resumed]
     for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
         done.append({"saga_id": saga_id, "class": "open_effects", "done": await _undo_saga(locator, saga_id, who)})
     for saga_id in _saga_ids_of_class(findings, "ledger_differs"):

@@ -17,6 +17,7 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.location.locator import Locator
+from saga_workers.location.lost_sagas import LostSaga
 from saga_workers.temporal.temporal_runs import (
     RunDescription,
     RunInfo,
@@ -62,11 +63,12 @@ async def list_stuck(
     limit: int,
     web_ui: str | None = None,
     prepared: Mapping[str, Sequence[str]] | None = None,
+    lost: Sequence[LostSaga] = (),
 ) -> AsyncIterator[SagaView]:
     """The views of stuck sagas, with the field ``stuck``: one message per reason.
 
-    ``prepared``: further reasons by saga id, of prepared transactions. Raises LedgerUnavailable after the sagas that
-    Temporal has.
+    ``prepared``: further reasons by saga id, of prepared transactions. ``lost``: sagas without a run, which come first.
+    Raises LedgerUnavailable after the sagas that Temporal has.
     """
     prepared = prepared or {}
     temporal = locator.temporal
@@ -80,6 +82,10 @@ async def list_stuck(
 
     count = 0
     seen: set[str] = set()
+    for view in [lost_view(one) for one in lost if _is_asked_for(criteria, one)][:limit]:
+        seen.add(view.id)
+        count += 1
+        yield view
     for status in ("ExecutionStatus = 'Running'", "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"):
         where = status if criteria.where is None else f"({criteria.where}) AND {status}"
         runs = [run async for run in list_runs(temporal, visibility_query(replace(criteria, where=where)))]
@@ -108,6 +114,25 @@ async def list_stuck(
             return
         count += 1
         yield view
+
+
+def lost_view(lost: LostSaga) -> SagaView:
+    """The view of a saga of which only the databases of the project know."""
+    return SagaView(
+        id=lost.saga_id,
+        saga=lost.saga or "unknown",
+        generation=None,
+        state="TERMINATED",
+        phase=None,
+        incomplete="Temporal has no run of it any more",
+        stuck=(f"{lost.sentence}: start it again with `{lost.command}`, then cancel it or let it go on",),
+    )
+
+
+def _is_asked_for(criteria: SagaFilter, lost: LostSaga) -> bool:
+    if criteria.where is not None or criteria.labels or criteria.saga not in (None, lost.saga):
+        return False
+    return not criteria.states or "TERMINATED" in criteria.states
 
 
 async def _stuck_in_bulk(

@@ -10,7 +10,7 @@ import typer
 
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
-from saga_cli.shared_options import operator_name, print_target
+from saga_cli.shared_options import operator_name, print_target, warn_without_poller
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -61,7 +61,7 @@ def resume(
     from saga_cli.inputs import read_definition, read_input
     from saga_workers import interventions
     from saga_workers.client import Client
-    from saga_workers.start.resumption import ABSENT, must_be_started_again, start_again
+    from saga_workers.resumption import ABSENT, must_be_started_again, start_again
     from sagas.settings.project import Project
 
     settings = load_settings()

@@ -15,6 +15,7 @@ from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
+    from saga_workers.location.lost_sagas import LostSaga
     from saga_workers.views.saga_list import SagaFilter
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
@@ -45,7 +46,8 @@ def list_sagas(
         views: list[SagaView] = []
         try:
             prepared = await _prepared(settings) if stuck else {}
-            async for view in _find(locator, settings, asked, stuck, limit, prepared):
+            lost = await _lost(locator, settings) if stuck else []
+            async for view in _find(locator, settings, asked, stuck, limit, prepared, lost):
                 if global_options().format == "jsonl":
                     print(to_json(_row_json(view)), flush=True)
                 views.append(view)
@@ -70,6 +72,17 @@ async def _prepared(settings: Settings) -> Mapping[str, Sequence[str]]:
         return {}
 
 
+async def _lost(locator: Locator, settings: Settings) -> Sequence[LostSaga]:
+    """The sagas without a run that hold something; none, with a warning, if a database cannot be read."""
+    from saga_workers.location.lost_sagas import find_lost
+
+    try:
+        return await find_lost(locator, settings)
+    except SagaError as error:
+        warn(error.message)
+        return []
+
+
 def _find(
     locator: Locator,
     settings: Settings,
@@ -77,12 +90,13 @@ def _find(
     stuck: bool,
     limit: int,
     prepared: Mapping[str, Sequence[str]],
+    lost: Sequence[LostSaga],
 ) -> AsyncIterator[SagaView]:
     web_ui = settings.temporal.web_ui
     if stuck:
         from saga_workers.views.stuck import list_stuck
 
-        return list_stuck(locator, asked, limit=limit, web_ui=web_ui, prepared=prepared)
+        return list_stuck(locator, asked, limit=limit, web_ui=web_ui, prepared=prepared, lost=lost)
     from saga_workers.views.saga_list import query_sagas
 
     ask = global_options().format != "human"  # people wait for the list, programs for whole documents

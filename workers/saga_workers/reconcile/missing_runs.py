@@ -1,0 +1,64 @@
+"""Sagas whose effects are open while no run of theirs will undo or complete them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from saga_spark.reconcile.findings import RESUMED, Finding
+from saga_workers.location.locator import Locator
+from saga_workers.location.lost_sagas import LostSaga, describe_lost, find_lost
+from saga_workers.location.traces import guarded_effects, open_effects
+from saga_workers.temporal.temporal_runs import first_input
+from sagas.protocol.origin import same_start
+from sagas.settings import Settings
+from sagas.text.shell import saga_command
+
+MAX_SAGAS = 1_000
+"""Sagas that are looked up one by one."""
+
+
+async def find_missing_runs(
+    locator: Locator, settings: Settings, saga_id: str | None, suspects: Collection[str]
+) -> list[Finding]:
+    """The sagas without a run: those that hold something, and those of the ``suspects`` whose effects are open.
+
+    Raises SagaError.
+    """
+    lost = {one.saga_id: one for one in await find_lost(locator, settings, saga_id)}
+    for id in sorted(set(suspects) - lost.keys())[:MAX_SAGAS]:
+        if (one := await describe_lost(settings, await locator.locate(id))) is not None:
+            lost[id] = one
+    return [_missing(one) for one in lost.values()]
+
+
+def _missing(lost: LostSaga) -> Finding:
+    return Finding("run_missing", saga_id=lost.saga_id, saga=lost.saga, details={"holds": "; ".join(lost.holds)})
+
+
+async def find_replaced_runs(locator: Locator, settings: Settings, replaced: Collection[str]) -> list[Finding]:
+    """The sagas of ``replaced``, whose earlier run was terminated, that have open effects of another input.
+
+    Raises SagaError.
+    """
+    found = []
+    for saga_id in sorted(replaced)[:MAX_SAGAS]:
+        run = (await locator.within_temporal().locate(saga_id)).run
+        effects = [effect for effect in await guarded_effects(settings, saga_id) if effect.open]
+        origin = next((effect.origin for effect in effects if effect.origin is not None), None)
+        if run is None or origin is None or origin.parent is not None:
+            continue
+        if not same_start(origin, run.run.workflow_type, await first_input(locator.temporal, run)):
+            found.append(
+                Finding("run_replaced", saga_id=saga_id, saga=origin.saga, details={"effects": open_effects(effects)})
+            )
+    return found
+
+
+def with_one_remedy(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with `saga resume` as the command of everything about a saga that it starts again."""
+    resumed = {finding.saga_id for finding in findings if finding.kind in RESUMED}
+    return [
+        replace(finding, command=saga_command("resume", finding.saga_id)) if finding.saga_id in resumed else finding
+        for finding in findings
+    ]
