@@ -5,7 +5,7 @@ The guard answers every effect that is there with its stored result, so the new 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from saga_workers.client import Client
@@ -41,9 +41,16 @@ async def must_be_started_again(client: Client, location: Location) -> bool:
 
 
 async def start_again(
-    client: Client, location: Location, *, definition: Definition | None = None, input: Any = ABSENT
+    client: Client,
+    location: Location,
+    *,
+    definition: Definition | None = None,
+    input: Any = ABSENT,
+    undone: Collection[str] = (),
 ) -> StartResult:
     """Start the saga again, where its effects are. ``definition`` and ``input``: for what the project lacks.
+
+    ``undone``: entries of which a person knows that their undo in another database or service has happened.
 
     Raises RefusedError if it has ended or can be continued otherwise; UsageError if nobody knows it, or what it was
     started with.
@@ -51,6 +58,7 @@ async def start_again(
     saga_id = location.saga_id
     effects = await guarded_effects(client.project.settings, saga_id)
     _refuse_ended(location, effects)
+    _refuse_unknown_undos(saga_id, effects, undone)
     origin = _open_origin(effects) or next((one.origin for one in effects if one.origin is not None), None)
     if origin is None and effects:
         name = "NAME" if location.row is None else location.row.view.saga
@@ -83,8 +91,19 @@ def _refuse_ended(location: Location, effects: Sequence[GuardedEffect]) -> None:
             f"{saga_id} was terminated, and Temporal still has its state",
             help=saga_command("reconcile", saga_id, repair=True),
         )
-    if location.kind == "ended" and not any(effect.open for effect in effects):
+    if location.kind == "ended" and not any(effect.open or effect.undo_elsewhere for effect in effects):
         raise RefusedError(f"{saga_id} has ended, and none of its effects is open", help=saga_command("show", saga_id))
+
+
+def _refuse_unknown_undos(saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str]) -> None:
+    """Raise RefusedError for an undo that a new run would take for done, because its guard has decided it."""
+    unsure = [effect.entry for effect in effects if effect.undo_elsewhere and effect.entry not in undone]
+    if unsure:
+        raise RefusedError(
+            f"the undo of {unsure[0]} was decided, and no guard tells whether its action in another database or "
+            f"service has happened: look there for the key {saga_id}/{unsure[0]}/undo, and make it if it is missing",
+            help=f"then {saga_command('resume', saga_id, undone=unsure[0])}",
+        )
 
 
 def _open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:

@@ -29,6 +29,7 @@ from saga_workers.resumption import must_be_started_again, start_again
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.stuck import list_stuck
+from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
@@ -257,6 +258,53 @@ async def test_a_definition_that_has_changed_is_named(env: Environment) -> None:
         assert "--definition FILE" in changed.value.help
         await start_again(client, location, definition=older)
         await waiting(client, id)
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+        assert await env.effects() == []
+
+
+async def test_an_undo_elsewhere_that_may_be_missing_is_asked_for(env: Environment) -> None:
+    definition = """
+        saga: undone-elsewhere
+        steps:
+          - {id: first, uses: book, compensate: {uses: unwork, retry: {max_attempts: 1}}}
+          - {id: go, uses: wait, with: {signal: go}}
+    """
+    env.plan["undo first"] = [Rejected("closed")]
+    async with env.serving(definition) as client:
+        id = await begin(client, "undone-elsewhere", {})
+        await waiting(client, id)
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "PARKED"
+        await delete_run(client, id)
+        location = await client.locator.locate(id)
+        with pytest.raises(RefusedError, match=f"look there for the key {id}/first/undo") as refused:
+            await start_again(client, location)
+        assert refused.value.help == f"then saga resume {id} --undone first"
+        await start_again(client, location, undone=["first"])
+        story = await finished(client, id)
+        assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "late")
+
+
+async def test_a_repeated_step_goes_on_with_its_generation(env: Environment) -> None:
+    definition = """
+        saga: repeated-steps
+        steps:
+          - {id: kept, uses: book, compensate: unbook, savepoint: {attempts: 2}}
+          - {id: again, uses: book, retry: {max_attempts: 1}, compensate: unbook}
+          - {id: go, uses: wait, with: {signal: go}}
+    """
+    env.plan["do again"] = [Rejected("closed"), {"value": 1}]
+    async with env.serving(definition) as client:
+        id = await begin(client, "repeated-steps", {})
+        await waiting(client, id)
+        assert row(await client.show(id), "again")["generation"] == 2
+        await delete_run(client, id)
+        calls = len(env.asked)
+        await resume(client, id)
+        await waiting(client, id)
+        assert [call.what for call in env.asked[calls:]] == []
+        assert row(await client.show(id), "again")["generation"] == 2
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []

@@ -9,11 +9,14 @@ import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.result_codec import MARKER_KEY, decode_marker
+from saga_activities.guard.rules import CONFIRMED, ELSEWHERE
 from saga_activities.guard.tables import guard_table, outbox_table, row_lock_table
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_activities.locks.tables import lock_table
@@ -32,44 +35,42 @@ _TIMEOUT = 15.0
 
 @dataclass(frozen=True, slots=True)
 class GuardedEffect:
-    """An entry of a saga in the guard of a connection. ``open``: its effect is there, and is not undone."""
+    """An entry of a saga in the guard of a connection. ``open``: its effect is there, and is not undone.
+
+    ``undo_elsewhere``: its undo is decided, but no guard tells whether the action in another database or service ran.
+    """
 
     connection: str
     entry: str
     generation: int
     open: bool
+    undo_elsewhere: bool
     origin: Origin | None
     created_at: float
 
 
 async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffect]:
     """The effects of a saga in the guards of all connections, the oldest first. Raises SagaError."""
-    found: list[GuardedEffect] = []
+    rows: list[tuple[str, Any]] = []
     for connection in settings.sql_connections():
         async with _reading(connection, "the guard") as (engine, tables):
             if guard_table.name not in tables:
                 continue
             async with engine.connect() as database:
-                found += await _read_guard(database, connection.name, saga_id)
-    return sorted(found, key=lambda effect: effect.created_at)
-
-
-async def _read_guard(database: AsyncConnection, name: str, saga_id: str) -> list[GuardedEffect]:
-    guard = guard_table.c
-    rows = (await database.execute(sa.select(guard_table).where(guard.saga_id == saga_id))).all()
-    undone = {(row.step, row.generation) for row in rows if row.op in ("undo", "own_undo")}
-    return [
-        GuardedEffect(
-            name,
-            row.step,
-            row.generation,
-            row.reason == "do" and (row.step, row.generation) not in undone,
-            None if row.origin is None else decode_origin(row.origin),
-            row.created_at,
-        )
-        for row in rows
-        if row.op == "do" and not row.step.startswith(NOTIFICATION_PREFIX)
-    ]
+                query = sa.select(guard_table).where(guard_table.c.saga_id == saga_id)
+                rows += [(connection.name, row) for row in await database.execute(query)]
+    undos = {(row.step, row.generation): row.result for _, row in rows if row.op == "undo"}
+    own_undos = {(row.step, row.generation) for _, row in rows if row.op == "own_undo"}
+    effects = []
+    for name, row in rows:
+        if row.op == "do" and not row.step.startswith(NOTIFICATION_PREFIX):
+            key = (row.step, row.generation)
+            marker = decode_marker(undos.get(key)) or {}
+            elsewhere = marker.get(MARKER_KEY) in (ELSEWHERE, CONFIRMED) and key not in own_undos
+            is_open = row.reason == "do" and key not in undos
+            origin = None if row.origin is None else decode_origin(row.origin)
+            effects.append(GuardedEffect(name, *key, is_open, elsewhere, origin, row.created_at))
+    return sorted(effects, key=lambda effect: effect.created_at)
 
 
 async def read_holdings(settings: Settings, saga_id: str | None = None) -> dict[str, list[str]]:
@@ -122,6 +123,6 @@ async def _reading(connection: SqlConnection, what: str) -> AsyncIterator[tuple[
 
 def open_effects(effects: Sequence[GuardedEffect]) -> str:
     """The open effects in words; empty if there are none."""
-    names = [f"{effect.entry} on {effect.connection}" for effect in effects if effect.open]
+    names = [f"{one.entry} on {one.connection}" for one in effects if one.open or one.undo_elsewhere]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more

@@ -48,6 +48,10 @@ def resume(
     input: Annotated[
         str | None, typer.Option(help="its input, if the guard has not kept it: JSON, @FILE, or -")
     ] = None,
+    undone: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STEP", help="its undo in another database or service has happened; repeatable"),
+    ] = None,
     as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
 ) -> int:
     """Let a paused saga go on, or start one again whose run was deleted in Temporal while its effects are open.
@@ -76,7 +80,7 @@ def resume(
             if not await must_be_started_again(client, location):
                 view = await interventions.resume(client.locator, saga_id, who=operator_name(as_))
                 return {"id": saga_id, "response": "resumed", "state": view.state}
-            started = await start_again(client, location, definition=given, input=value)
+            started = await start_again(client, location, definition=given, input=value, undone=undone or ())
             await warn_without_poller(client)
             return {"id": started.id, "response": "started again", "state": "RUNNING"}
 
