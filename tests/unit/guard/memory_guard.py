@@ -65,7 +65,13 @@ class MemoryTransaction:
         self.memory.states[self.generation] = replace(state, **{name: getattr(state, name) + 1}, event=event)
 
     async def insert(
-        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self,
+        op: str,
+        reason: RowReason,
+        *,
+        args_hash: str | None = None,
+        result: str | None = None,
+        origin: str | None = None,
     ) -> bool:
         if (self.generation, op) in self.memory.rows:
             return False

@@ -40,7 +40,13 @@ class MemoryTransaction:
         return self
 
     async def insert(
-        self, op: str, reason: RowReason, *, args_hash: str | None = None, result: str | None = None
+        self,
+        op: str,
+        reason: RowReason,
+        *,
+        args_hash: str | None = None,
+        result: str | None = None,
+        origin: str | None = None,
     ) -> bool:
         await self._statement()
         if any(other is not self and op in other.rows_written for other in self.database.open_transactions):
