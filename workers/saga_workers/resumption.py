@@ -57,7 +57,7 @@ async def start_again(
     """
     saga_id = location.saga_id
     effects = await guarded_effects(client.project.settings, saga_id)
-    _refuse_ended(location, effects)
+    await _refuse_ended(client, location, effects)
     _refuse_unknown_undos(saga_id, effects, undone)
     origin = _open_origin(effects) or next((one.origin for one in effects if one.origin is not None), None)
     if origin is None and effects:
@@ -84,7 +84,7 @@ async def start_again(
     return await starter.resume(saga_id, request, origin, _generations(effects), replaces=location.open_run is not None)
 
 
-def _refuse_ended(location: Location, effects: Sequence[GuardedEffect]) -> None:
+async def _refuse_ended(client: Client, location: Location, effects: Sequence[GuardedEffect]) -> None:
     saga_id = location.saga_id
     if location.kind == "terminated":
         raise RefusedError(
@@ -92,7 +92,10 @@ def _refuse_ended(location: Location, effects: Sequence[GuardedEffect]) -> None:
             help=saga_command("reconcile", saga_id, repair=True),
         )
     if location.kind == "ended" and not any(effect.open or effect.undo_elsewhere for effect in effects):
-        raise RefusedError(f"{saga_id} has ended, and none of its effects is open", help=saga_command("show", saga_id))
+        state = (await read_view(client.locator, saga_id)).state
+        raise RefusedError(
+            f"{saga_id} has already ended {state}, and none of its effects is open", help=saga_command("show", saga_id)
+        )
 
 
 def _refuse_unknown_undos(saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str]) -> None:

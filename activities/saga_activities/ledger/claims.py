@@ -188,6 +188,18 @@ async def list_claims(engine: AsyncEngine, criteria: RunFilter, limit: int) -> l
         return [_to_claim(row) for row in await connection.execute(query)]
 
 
+async def oldest_single_claims(engine: AsyncEngine, before: datetime, limit: int) -> list[str]:
+    """The ids of sagas with workflows of their own that were claimed before this time and have not ended."""
+    query = (
+        sa.select(_CLAIM.saga_id)
+        .where(_CLAIM.bulk_id.is_(None), _CLAIM.claimed_at < before)
+        .order_by(_CLAIM.claimed_at, _CLAIM.saga_id)
+        .limit(limit)
+    )
+    async with engine.connect() as connection:
+        return list((await connection.execute(query)).scalars())
+
+
 async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: str | None = None) -> None:
     """Write rows of ``saga_run`` and delete the claims of sagas that have ended, in one transaction.
 

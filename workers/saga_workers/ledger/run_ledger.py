@@ -134,6 +134,11 @@ class RunLedger:
         with self._readable():
             return await claims.list_claims(self.engine, criteria, limit)
 
+    async def oldest_single_claims(self, before: datetime, limit: int) -> builtins.list[str]:
+        """The ids of sagas with workflows of their own that were started before this time and have not ended."""
+        with self._readable():
+            return await claims.oldest_single_claims(self.engine, before, limit)
+
     async def write(self, records: Sequence[RunRecord]) -> None:
         """Insert or update rows; a later state is kept."""
         with self._readable():
@@ -208,6 +213,9 @@ class NoLedger(RunLedger):
         return SingleClaim(made=False, held=None, row=None)
 
     async def bulk_claims(self, criteria: RunFilter, limit: int) -> builtins.list[Claim]:
+        return []
+
+    async def oldest_single_claims(self, before: datetime, limit: int) -> builtins.list[str]:
         return []
 
 

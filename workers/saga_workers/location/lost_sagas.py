@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
@@ -14,6 +15,9 @@ from sagas.settings import Settings
 from sagas.text.shell import saga_command
 
 _CONCURRENCY = 16
+
+_MIN_CLAIM_AGE = 60.0
+"""Seconds; the claim of a saga that has just ended is deleted within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,15 @@ async def describe_lost(settings: Settings, location: Location, held: Sequence[s
 
 
 async def find_lost(locator: Locator, settings: Settings, saga_id: str | None = None) -> list[LostSaga]:
-    """The sagas that hold something and have no run. Raises SagaError, RPCError."""
+    """The sagas that hold something, or that the ledger takes for running, and that have no run.
+
+    Raises SagaError, RPCError.
+    """
     held = await read_holdings(settings, saga_id)
+    if saga_id is None:
+        before = datetime.now(UTC) - timedelta(seconds=_MIN_CLAIM_AGE)
+        for id in await locator.ledger.oldest_single_claims(before, MAX_SAGAS):
+            held.setdefault(id, [])
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def look(id: str) -> LostSaga | None:
@@ -57,5 +68,5 @@ async def find_lost(locator: Locator, settings: Settings, saga_id: str | None = 
             location = await locator.locate(id)
         return await describe_lost(settings, location, held[id])
 
-    lost = await asyncio.gather(*map(look, list(held)[:MAX_SAGAS]))
+    lost = await asyncio.gather(*map(look, held))
     return [one for one in lost if one is not None]
