@@ -392,6 +392,11 @@ async def _open_run(locator: Locator, saga_id: str) -> RunDescription:
 async def _ended_error(locator: Locator, saga_id: str, kind: type[RefusedError] = RefusedError) -> RefusedError:
     """Return what to raise about a saga without an open run."""
     view = await read_view(locator, saga_id)
+    if view.source == "ledger" and view.state not in FINAL_STATES:
+        return kind(
+            f"Temporal has no run of {saga_id} any more, which was {view.state}; start it again",
+            help=saga_command("resume", saga_id),
+        )
     return kind(f"{saga_id} has already ended {view.state}", help=saga_command("show", saga_id))
 
 

@@ -33,6 +33,10 @@ class LostSaga:
         return f"Temporal has no run of it any more, and it has {'; '.join(self.holds)}"
 
     @property
+    def reason(self) -> str:
+        return f"{self.sentence}: start it again with `{self.command}`, then cancel it or let it go on"
+
+    @property
     def command(self) -> str:
         return saga_command("resume", self.saga_id)
 

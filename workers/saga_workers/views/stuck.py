@@ -125,7 +125,7 @@ def lost_view(lost: LostSaga) -> SagaView:
         state="TERMINATED",
         phase=None,
         incomplete="Temporal has no run of it any more",
-        stuck=(f"{lost.sentence}: start it again with `{lost.command}`, then cancel it or let it go on",),
+        stuck=(lost.reason,),
     )
 
 
@@ -184,7 +184,8 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         return view  # one with locks may still be releasing them
     workflow = (await locator.locate(view.id)).workflow
     if workflow is None:
-        return view
+        lost = LostSaga(view.id, (f"not ended, it was {view.state}",))
+        return replace(view, stuck=(lost.reason,)) if view.source == "ledger" else view
     shown = {step.id for step in view.steps}
     reasons = await temporal_reasons(locator.temporal, workflow, workers, shown)
     reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
