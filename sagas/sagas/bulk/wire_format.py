@@ -55,7 +55,7 @@ def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
         "entry": first.entry,
         "op": first.op,
         "timeout": first.timeout,
-        "guard": encode_guard(replace(guard, known_done=False, confirmed=None)),
+        "guard": encode_guard(replace(guard, known_done=False, confirmed=None, forward_hash=None)),
         **({"reads": True} if first.reads else {}),
         **({"own_retry": True} if first.own_retry else {}),
         "arguments": shared,
@@ -88,6 +88,8 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
         rest["earlier_attempts"] = earlier
     if guard.known_done:
         rest["known_done"] = True
+    if guard.forward_hash is not None:
+        rest["forward_hash"] = guard.forward_hash
     if guard.confirmed is not None:
         rest["confirmed"] = encode_guard(guard)["confirmed"]
     if call.hidden:
@@ -104,7 +106,7 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
     for saga_id, arguments, *more in request["items"]:
         rest = more[0] if more else {}
         generation, entry = rest.get("generation", 1), rest.get("entry", request["entry"])
-        own = {name: rest[name] for name in ("known_done", "confirmed") if name in rest}
+        own = {name: rest[name] for name in ("known_done", "confirmed", "forward_hash") if name in rest}
         invocations.append(
             Invocation(
                 action=request["action"],

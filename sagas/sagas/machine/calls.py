@@ -158,7 +158,7 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     if flight.call_kind == "undo-mark":
         call = _new_call(run, entry, flight, replace(action, task_queue=None), MARK_UNDO, {}, summary)
         guard = GuardSpec(_required_connection(step.do), "mark", known_done, _confirmed_undo(run, entry, step, key))
-        guard = replace(guard, forward_hash=_forward_hash(entry))
+        guard = replace(guard, forward_hash=_forward_hash(run, entry))
         return replace(
             call, guard=guard, key=idempotency_key(run.saga_id, entry.id, entry.generation, "undo"), local=True
         )
@@ -173,7 +173,7 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         else:
             guard = GuardSpec(action.connection, "own", known_done)
         if guard.mode == "decide":
-            guard = replace(guard, forward_hash=_forward_hash(entry))
+            guard = replace(guard, forward_hash=_forward_hash(run, entry))
         if action.uses == RESTORE:
             guard = replace(guard, undone_steps=row_images.undone_steps(run))
     return _new_call(
@@ -189,11 +189,21 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     )
 
 
-def _forward_hash(entry: LedgerEntry) -> str | None:
-    """The hash of the arguments of an effect that this run may not have made; None: it has made it."""
-    if entry.arguments is None or (entry.outcome == "done" and not entry.looked_up):
+def _forward_hash(run: SagaRun, entry: LedgerEntry) -> str | None:
+    """The hash of the arguments of an effect that this run may not have made.
+
+    None: it has made it, or its arguments are not known any more.
+    """
+    if entry.outcome == "done" and not entry.looked_up:
         return None
-    return arguments_hash(decode_json(encode_json(entry.arguments)))
+    sent = entry.arguments
+    if sent is None and (entry.override is not None or any("definition" in row for row in run.operator)):
+        return None
+    try:
+        sent = arguments.forward_arguments(run, entry, None) if sent is None else sent
+    except arguments.DefinitionError:
+        return None
+    return arguments_hash(decode_json(encode_json(sent)))
 
 
 def _undo_arguments(

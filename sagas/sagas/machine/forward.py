@@ -327,7 +327,7 @@ def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
     if entry.decision is not None:
         # A recorded effect overrides an operator's decision.
         entry.decision = None
-    if not entry.looked_up and not _arguments_needed_later(run, entry):
+    if not _arguments_needed_later(run, entry):
         entry.arguments = None
     if run.phase == "backward":
         leave_to_rollback(run, entry)
