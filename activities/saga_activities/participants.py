@@ -1,4 +1,4 @@
-"""Carries out the commands of a `@participant` with the guard of its database, whichever way they arrive.
+"""Carries out the commands of a participant with the guard of its database, whichever way they arrive.
 
 The rows are those of a guarded step, under the command's key: an undo that comes first seals it, a rejection is a seal
 that keeps its reason, and whatever comes again gets what is stored. A duplicate that arrives while the first one is
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -18,6 +18,7 @@ from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.python_action import InvalidArguments, jsonable
 from saga_activities.guard.guard import Guard
+from saga_activities.guard.rules import GuardedBody
 from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, PARTICIPANT_PREFIX, EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES
 from sagas.actions.participants import Command, Participant
@@ -56,33 +57,45 @@ class _Times(TypedDict):
     deadline: float
 
 
+MakeBody = Callable[[CommandCall], GuardedBody | None]
+"""Returns what carries a command out, in the transaction of the guard; None: there is nothing to do."""
+
+
 class ParticipantCommands:
-    """The commands of one participant."""
+    """The commands of the participant ``name``; ``timeout`` in seconds for each attempt."""
 
-    def __init__(self, participant: Participant, guard: Guard, *, max_event_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        self._participant = participant
+    def __init__(self, name: str, timeout: float, guard: Guard, make_body: MakeBody) -> None:
+        self._name = name
+        self._timeout = timeout
         self._guard = guard
-        self._bodies = ActionBodies(participant.actions, max_event_bytes=max_event_bytes, context=Command)
+        self._make_body = make_body
 
-    async def perform(self, call: CommandCall) -> Outcome:
+    @classmethod
+    def of(
+        cls, participant: Participant, guard: Guard, *, max_event_bytes: int = MAX_MESSAGE_BYTES
+    ) -> ParticipantCommands:
+        """Those that a class with `@participant` carries out."""
+        methods = _Methods(participant, max_event_bytes)
+        return cls(participant.name, participant.timeout, guard, methods.body)
+
+    async def perform(self, call: CommandCall, make_body: MakeBody | None = None) -> Outcome:
         """Carry out a command, or find its stored outcome.
 
         A ``probe`` seals the key while it answers: ``done`` has the marker ``sealed``, or the result of `do`.
         Raises ValueError for a key that no row can have.
         """
         now = time.time()
-        deadline = now + self._participant.timeout
-        address, limits = self._address(call), _Times(scheduled_at=now, deadline=deadline)
+        address, times = self._address(call), _Times(scheduled_at=now, deadline=now + self._timeout)
         if call.op == "probe":
-            return await self._guard.seal(address, **limits)
-        body = self._body(call, AttemptContext(call.attempt, now, deadline, lambda _: None, log))
+            return await self._guard.seal(address, **times)
+        body = (make_body or self._make_body)(call)
         match call.op:
             case "undo":
-                return await self._guard.undo(address, body, **limits)
+                return await self._guard.undo(address, body, **times)
             case "confirm":
-                return await self._guard.confirm(address, body, **limits)
+                return await self._guard.confirm(address, body, **times)
         assert body is not None
-        outcome = await self._guard.do(address, arguments_hash({"value": call.arguments}), body, **limits)
+        outcome = await self._guard.do(address, arguments_hash({"value": call.arguments}), body, **times)
         if outcome.kind == "rejected" and outcome.failure is not None:
             return await self.reject(call, outcome.failure.message, outcome.failure.details)
         return outcome
@@ -91,17 +104,23 @@ class ParticipantCommands:
         """Store the rejection of a forward command; returns what was stored before, if anything was."""
         now = time.time()
         failure = Failure("Rejected", reason, jsonable(dict(details)))
-        deadline = now + self._participant.timeout
-        return await self._guard.reject(self._address(call), failure, scheduled_at=now, deadline=deadline)
+        return await self._guard.reject(self._address(call), failure, scheduled_at=now, deadline=now + self._timeout)
 
     def _address(self, call: CommandCall) -> EntryKey:
         key = call.key
         if len(key) > MAX_SAGA_ID:
             key = f"{key[: MAX_SAGA_ID - 65]}-{hashlib.sha256(key.encode()).hexdigest()}"
-        return EntryKey(key, f"{PARTICIPANT_PREFIX}{self._participant.name}"[:MAX_ENTRY])
+        return EntryKey(key, f"{PARTICIPANT_PREFIX}{self._name}"[:MAX_ENTRY])
 
-    def _body(self, call: CommandCall, attempt: AttemptContext) -> ActionBody | None:
-        """The method as a body for the guard; None: the participant has nothing to do for this operation."""
+
+class _Methods:
+    """The methods of a class with `@participant` as bodies for the guard."""
+
+    def __init__(self, participant: Participant, max_event_bytes: int) -> None:
+        self._participant = participant
+        self._bodies = ActionBodies(participant.actions, max_event_bytes=max_event_bytes, context=Command)
+
+    def body(self, call: CommandCall) -> ActionBody | None:
         action = self._participant.actions.get(call.op)
         if action is None:
             return None
@@ -112,6 +131,8 @@ class ParticipantCommands:
             arguments = {name: value for name, value in arguments.items() if action.signature.find(name) is not None}
         entry = f"participant/{self._participant.name}"[:MAX_ENTRY]
         invocation = _CommandInvocation(call.op, arguments, call.key, call.saga_id, entry, call.op, 1)
+        now = time.time()
+        attempt = AttemptContext(call.attempt, now, now + self._participant.timeout, lambda _: None, log)
         try:
             return self._bodies.body(call.op, arguments, invocation, attempt)
         except InvalidArguments as error:

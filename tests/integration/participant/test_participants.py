@@ -17,7 +17,7 @@ from saga_workers.participant.checks import CHECKS
 from saga_workers.participant.participant_test import http_step, kafka_step, run_participant_test
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.runtime.http_server import HttpServer
-from sagas import Command, Rejected, http_app, participant
+from sagas import Command, Message, Rejected, consumer, http_app, participant
 from sagas.errors import UsageError
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
@@ -193,3 +193,28 @@ async def test_a_command_that_cannot_be_carried_out_is_rejected_and_a_dead_lette
         await until(lambda: fully_consumed(kafka, group, topic))
     assert shop.effects() == []
     assert len(kafka.read_committed(f"{topic}.dlq")) == 1
+
+
+async def test_a_consumer_that_is_sent_commands_keeps_every_promise(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+    topic = kafka.create_topic(partitions=4)
+
+    @consumer(topic, connection="shop", name="hotel")
+    async def hotel(message: Message) -> dict[str, Any]:
+        match message.headers["sagaop"]:
+            case "do":
+                insert = "insert into effect (what, number) values (:key, :n) returning id"
+                row = await message.sql.one(insert, key=message.headers["sagakey"], n=message.value["nights"])
+                return {"id": row.id}
+            case "undo":
+                key = message.headers["sagaundoes"]
+                await message.sql.execute("delete from effect where what = :key", key=key)
+        return {"at": message.headers["sagakey"]}
+
+    project = made_project(tmp_path, kafka, shop, hotel)
+    data = {"nights": 2}
+    step = kafka_step(project.settings, topic, None, {"data": data, "confirm-data": data}, None)
+    async with over_kafka(project):
+        results = await run_participant_test(project.settings, step, timeout=20)
+    problems = {result.check: result.problem for result in results if result.verdict != "passed"}
+    assert set(problems) <= {"response cut off"}, problems
+    assert shop.effects() == []

@@ -73,7 +73,7 @@ class _HttpParticipant:
     def _commands(self) -> ParticipantCommands:
         settings = self._settings()
         guard = DatabaseConnections(settings.sql_connections()).guard(self._participant.connection)
-        return ParticipantCommands(self._participant, guard, max_event_bytes=settings.kafka.max_message_bytes)
+        return ParticipantCommands.of(self._participant, guard, max_event_bytes=settings.kafka.max_message_bytes)
 
     def endpoint(self, op: CommandOp) -> Any:
         async def respond(request: Request) -> Response:

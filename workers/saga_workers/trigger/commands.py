@@ -1,4 +1,4 @@
-"""Serves a `@participant` from the topic of its commands: each delivery is replied to, also one that comes again."""
+"""Serves commands from a topic: each delivery is replied to, also one that comes again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from saga_activities.participants import CommandCall, ParticipantCommands, is_re
 from saga_workers.trigger.consumed_record import REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.consumer import RECORD_TIMEOUT, ConsumerRunner, usable_saga_id
 from saga_workers.trigger.retry import PoisonMessage
+from sagas.actions.consumers import Consumer
 from sagas.actions.participants import OPERATIONS, Participant
 
 OPERATION_HEADER = "sagaop"
@@ -20,21 +21,33 @@ _KEY_HEADERS = {"do": STEP_KEY_HEADER, "undo": UNDOES_HEADER, "confirm": CONFIRM
 """The header with the key of the forward command, by operation."""
 
 
-class ParticipantRunner(ConsumerRunner):
-    """Runs one participant; the handler of a TopicReader.
+class CommandRunner(ConsumerRunner):
+    """Runs a participant, or a consumer that is sent commands, too; the handler of a TopicReader.
 
-    The reply is written in a transaction of its own, after that of the effect: a process that ends between the two gets
-    the command again, and finds its outcome.
+    A command has the row of a guarded step instead of one in the inbox, so each delivery can be replied to, and an undo
+    that comes first refuses its command. The reply is written in a transaction of its own, after that of the effect: a
+    process that ends between the two gets the command again, and finds its outcome.
     """
 
-    def __init__(self, participant: Participant, guard: Guard, *rest: Any, max_bytes: int, **more: Any) -> None:
-        super().__init__(participant, guard, *rest, max_bytes=max_bytes, **more)
-        self._commands = ParticipantCommands(participant, guard, max_event_bytes=max_bytes)
+    def __init__(self, consumer: Consumer, guard: Guard, *rest: Any, max_bytes: int, **more: Any) -> None:
+        super().__init__(consumer, guard, *rest, max_bytes=max_bytes, **more)
+        if isinstance(consumer, Participant):
+            self._commands = ParticipantCommands.of(consumer, guard, max_event_bytes=max_bytes)
+        else:
+            self._commands = ParticipantCommands(consumer.name, consumer.timeout, guard, lambda _: None)
+
+    def _is_command(self, record: ConsumedRecord) -> bool:
+        return isinstance(self._consumer, Participant) or OPERATION_HEADER in record.headers
 
     async def _attempt(self, record: ConsumedRecord, number: int) -> str | None:
+        if not self._is_command(record):
+            return await super()._attempt(record, number)
         call = self._call(record, number)
         self._reply_topic(record)
-        outcome = await self._commands.perform(call)
+        if isinstance(self._consumer, Participant):
+            outcome = await self._commands.perform(call)
+        else:
+            outcome = await self._handled(record, number, lambda handle: self._commands.perform(call, lambda _: handle))
         if outcome.kind == "done":
             await self._send_reply(record, "done", outcome.result)
         elif is_refusal(outcome):
@@ -55,6 +68,8 @@ class ParticipantRunner(ConsumerRunner):
         reply: bool = True,
     ) -> inbox.Duplicate | None:
         """Give a command up: it is rejected for good. A refused undo or confirm may be sent again."""
+        if not self._is_command(record):
+            return await super()._record_outcome(record, status, reason, details, reply=reply)
         try:
             call = self._call(record, 1)
         except PoisonMessage:  # without a key nobody can be answered, and nothing can come again

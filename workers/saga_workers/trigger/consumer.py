@@ -9,7 +9,7 @@ import functools
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -55,6 +55,10 @@ RECORD_TIMEOUT = 10.0
 """Seconds for a transaction that only records an outcome."""
 _RECORD_ATTEMPTS = 5
 """Attempts to record a message that is given up, unless a dependency is unavailable."""
+
+
+Handle = Callable[[SqlSession], Awaitable[Any]]
+"""The handler of a message, in the transaction of a session."""
 
 
 class ConsumerRunner:
@@ -110,16 +114,12 @@ class ConsumerRunner:
 
         Raises PoisonMessage, DependencyUnavailable, ConsumerFailed.
         """
-        try:
-            message = replace(record.message(), attempt=number)
-        except MalformedRecord as error:
-            raise PoisonMessage(str(error)) from None
         self._reply_topic(record)
-        threads: list[asyncio.Future[Any]] = []
-        effect = functools.partial(self._run_effect, message, record, threads)
-        outcome = await self._run_guarded(effect, self._consumer.timeout)
-        for thread in threads:
-            await self._thread_ended(thread, record)
+
+        async def once(handle: Handle) -> Outcome:
+            return await self._run_guarded(functools.partial(self._run_effect, record, handle), self._consumer.timeout)
+
+        outcome = await self._handled(record, number, once)
         match outcome.kind:
             case "done" if isinstance(outcome.result, inbox.Duplicate):
                 self._metrics.consumed(self._consumer.name, record.topic, "duplicate")
@@ -134,12 +134,34 @@ class ConsumerRunner:
                 await self._raise_failure(outcome)
         return None
 
-    async def _run_effect(
-        self, message: Message, record: ConsumedRecord, threads: list[asyncio.Future[Any]], sql: SqlSession
-    ) -> Any:
+    async def _handled(
+        self, record: ConsumedRecord, number: int, run: Callable[[Handle], Awaitable[Outcome]]
+    ) -> Outcome:
+        """The outcome of ``run``, which calls the handler in a transaction, once its threads have ended.
+
+        Raises PoisonMessage, ProcessStopping.
+        """
+        try:
+            message = replace(record.message(), attempt=number)
+        except MalformedRecord as error:
+            raise PoisonMessage(str(error)) from None
+        threads: list[asyncio.Future[Any]] = []
+        outcome = await run(functools.partial(self._run_handler, message, record, threads))
+        for thread in threads:
+            await self._thread_ended(thread, record)
+        return outcome
+
+    async def _run_effect(self, record: ConsumedRecord, handle: Handle, sql: SqlSession) -> Any:
         recorded = await inbox.record(sql, self._inbox_entry(record), "DONE")
         if recorded is not None:
             return recorded
+        await self._reply(sql, record, "done", await handle(sql))
+        return None
+
+    async def _run_handler(
+        self, message: Message, record: ConsumedRecord, threads: list[asyncio.Future[Any]], sql: SqlSession
+    ) -> Any:
+        """The result of the handler, whose events are in the outbox."""
         message = replace(message, events=EventLog(sql.doom))  # an attempt may run this twice, on two connections
         try:
             result = jsonable(await self._call_handler(message, threads, sql))
@@ -148,8 +170,7 @@ class ConsumerRunner:
             raise UsageError(f"{self._consumer.place}: {error}") from error
         for event in message.events:
             await self._emit(sql, event, record)
-        await self._reply(sql, record, "done", result)
-        return None
+        return result
 
     async def _call_handler(self, message: Message, threads: list[asyncio.Future[Any]], sql: SqlSession) -> Any:
         """The result of the handler. The thread of a plain `def` is added to ``threads``."""

@@ -23,9 +23,8 @@ from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.bridge import BridgeRunner
-from saga_workers.trigger.commands import ParticipantRunner
+from saga_workers.trigger.commands import CommandRunner
 from saga_workers.trigger.consumed_record import ConsumedRecord
-from saga_workers.trigger.consumer import ConsumerRunner
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.reader import TopicReader
 from saga_workers.trigger.replies import ReplyListener, reply_topics
@@ -35,7 +34,6 @@ from saga_workers.trigger.topic_inventory import bulk_trigger_problem
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.trigger.watchdog import Watchdog
 from sagas.actions.consumers import Bridge, Consumer
-from sagas.actions.participants import Participant
 from sagas.definition.model import Definition
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.project import Project
@@ -241,9 +239,8 @@ class TriggerTasks:
         # Its own threads: handlers of another consumer that hang take none of them.
         threads = ThreadPoolExecutor(MAX_CONCURRENT_MESSAGES, group)
         self._stack.callback(threads.shutdown, wait=False)
-        runner = ParticipantRunner if isinstance(consumer, Participant) else ConsumerRunner
-        handle = runner(
-            consumer,  # pyright: ignore[reportArgumentType]
+        handle = CommandRunner(
+            consumer,
             self._databases.guard(consumer.connection),
             group,
             self._dead_letters,
