@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from saga_workers.participant.checks import COPIES
+from saga_workers.participant.trial import COPIES
 
 EFFECT_SECONDS = 0.05
 ARRIVAL_SECONDS = 0.25
@@ -44,12 +44,16 @@ class FaultyParticipant:
         self.effects: dict[int, str] = {}
         self.refused: set[str] = set()
         self.undone: set[str] = set()
+        self.rejected: set[str] = set()
+        self.confirmed: set[str] = set()
         self.ids = itertools.count(1)
         self.last_request: Any = None
 
     async def on_reserve(self, request: Request) -> JSONResponse:
         key, body = request.headers["idempotency-key"], await request.json()
         await self.arrive(key)
+        if key in self.running and self.fault == "in progress":
+            return JSONResponse({"error": "in progress"}, 409)
         waits = key in self.running and self.fault != "concurrent duplicates"
         if waits:
             await self.running[key]
@@ -58,6 +62,11 @@ class FaultyParticipant:
         self.last_request = (key, body)
         if key in self.refused:
             return JSONResponse({"error": "undone"}, 409)
+        if key in self.rejected and self.fault != "remembered rejection":
+            return JSONResponse({"error": "at most 100"}, 422)
+        if key not in self.responses and body["quantity"] > 100:
+            self.rejected.add(key)
+            return JSONResponse({"error": "at most 100"}, 422)
         if key in self.responses:
             arguments, response = self.responses[key]
             if arguments != body and self.fault != "same key, other arguments":
@@ -104,9 +113,12 @@ class FaultyParticipant:
         return JSONResponse(self.responses[own][1])
 
     async def on_confirm(self, request: Request) -> JSONResponse:
-        key = (await request.json())["key"]
+        key = request.headers["saga-confirms"]
         if key in self.undone and self.fault != "confirm after undo":
             return JSONResponse({"error": "undone"}, 409)
+        if key in self.confirmed and self.fault == "confirm twice":
+            return JSONResponse({"error": "it is confirmed"}, 409)
+        self.confirmed.add(key)
         return JSONResponse({"confirmed": True})
 
     async def on_count(self, _: Request) -> JSONResponse:

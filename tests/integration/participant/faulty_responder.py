@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from saga_workers.participant.checks import COPIES
+from saga_workers.participant.trial import COPIES
 from tests.helpers.kafka_broker import Broker
 
 PARTITIONS = COPIES
@@ -60,6 +60,8 @@ class FaultyResponder:
         self.effects: dict[int, str] = {}
         self.refused: set[str] = set()
         self.undone: set[str] = set()
+        self.rejected: set[str] = set()
+        self.confirmed: set[str] = set()
         self.ids = itertools.count(1)
         self.last_do: Any = None
         self.deliveries: defaultdict[str, list[Command]] = defaultdict(list)
@@ -118,6 +120,11 @@ class FaultyResponder:
         is_repeated, self.last_do = self.fault == "same key twice" and this == self.last_do, this
         if command.key in self.refused:
             return "rejected", {"reason": "it was undone"}
+        if command.key in self.rejected and self.fault != "remembered rejection":
+            return "rejected", {"reason": "at most 100"}
+        if stored is None and command.body["nights"] > 100:
+            self.rejected.add(command.key)
+            return "rejected", {"reason": "at most 100"}
         if stored is not None:
             body, reply = stored
             if body == command.body:
@@ -145,8 +152,12 @@ class FaultyResponder:
         return self.store(command, ("done", {"released": len(released), "receipt": next(self.ids)}))
 
     def on_confirm(self, command: Command) -> Reply:
-        if command.body["key"] in self.undone and self.fault != "confirm after undo":
+        key = command.headers["sagaconfirms"]
+        if key in self.undone and self.fault != "confirm after undo":
             return "failed", {"reason": "it was undone"}
+        if key in self.confirmed and self.fault == "confirm twice":
+            return "failed", {"reason": "it is confirmed"}
+        self.confirmed.add(key)
         return "done", {"confirmed": True}
 
     def store(self, command: Command, reply: Reply) -> Reply:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ NAMES = [check.name for check in CHECKS]
 QUICK_CHECKS = {"do after undo", "response cut off"}
 DATA = {"sku": "a", "quantity": 2}
 BODIES = {"data": DATA, "confirm-data": {"key": "${{ step.forward_key }}"}}
+PROPOSALS = {
+    "same key twice": "idempotent: false",
+    "response cut off": "idempotent: false",
+    "remembered rejection": "remembers_rejections: false",
+    "in progress": "remembers_rejections: false",
+}
+"""What the test proposes for a participant that breaks this promise."""
 
 
 @asynccontextmanager
@@ -52,13 +60,21 @@ def settings(tmp_path: Path) -> Settings:
 def step_at(settings: Settings, url: str, count: str | None = None, result: str = "response.json") -> StepUnderTest:
     requests = [f"POST {url}/{name}" for name in ("reserve", "release", "confirm")]
     counted = None if count is None else {"url": url + count, "result": result}
-    return http_step(settings, requests[0], requests[1], requests[2], None, BODIES, counted)
+    bodies = [BODIES, {**BODIES, "data": {**DATA, "quantity": 500}}]
+    given, rejected = (
+        http_step(settings, requests[0], requests[1], requests[2], None, body, counted) for body in bodies
+    )
+    return replace(given, rejected=rejected)
 
 
 async def broken_promises(settings: Settings, fault: str | None, count: str | None = "/count") -> dict[str, Any]:
     async with serving(FaultyParticipant(fault).app) as url:
         results = await run_participant_test(settings, step_at(settings, url, count), timeout=10)
     assert [one.check for one in results] == NAMES
+    proposals, failed = {result.proposal for result in results}, {r.check for r in results if r.verdict == "failed"}
+    assert {PROPOSALS[check] for check in failed & set(PROPOSALS)} <= proposals
+    forgets = failed & {"remembered rejection", "in progress", "concurrent duplicates"}
+    assert ("remembers_rejections: true" in proposals) == (not forgets)
     return {one.check: one.problem for one in results if one.verdict != "passed"}
 
 
@@ -79,7 +95,7 @@ async def test_the_reference_participant_passes_and_keeps_nothing(settings: Sett
         step = step_at(settings, url, "/reservations?key={key}", "response.json.count")
         results = await run_participant_test(settings, step, timeout=10)
         assert {one.check: one.verdict for one in results} == dict.fromkeys(NAMES, "passed")
-        assert reference.count() == 0
+        assert reference.count() == 1  # what the test has confirmed stays
         async with httpx.AsyncClient(base_url=url) as client:
             too_large = await client.post("/reserve", content=b"x" * (MAX_BODY_BYTES + 1))
             statuses = [
@@ -107,6 +123,39 @@ async def test_an_undo_that_needs_the_result_is_reported(settings: Settings) -> 
         "skipped",
         "there is no confirm",
     )
+
+
+async def test_the_settings_that_fit_are_proposed(tmp_path: Path) -> None:
+    """A service that takes only UUIDs as keys, and refuses in the body of a 200, or with 410."""
+    inner = FaultyParticipant()
+
+    def answering(status: int) -> Any:
+        async def reserve(request: Request) -> Response:
+            if "/" in request.headers["idempotency-key"]:
+                return JSONResponse({"error": "the key is no UUID"}, 400)
+            response = await inner.on_reserve(request)
+            gone = JSONResponse({"ok": False}, status)
+            return gone if response.status_code == 409 else response
+
+        return Route(f"/reserve{status}", reserve, methods=["POST"])
+
+    inner.app.router.routes += [answering(200), answering(410)]
+    async with serving(inner.app) as url:
+        line = f'[connections.old]\nkind = "http"\nurl = "{url}"\n'
+        proposals: dict[int, set[str | None]] = {}
+        for status in (200, 410):
+            for format in ("key", "uuid"):
+                (tmp_path / "saga.toml").write_text(f'{line}idempotency = {{format = "{format}"}}\n')
+                given = load_settings(tmp_path)
+                step = http_step(given, f"POST /reserve{status}", "POST /release", None, "old", {"data": DATA}, None)
+                if format == "key":
+                    with pytest.raises(SagaError, match="with a key of the format uuid") as error:
+                        await run_participant_test(given, step, timeout=10)
+                    assert 'format = "uuid"' in (error.value.help or "")
+                else:
+                    results = await run_participant_test(given, step, timeout=10)
+                    proposals[status] = {result.proposal for result in results} - {None}
+    assert proposals == {200: {'rejected_when: "!response.json.ok"'}, 410: {"rejected: [410]"}}
 
 
 async def test_a_busy_participant_is_asked_again(settings: Settings) -> None:
@@ -137,7 +186,7 @@ async def test_a_duplicate_that_is_rejected_meanwhile_is_a_difference(settings: 
     inner.app.router.routes[0] = Route("/reserve", one_at_a_time, methods=["POST"])
     async with serving(inner.app) as url:
         results = await run_participant_test(settings, step_at(settings, url, "/count"), timeout=10)
-    assert [one.check for one in results if one.verdict == "failed"] == ["concurrent duplicates"]
+    assert [one.check for one in results if one.verdict == "failed"] == ["in progress", "concurrent duplicates"]
 
 
 @pytest.mark.parametrize("answer", ["nothing", "slow", "large", "redirect", "escapes"])
@@ -206,8 +255,9 @@ def test_a_step_of_a_project_is_tested_as_it_is_written(tmp_path: Path) -> None:
         done = run_command([*words, "reserve", *count, "-o", "json"], tmp_path)
         assert done.returncode == 0, done.stderr
         rows = json.loads(done.stdout)
-        assert {row["check"]: row["verdict"] for row in rows} == dict.fromkeys(NAMES, "passed")
-        assert set(rows[0]) == {"check", "promise", "verdict", "steps", "problem"}
+        skipped = {"remembered rejection": "skipped"}
+        assert {row["check"]: row["verdict"] for row in rows} == {**dict.fromkeys(NAMES, "passed"), **skipped}
+        assert set(rows[0]) == {"check", "promise", "verdict", "steps", "problem", "proposal"}
         unreachable = run_command([*words, "bill"], tmp_path)
         assert unreachable.returncode == 1
         assert "responded 404 Not Found to POST /nowhere" in unreachable.stderr
@@ -243,6 +293,7 @@ def test_the_documented_node_participant_passes(tmp_path: Path) -> None:
         arguments = ["participant", "test", "--do", f"POST {url}/reserve", "--undo", f"POST {url}/release"]
         arguments += ["--confirm", f"POST {url}/confirm", "--confirm-data", json.dumps(BODIES["confirm-data"])]
         arguments += ["--data", json.dumps(DATA), "--count", f"{url}/reservations", "-o", "json"]
+        arguments += ["--rejected-data", json.dumps({**DATA, "quantity": 500})]
         done = run_command(arguments, tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
         assert {row["verdict"] for row in json.loads(done.stdout)} == {"passed"}
@@ -254,7 +305,7 @@ def test_the_documented_node_participant_passes(tmp_path: Path) -> None:
             journal.write('{"rows": {"do o-2')  # a process that is killed while it writes
         process, url = start()
         assert httpx.post(f"{url}/reserve", json=DATA, headers=headers).json() == first.json()
-        assert httpx.get(f"{url}/reservations").json() == 1
+        assert httpx.get(f"{url}/reservations").json() == 2  # and what the test has confirmed
     finally:
         process.kill()
         process.wait()

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -20,9 +20,11 @@ from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections, http_settings, run_http
-from saga_workers.participant.checks import CHECKS, CheckResult, NotTestable, Trial, run_check
+from saga_workers.participant.checks import CHECKS, CheckResult, run_check, with_proposals
 from saga_workers.participant.kafka_commands import KafkaCommands
+from saga_workers.participant.trial import FirstRequestFailed, NotTestable, Trial
 from sagas.actions import Actions
+from sagas.builtins.http_headers import KEY_FORMATS, KeyFormat
 from sagas.builtins.messaging import REQUEST
 from sagas.builtins.registry import READ_METHODS
 from sagas.definition.loader import parse_text
@@ -59,6 +61,7 @@ class StepUnderTest:
     """The step whose participant is tested.
 
     ``results`` are those of the other steps. ``other`` is the same step with other arguments; None: one is changed.
+    ``rejected`` is the same step with arguments that the participant rejects; None: it rejects nothing that is known.
     ``count`` are the arguments of an `http` read whose result is the number of effects; ``{key}`` in its URL is the
     forward key.
     """
@@ -68,6 +71,7 @@ class StepUnderTest:
     input: Any = None
     results: Mapping[str, Any] = field(default_factory=dict)
     other: StepUnderTest | None = None
+    rejected: StepUnderTest | None = None
     count: Mapping[str, Any] | None = None
     environment: Environment = field(default_factory=Environment)
 
@@ -159,6 +163,41 @@ async def run_participant_test(
         for name, action in zip(("undo", "confirm"), _actions(step)[1:], strict=True)
         if action in ("http", REQUEST)
     )
+    try:
+        return await _run_checks(settings, tested, step, operations, timeout)
+    except FirstRequestFailed as error:
+        format = await _format_that_is_accepted(settings, tested, step, timeout) if step.do.uses == "http" else None
+        if format is None:
+            raise
+        raise SagaError(
+            f"{error.message}; it does the request with a key of the format {format}",
+            help=f'idempotency = {{header = "Idempotency-Key", format = "{format}"}} on its connection in saga.toml',
+        ) from None
+
+
+async def _format_that_is_accepted(
+    settings: Settings, tested: StepUnderTest, step: StepDefinition, timeout: float
+) -> str | None:
+    """Another format of keys with which the participant does the first request; None: no format helps."""
+    if (step.do.with_ or {}).get("connection") is None:
+        return None
+    for format in KEY_FORMATS[1:]:
+        transport = _ParticipantTransport(settings, timeout, None, format)
+        trial = Trial(tested.calls(f"participant-test-{uuid.uuid4().hex[:12]}"), transport)
+        try:
+            await trial.first()
+        except FirstRequestFailed:
+            continue
+        finally:
+            await trial.clean_up()
+            await transport.close()
+        return format
+    return None
+
+
+async def _run_checks(
+    settings: Settings, tested: StepUnderTest, step: StepDefinition, operations: frozenset[str], timeout: float
+) -> list[CheckResult]:
     async with AsyncExitStack() as stack:
         commands = await KafkaCommands(settings.kafka, timeout).open() if REQUEST in _actions(step) else None
         transport = _ParticipantTransport(settings, timeout, commands)
@@ -168,9 +207,10 @@ async def run_participant_test(
         for check in CHECKS:
             saga_id = f"participant-test-{uuid.uuid4().hex[:12]}"
             other = None if tested.other is None else tested.other.calls(saga_id)
-            trial = Trial(tested.calls(saga_id), transport, other, count)
+            rejected = None if tested.rejected is None else tested.rejected.calls(saga_id)
+            trial = Trial(tested.calls(saga_id), transport, other, rejected, count)
             results.append(await run_check(check, trial, operations))
-        return results
+        return with_proposals(results, definite=step.do.uses == REQUEST)
 
 
 def _step(tested: StepUnderTest) -> StepDefinition:
@@ -199,13 +239,21 @@ def _actions(step: StepDefinition) -> tuple[str, str | None, str | None]:
 class _ParticipantTransport:
     """Sends HTTP requests with the engine's own dispatcher, and commands as a relay publishes them."""
 
-    def __init__(self, settings: Settings, timeout: float, commands: KafkaCommands | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        timeout: float,
+        commands: KafkaCommands | None,
+        key_format: KeyFormat | None = None,
+    ) -> None:
+        """``key_format``: the format of all keys; None: that of each connection."""
         self._timeout = timeout
         self._commands = commands
         self._control = _ConnectionControl()
-        self._connections = HttpConnections(
-            {service.name: http_settings(service) for service in settings.http_services()}, self._control
-        )
+        services = {service.name: http_settings(service) for service in settings.http_services()}
+        if key_format is not None:
+            services = {name: replace(service, key_format=key_format) for name, service in services.items()}
+        self._connections = HttpConnections(services, self._control)
         self._dispatcher = Dispatcher(ActionBodies(Actions()), DatabaseConnections(), self._connections)
 
     async def close(self) -> None:

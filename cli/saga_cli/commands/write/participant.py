@@ -57,6 +57,12 @@ def run_checks(
     other_input: Annotated[
         str | None, typer.Option("--other-input", help="an input that gives the step other arguments")
     ] = None,
+    rejected_data: Annotated[
+        str | None, typer.Option("--rejected-data", metavar="JSON", help="arguments that the participant rejects")
+    ] = None,
+    rejected_input: Annotated[
+        str | None, typer.Option("--rejected-input", help="an input with which the participant rejects the step")
+    ] = None,
     results: Annotated[
         str | None, typer.Option(metavar="JSON", help="results of other steps by id; default: samples")
     ] = None,
@@ -68,10 +74,10 @@ def run_checks(
     ] = "response.json",
     timeout: Annotated[str, typer.Option(help="the time for one response")] = "30s",
 ) -> int:
-    """Check what a participant promises about keys: duplicates, undo before do, concurrency, lost responses.
+    """Check what a participant promises about keys: duplicates, undo before do, rejections, lost responses.
 
-    The service is really called, and what the test does is undone where there is an undo. Exit code 8 if a promise is
-    not kept.
+    The service is really called, and what the test does is undone where there is an undo, except what it has
+    confirmed. Exit code 8 if a promise is not kept; the settings that fit the service follow.
     """
     import asyncio
 
@@ -98,18 +104,21 @@ def run_checks(
                 "--undo-data": undo_data,
                 "--confirm-data": confirm_data,
                 "--other-data": other_data,
+                "--rejected-data": rejected_data,
                 "--connection": connection,
                 "--reply-topic": reply_topic,
             }
         )
-        tested = _step_of_saga(settings, saga, step, input, other_input, results, counted)
+        tested = _step_of_saga(settings, saga, step, input, other_input, rejected_input, results, counted)
     else:
-        _refuse({"--input": input, "--other-input": other_input, "--results": results})
+        _refuse(
+            {"--input": input, "--other-input": other_input, "--rejected-input": rejected_input, "--results": results}
+        )
         if topic is None:
             _refuse({"--reply-topic": reply_topic})
         else:
             _refuse({"--undo": undo, "--confirm": confirm, "--connection": connection})
-        other = json_option(other_data, "--other-data")
+        other, rejected = json_option(other_data, "--other-data"), json_option(rejected_data, "--rejected-data")
 
         def described(body: Any) -> Any:
             given = {**bodies, **({} if body is None else {"data": body})}
@@ -117,11 +126,13 @@ def run_checks(
                 return kafka_step(settings, topic, reply_topic, given, counted)
             return http_step(settings, do or "", undo, confirm, connection, given, counted)
 
-        tested = described(None)
-        if other is not None:
-            from dataclasses import replace
+        from dataclasses import replace
 
-            tested = replace(tested, other=described(other))
+        tested = replace(
+            described(None),
+            other=None if other is None else described(other),
+            rejected=None if rejected is None else described(rejected),
+        )
     warn(f"→ {do or topic or f'{saga} {step}'}: real requests with keys that begin with participant-test-")
     checked = asyncio.run(run_participant_test(settings, tested, timeout=seconds))
     print_list(
@@ -159,6 +170,7 @@ def _step_of_saga(
     step: str | None,
     input: str | None,
     other_input: str | None,
+    rejected_input: str | None,
     results: str | None,
     count: dict[str, Any] | None,
 ) -> StepUnderTest:
@@ -175,10 +187,11 @@ def _step_of_saga(
     outside = environment_of(project)
     given, _ = read_or_sample_input(definition, input, outside)
     expected = json_object(results, "--results") or {}
-    other = None
-    if other_input is not None:
-        other = StepUnderTest(definition, step, read_input(other_input, []), expected, environment=outside)
-    return StepUnderTest(definition, step, given, expected, other, count, outside)
+    other, rejected = (
+        None if text is None else StepUnderTest(definition, step, read_input(text, []), expected, environment=outside)
+        for text in (other_input, rejected_input)
+    )
+    return StepUnderTest(definition, step, given, expected, other, rejected, count, outside)
 
 
 _MARKS = {"passed": ("✔", "green"), "failed": ("✖", "bold red"), "skipped": ("·", "dim")}
@@ -202,5 +215,9 @@ def _print_results(rows: Sequence[dict[str, Any]], *, counted: bool) -> None:
     out.print(table)
     totals = {name: sum(row["verdict"] == name for row in rows) for name in _MARKS}
     out.print(Text(", ".join(f"{number} {name}" for name, number in totals.items() if number)))
+    if proposals := list(dict.fromkeys(row["proposal"] for row in rows if row["proposal"] is not None)):
+        out.print(Text("what fits this participant, at the step or its connection:"))
+        for proposal in proposals:
+            out.print(Text(f"  {proposal}"))
     if not counted:
         out.print(Text("without --count, a second effect shows only if its response differs", style="dim"))
