@@ -1,4 +1,4 @@
-"""The folders of definitions/patterns, and what each of them plays.
+"""The folders of definitions/patterns and definitions/ported, and what each of them plays.
 
 A folder's ``play.py`` is declarative: constants and one function, without imports, so that a copied folder is complete.
 """
@@ -16,6 +16,8 @@ Inputs = Sequence[Mapping[str, Any]]
 """Those of the sagas of one play, which run at the same time: mostly one."""
 
 FOLDER = Path(__file__).parents[2] / "definitions/patterns"
+PORTED = FOLDER.parent / "ported"
+"""Sagas of other engines, in folders of the same form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,9 @@ def _inputs(declared: Any) -> Inputs:
     return declared if isinstance(declared, list) else [declared]
 
 
-def patterns() -> list[Pattern]:
-    """All of them, by name."""
+def patterns(folder: Path = FOLDER) -> list[Pattern]:
+    """All of a folder, by name."""
     return [
         Pattern(path.parent.name, path.parent, tomllib.loads(path.read_text(encoding="utf-8")))
-        for path in sorted(FOLDER.glob("*/saga.toml"))
+        for path in sorted(folder.glob("*/saga.toml"))
     ]

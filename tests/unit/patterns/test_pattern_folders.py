@@ -1,4 +1,4 @@
-"""Every folder of definitions/patterns is a small, valid and explained project."""
+"""Every folder of definitions/patterns and definitions/ported is a small, valid and explained project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sagas.presentation.graph import build_saga_graph, to_mermaid
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from sagas.simulation import FailurePoint, Script, environment_of, failure_points, sample_input
-from tests.patterns.pattern import FOLDER, Pattern, patterns
+from tests.patterns.pattern import FOLDER, PORTED, Pattern, patterns
 
 MAX_YAML_LINES = 40
 SECTIONS = ["Problem", "Forward and back", "Guarantees", "Costs", "When to use something else", "Try it"]
@@ -19,6 +19,7 @@ MAP = FOLDER.parents[1] / "docs/explanation/patterns.md"
 LIST = FOLDER.parent / "README.md"
 
 each_pattern = pytest.mark.parametrize("pattern", patterns(), ids=lambda pattern: pattern.name)
+each_folder = pytest.mark.parametrize("pattern", [*patterns(), *patterns(PORTED)], ids=lambda pattern: pattern.name)
 
 
 def _project(pattern: Pattern) -> Project:
@@ -29,7 +30,7 @@ def _readme(pattern: Pattern) -> str:
     return (pattern.folder / "README.md").read_text(encoding="utf-8")
 
 
-@each_pattern
+@each_folder
 def test_its_definitions_are_valid_and_short(pattern: Pattern) -> None:
     project = _project(pattern)
     assert [str(one) for one in project.diagnostics] == []
@@ -39,7 +40,7 @@ def test_its_definitions_are_valid_and_short(pattern: Pattern) -> None:
     assert max(len(line) for line in lines) <= 120
 
 
-@each_pattern
+@each_folder
 def test_every_failure_point_is_explained(pattern: Pattern) -> None:
     project = _project(pattern)
     for name in project.definitions:
@@ -69,7 +70,7 @@ def test_the_readme_has_its_sections_and_the_picture_of_today(pattern: Pattern) 
     assert picture.strip() == drawn.strip(), f"paste the output of `saga graph {pattern.name}`"
 
 
-@each_pattern
+@each_folder
 def test_its_play_is_complete_and_tried_by_the_readme(pattern: Pattern) -> None:
     play = pattern.play
     assert play.invariant == play.invariant.strip(".")
@@ -84,6 +85,8 @@ def test_its_play_is_complete_and_tried_by_the_readme(pattern: Pattern) -> None:
 
 def test_every_pattern_is_in_the_list_and_in_the_map() -> None:
     folders = {path.name for path in FOLDER.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    ported = re.findall(r"^\| \[([\w-]+)\]\(ported/\1/README\.md\)", LIST.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(ported) == [pattern.name for pattern in patterns(PORTED)]
     listed = re.findall(r"^\| \[([\w-]+)\]\(patterns/\1/README\.md\)", LIST.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(listed) == folders
     assert folders <= set(re.findall(r"`([\w-]+)`", MAP.read_text(encoding="utf-8")))
