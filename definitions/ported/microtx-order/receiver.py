@@ -10,7 +10,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 FREE = {"lamp": 10, "money": 100}
-TRIED: dict[str, tuple[object, dict]] = {}  # by key: its arguments and its answer
+TRIED: dict[str, tuple[dict, dict]] = {}  # by key: its arguments and its answer
 STATES: dict[str, str] = {}  # by key: held, final, cancelled, refused
 COUNTS = {"cancelled_refusals": 0}
 
