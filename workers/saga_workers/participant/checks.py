@@ -285,7 +285,7 @@ def _refusing_body(outcome: Outcome) -> str | None:
                 return f'rejected_when: "has(response.json.{name})"'
         for name in ("ok", "success", "accepted"):
             if body.get(name) is False:
-                return f'rejected_when: "!response.json.{name}"'
+                return f'rejected_when: "has(response.json.{name}) && !response.json.{name}"'
     return None
 
 
