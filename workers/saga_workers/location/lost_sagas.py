@@ -48,11 +48,11 @@ async def describe_lost(settings: Settings, location: Location, held: Sequence[s
         return None
     effects = await guarded_effects(settings, location.saga_id)
     open_there = open_effects(effects)
-    if not held and not open_there:
-        return None
+    if not open_there:
+        return None  # nothing is to be undone, so what it holds may be released
     origins = [effect.origin for effect in effects if effect.origin is not None]
     saga = row.view.saga if row is not None else origins[0].saga if origins else None
-    return LostSaga(location.saga_id, (*([f"open effects: {open_there}"] if open_there else []), *held), saga)
+    return LostSaga(location.saga_id, (f"open effects: {open_there}", *held), saga)
 
 
 async def find_lost(locator: Locator, settings: Settings, saga_id: str | None = None) -> list[LostSaga]:
