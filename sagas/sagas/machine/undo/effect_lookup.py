@@ -244,6 +244,9 @@ def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -
 
 def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -> None:
     step = run.step(entry)
+    # An answer that the definition cannot read would not be readable after a repetition either.
+    has_no_answer = entry.failure_kind == arguments.DEFINITION_FAILURE
+    may_repeat = not has_no_answer and not call_attempts.is_single_attempt(step)
     if verdict != "unknown":
         run.unpark(entry)
     if verdict == "done":
@@ -259,16 +262,13 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
     elif entry.id in run.parked:
         if step.probe is not None:
             retry_lookup(run, entry, "pivot", background=True)
-    elif not call_attempts.is_single_attempt(step) and call_attempts.may_retry(run, entry):
+    elif may_repeat and call_attempts.may_retry(run, entry):
         call_attempts.schedule_retry(run, entry, step.do.retry.max_interval)
-    elif (
-        call_attempts.is_single_attempt(step)
-        and step.probe is not None
-        and entry.probe_rounds < step.do.retry.max_attempts
-    ):
+    elif not may_repeat and step.probe is not None and entry.probe_rounds < step.do.retry.max_attempts:
         retry_lookup(run, entry, "pivot")
     else:
-        run.park(entry, "do", f"it is unknown whether {step.name} took effect")
+        unknown = f"it is unknown whether {step.name} took effect"
+        run.park(entry, "do", arguments.failure_message(entry, "do") if has_no_answer else unknown)
         if step.probe is not None:
             retry_lookup(run, entry, "pivot", background=True)
 

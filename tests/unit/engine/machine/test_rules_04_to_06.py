@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sagas.protocol.outcomes import Outcome
+from sagas.protocol.outcomes import Failure, Outcome
 from tests.unit.engine.machine.driver import START, MachineDriver, op, probe, saga, step
 
 PIVOT = saga(step("a"), step("p", kind="pivot"), step("n", kind="retriable"))
@@ -174,6 +174,21 @@ def test_rule_05_without_a_probe_an_unguarded_pivot_parks_after_max_attempts(out
     driver = MachineDriver(OPEN_PIVOT, answers={"p": outcome}).run()
     assert driver.state == "PARKED"
     assert driver.undone == []
+
+
+@pytest.mark.parametrize(
+    ("probe_says", "calls", "state"),
+    [(None, 1, "PARKED"), ("unsure", 1, "PARKED"), ("absent", 1, "COMPENSATED"), ("found", 1, "COMPLETED")],
+)
+def test_rule_05_an_unguarded_pivot_is_not_repeated_for_an_answer_without_a_result(
+    probe_says: str | None, calls: int, state: str
+) -> None:
+    unreadable = Outcome("unknown", failure=Failure("definition", "its body has a name twice"), retryable=False)
+    answers = {"p": unreadable, **({"p~probe": probe_says} if probe_says else {})}
+    driver = MachineDriver(PROBED_PIVOT if probe_says else OPEN_PIVOT, answers=answers).run()
+    assert (driver.log.count("p"), driver.state) == (calls, state)
+    if state == "PARKED":
+        assert driver.row("p")["error"]["message"] == "its body has a name twice"
 
 
 def test_rule_05_an_unguarded_pivot_rejected_after_an_unknown_attempt_is_asked_again() -> None:
