@@ -1,7 +1,7 @@
 """Rows of a Parquet file as JSON with exact numbers.
 
-A decimal is a number with its digits, a date or time is ISO 8601 to the nanosecond, a float has the shortest digits
-that stand for it. What JSON has no form for is refused with file and column.
+A decimal is a number with its digits, a date or time is ISO 8601 to the nanosecond, a float without a fraction is that
+integer, and any other has the shortest digits that stand for it. What JSON has no form for is refused with file and column.
 """
 
 from __future__ import annotations
@@ -205,9 +205,11 @@ def _decimal(value: Decimal) -> Decimal:
 
 
 def _float(value: float, bits: int) -> Decimal:
-    """The decimal with the fewest digits that is nearest to no other float of this size."""
+    """The integer that the float is, or the decimal with the fewest digits that is nearest to no other of this size."""
     if value != value or value in (float("inf"), float("-inf")):
         raise ValueError(f"{value} is not a JSON number; leave the cell empty")
+    if float(value).is_integer():
+        return Decimal(int(value))
     if bits not in _FLOATS:
         return Decimal(repr(float(value)))
     code, most = _FLOATS[bits]
