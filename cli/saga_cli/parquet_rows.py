@@ -1,7 +1,8 @@
 """Rows of a Parquet file as JSON with exact numbers.
 
 A decimal is a number with its digits, a date or time is ISO 8601 to the nanosecond, a float without a fraction is that
-integer, and any other has the shortest digits that stand for it. What JSON has no form for is refused with file and column.
+integer, and any other has the shortest digits that stand for it. What JSON has no form for is refused with file and
+column.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -15,12 +15,9 @@ Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
 """Runs a query with named parameters on the connection of the statement."""
 
 # The columns of a table, from the catalog. Read for each statement: a migration may change a type at any time.
-_POSTGRESQL_COLUMNS = """
+_POSTGRESQL_PARTS = """
 WITH RECURSIVE part AS (
-    SELECT a.attnum AS position, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
-           a.atttypid AS part_type, a.atttypmod AS modifier, false AS is_array, NULL::name AS field, 0 AS field_position
-    FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped
+    {source}
   UNION ALL
     SELECT part.position, part.name, part.type, inner_part.part_type, inner_part.modifier, inner_part.is_array,
            inner_part.field, inner_part.field_position
@@ -44,8 +41,24 @@ FROM part JOIN pg_catalog.pg_type t ON t.oid = part.part_type
 WHERE t.typtype NOT IN ('c', 'd') AND t.typcategory <> 'A'
 ORDER BY part.position, part.field_position
 """
-"""The scalar types in each column: behind domains, in arrays, in the fields of composite types."""
+"""The scalar types in each type of the source: behind domains, in arrays, in the fields of composite types."""
 
+_POSTGRESQL_COLUMNS = _POSTGRESQL_PARTS.format(
+    source="""
+    SELECT a.attnum AS position, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
+           a.atttypid AS part_type, a.atttypmod AS modifier, false AS is_array, NULL::name AS field, 0 AS field_position
+    FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+)
+
+_POSTGRESQL_TYPES = _POSTGRESQL_PARTS.format(
+    source="""
+    SELECT y.oid::bigint AS position, y.typname AS name, format_type(y.oid, NULL) AS type, y.oid AS part_type,
+           -1 AS modifier, false AS is_array, NULL::name AS field, 0 AS field_position
+    FROM pg_catalog.pg_type y WHERE y.oid = any(:types)
+"""
+)
 _MYSQL_COLUMNS = """
 SELECT column_name AS name, column_type AS type, data_type AS base, numeric_precision AS digits, numeric_scale AS scale,
        character_maximum_length AS length, datetime_precision AS second_digits
@@ -99,6 +112,12 @@ async def _read_table(target: AssignedParameter, dialect: str, query: Query) -> 
     text = {"sqlite": _SQLITE_COLUMNS, "mariadb": _MARIADB_COLUMNS, "mysql": _MYSQL_COLUMNS}[dialect]
     rows = await query(text, {"schema": target.schema, "name": target.name})
     return [_sqlite_column(row) if dialect == "sqlite" else _mysql_column(row) for row in rows]
+
+
+async def read_types(types: Collection[int], query: Query) -> Mapping[int, ParameterColumn]:
+    """Types of PostgreSQL by their object identifiers, each as a column of this type without a limit."""
+    rows = await query(_POSTGRESQL_TYPES, {"types": sorted(types)})
+    return {oid: _of_parts(list(parts)) for oid, parts in groupby(rows, key=lambda row: int(row["position"]))}
 
 
 def _column_of(target: AssignedParameter, columns: Sequence[ParameterColumn]) -> ParameterColumn | None:
@@ -170,6 +189,8 @@ def _postgresql_column(name: str, shown: str, base: str, modifier: int) -> Param
             return ParameterColumn(name, shown, "text", length=modifier - 4)
         case "text" | "varchar" | "bpchar":
             return ParameterColumn(name, shown, "text")
+        case "point" | "lseg" | "path" | "box" | "polygon" | "line" | "circle":
+            return ParameterColumn(name, shown, "geometric")
     return ParameterColumn(name, shown, "other", time=postgresql_time(base, modifier))
 
 

@@ -8,7 +8,6 @@ decimals. So a statement with such parameters is compared with the types of the 
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,11 +39,12 @@ from saga_activities.guard.operand_forms import (
     is_number_text,
 )
 from saga_activities.guard.parameter_columns import (
-    NUMBER_TEXT,
     InexactNumber,
     ParameterColumn,
     Parameters,
     exact_number,
+    has_numbers,
+    is_long_number,
     needs_care,
 )
 from saga_activities.guard.structured_forms import check_structured
@@ -64,9 +64,6 @@ _MYSQL_DIGITS, _MYSQL_SCALE = 65, {"mysql": 30, "mariadb": 38}
 
 _NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
-_EXACT_TEXT = re.compile(r"[-+]?[0-9]{1,7}")
-"""A number that every column holds, or refuses itself."""
-
 
 def text_needs_care(value: Any, dialect: str) -> bool:
     """Return whether a parameter has text or a time of which some column would store only a part, or another number."""
@@ -76,10 +73,12 @@ def text_needs_care(value: Any, dialect: str) -> bool:
         return True
     if not isinstance(value, str):
         return False
+    if dialect == "postgresql" and has_numbers(value):
+        return True
     if dialect != "postgresql" and may_be_time(value):  # PostgreSQL knows the types of its places
         return True
     is_cut = dialect != "sqlite" and value.endswith(" ")
-    return is_cut or (NUMBER_TEXT.fullmatch(value) is not None and _EXACT_TEXT.fullmatch(value) is None)
+    return is_cut or is_long_number(value)
 
 
 @dataclass(frozen=True, slots=True)

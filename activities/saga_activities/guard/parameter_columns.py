@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from saga_activities.guard.json_parameters import as_json, for_array_column, for_json_column
+from saga_activities.guard.text_literals import is_literal, scalar_texts
 from saga_activities.guard.time_columns import HeldTime, in_utc
 from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.errors import UsageError
@@ -24,6 +25,14 @@ _EXACT_INTEGERS = 1 << 24
 NUMBER_TEXT = re.compile(r"\s*[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9][0-9_]*)?\s*")
 """Text that a column of numbers reads as one; PostgreSQL takes underscores between digits."""
 
+_EXACT_TEXT = re.compile(r"[-+]?[0-9]{1,7}")
+"""A number that every column holds, or refuses itself."""
+
+_MONEY_TEXT = re.compile(r"[-+($£€¥]*(\d[\d,]*\.\d+)[)$£€¥-]*", re.ASCII)
+_LONGEST_AMOUNT = 64
+_COORDINATES = re.compile(r"[-+0-9.eE\s,()<>\[\]{}]*\d\s*[,)][-+0-9.eE\s,()<>\[\]{}]*", re.ASCII)
+_COORDINATE = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+
 
 class InexactNumber(UsageError):
     """A number has more digits than its receiver holds, or a text more characters."""
@@ -36,6 +45,22 @@ def needs_care(value: Any) -> bool:
     if isinstance(value, int):
         return not -_EXACT_INTEGERS < value < _EXACT_INTEGERS
     return isinstance(value, Decimal) or (isinstance(value, float) and math.isfinite(value))
+
+
+def is_long_number(text: str) -> bool:
+    """Return whether text is a number that some column would round."""
+    return NUMBER_TEXT.fullmatch(text) is not None and _EXACT_TEXT.fullmatch(text) is None
+
+
+def has_numbers(text: str) -> bool:
+    """Return whether text may be an array, a composite value, an amount or a point of PostgreSQL with such numbers."""
+    return is_literal(text) or _amount(text) is not None or _COORDINATES.fullmatch(text) is not None
+
+
+def _amount(text: str) -> str | None:
+    """The number in an amount of money with a fraction, such as $1,012.35; None for other text."""
+    amount = _MONEY_TEXT.fullmatch("".join(text.split())) if len(text) <= _LONGEST_AMOUNT else None
+    return None if amount is None else amount[1].replace(",", "")
 
 
 def exact_number(value: Any) -> Any:
@@ -56,7 +81,7 @@ class ParameterColumn:
 
     name: str
     type: str
-    kind: Literal["integer", "decimal", "double", "single", "number", "text", "json", "composite", "other"]
+    kind: Literal["integer", "decimal", "double", "single", "geometric", "number", "text", "json", "composite", "other"]
     low: int = 0
     high: int = 0
     precision: int | None = None
@@ -71,9 +96,7 @@ class ParameterColumn:
     def checked(self, target: AssignedParameter, value: Any, dialect: str) -> Any:
         """The value for this column. Raises :class:`InexactNumber`, UnusableParameter."""
         if not target.certain or self.parts:
-            for field, part in self.parts or (((0, ""), self),):
-                if target.field is None or target.field in field:
-                    part.check_loss(target, value)
+            self.check_loss(target, value)
             return value
         shown = f"{self.name} of {target.name} ({self.type})"
         is_own = target.alone and not target.cast
@@ -85,6 +108,9 @@ class ParameterColumn:
             return as_json(target.parameter, value)
         if isinstance(value, list | tuple):
             return [self.checked(target, item, dialect) for item in value]
+        if self.is_array and isinstance(value, str):
+            self.check_loss(target, value)
+            return value
         if self.time is not None and target.alone:
             self._check_time(target, value)
         if isinstance(value, str):
@@ -105,6 +131,21 @@ class ParameterColumn:
             for item in value:
                 self.check_loss(target, item)
             return
+        for field, part in self.parts:
+            if target.field is None or target.field in field:
+                # A value for one field is no literal of the whole.
+                position = field[0] if target.field is None else None
+                for item in (
+                    [value] if not isinstance(value, str) else scalar_texts(value, composite=True, field=position)
+                ):
+                    part._check_scalar_loss(target, item)
+        if self.is_array and isinstance(value, str):
+            for item in scalar_texts(value, composite=False):
+                self._check_scalar_loss(replace(target, alone=True), item)
+        elif not self.parts:
+            self._check_scalar_loss(target, value)
+
+    def _check_scalar_loss(self, target: AssignedParameter, value: Any) -> None:
         if self.time is not None:
             self._check_time(target, value)
         number = exact_number(value)
@@ -127,11 +168,21 @@ class ParameterColumn:
             size, unit = (len(text.encode()), "bytes") if self.in_bytes else (len(text), "characters")
             if size > self.length:
                 self._refuse(target, f"text of {size} {unit}", f"holds {self.length} and would cut blanks")
-        if self.kind not in ("text", "json", "composite", "other") and NUMBER_TEXT.fullmatch(text):
-            number = Decimal(text)
+        for number in map(Decimal, self._numbers(text)):
             asked = target if target.certain else replace(target, alone=False)
             problem = decimal_problem(number)
             self._refuse(target, f"the text {text.strip()}", problem or self._problem(number, asked))
+
+    def _numbers(self, text: str) -> list[str]:
+        """The numbers that a column of this kind reads in text."""
+        match self.kind:
+            case "text" | "json" | "composite" | "other":
+                return []
+            case "geometric":
+                return _COORDINATE.findall(text)
+            case "decimal" if NUMBER_TEXT.fullmatch(text) is None:
+                return [amount] if (amount := _amount(text)) is not None else []
+        return [text] if NUMBER_TEXT.fullmatch(text) else []
 
     def _refuse(self, target: AssignedParameter, value: str, problem: str | None) -> None:
         if problem is not None:
@@ -154,7 +205,7 @@ class ParameterColumn:
                 return "holds integers only"
             case "integer" if target.alone and not self.low <= value <= self.high:
                 return f"holds {self.low} to {self.high}"
-            case "double" if not is_exact_double(value):
+            case "double" | "geometric" if not is_exact_double(value):
                 return "is a binary float and would round it"
             case "number" if not is_exact_double(value) and not (value == int(value) and -(1 << 63) <= value < 1 << 63):
                 return "holds SQLite's integers of 64 bits and binary floats, and would round it"

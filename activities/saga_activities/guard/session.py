@@ -20,6 +20,7 @@ from sqlalchemy.sql.visitors import iterate
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
 from saga_activities.guard.iso_times import may_be_time
+from saga_activities.guard.number_places import refuse_rounded_numbers
 from saga_activities.guard.numeric_places import as_numeric
 from saga_activities.guard.operand_forms import is_number_text
 from saga_activities.guard.parameter_columns import needs_care
@@ -265,6 +266,7 @@ class SqlSession:
         if check_text and self._dialect == "postgresql":
             await refuse_shortened_times(self._connection, exact.statement, exact.parameters)
             exact = await as_numeric(self._connection, exact)
+            await refuse_rounded_numbers(self._connection, exact.statement, exact.parameters, self._query)
         return exact
 
     async def placed(self, statement: str, parameters: Mapping[str, Any]) -> tuple[str, BoundParameters]:
