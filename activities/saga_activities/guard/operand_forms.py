@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -101,12 +102,17 @@ def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[
     PostgreSQL says itself what it takes at a place, see time_places. Raises UnusableParameter.
     """
     kind = use.kind
-    if dialect == "postgresql" or not isinstance(value, str) or not kind.is_known or len(columns) < len(kind.columns):
+    if dialect == "postgresql" or not kind.is_known or len(columns) < len(kind.columns):
         return
     held = [column.time for column in columns if column.time is not None]
     if len(held) < len(columns) or not (held or kind.is_time) or kind.is_number:
         return
     is_text = dialect == "sqlite"
+    number = exact_number(value)
+    if isinstance(number, int | Decimal) and not isinstance(number, bool) and use.use == "compared":
+        _check_compared_number(name, Decimal(number), held)
+    if not isinstance(value, str):
+        return
     forms = [time.form_problem(value) for time in held]
     if not held:  # a date or a time
         forms = [HeldTime(date=date, is_text=is_text).form_problem(value) for date in (False, True)]
@@ -120,6 +126,15 @@ def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[
             raise UnusableParameter(
                 f"the parameter {name} is {_shown(value)}, and it is compared with a value that {problem}: give it"
                 " in UTC, with the parts that the other operand has"
+            )
+
+
+def _check_compared_number(name: str, number: Decimal, held: Sequence[HeldTime]) -> None:
+    for time in held if number.is_finite() else ():
+        if (problem := replace(time, digits=6).number_problem(number)) is not None:
+            raise UnusableParameter(
+                f"the parameter {name} is {number:f}, and it is compared with a value that {problem}: give text in ISO"
+                " 8601 form"
             )
 
 

@@ -156,6 +156,11 @@ class ParameterColumn:
 
     def _check_time(self, target: AssignedParameter, value: Any) -> None:
         assert self.time is not None
+        number = exact_number(value)
+        if isinstance(number, int | Decimal) and not isinstance(number, bool):
+            if needs_care(number) and Decimal(number).is_finite():
+                self._refuse(target, number_text(number), self.time.number_problem(Decimal(number)))
+            return
         self._refuse(target, str(value), self.time.problem(in_utc(value) if target.zoned else value))
         if target.certain and (problem := self.time.form_problem(value)) is not None:
             raise InexactNumber(

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
 
 from saga_activities.guard.iso_times import iso_problem
+from sagas.text.exact_json import number_text
 
 _CLOCK = re.compile(
     r"(?P<clock>\d+:\d{2}(?::\d{2})?|(?<=T)\d{2,6}|(?<=^\d{8})\d{6}(?!\d))(?:[.,](?P<fraction>\d+))?"
@@ -24,6 +26,11 @@ _DATE = re.compile(r"\d([-/.])\d{1,2}\1\d|\d{8}T|^\d{14}", re.ASCII)
 
 _SECONDS = re.compile(r"(?::\d{2}[.,](\d+)|\d[.,](\d+)\s*s(?:ec(?:ond)?s?)?\b)", re.ASCII | re.IGNORECASE)
 """The digits after the second in an interval."""
+
+_LEAP_SECOND = re.compile(r"\d+:\d{2}:60|\d{4}60", re.ASCII)
+
+_DATE_DIGITS, _CLOCK_DIGITS, _TIME_DIGITS = 8, 6, 7
+"""Digits of YYYYMMDD, HHMMSS and HHHMMSS."""
 
 
 def in_utc(value: Any) -> Any:
@@ -80,6 +87,8 @@ class HeldTime:
             return None if seconds is None else self._rounded(seconds[1] or seconds[2])
         if (clock := _CLOCK.search(text)) is None:
             return None
+        if _LEAP_SECOND.fullmatch(clock["clock"]):
+            return "has no leap seconds and would hold the next minute"
         fraction = clock["fraction"] or ""
         if not self.clock and (clock["clock"] + fraction).strip(":0"):
             return "holds a date and would drop the time of day"
@@ -90,6 +99,20 @@ class HeldTime:
         if zone is not None and zone.strip("+-:0"):
             return f"holds no time zone and would drop {zone}"
         return self._rounded(fraction) if self.clock else None
+
+    def number_problem(self, number: Decimal) -> str | None:
+        """The part of a number that MySQL and MariaDB would drop, which read it as YYYYMMDD, HHMMSS or both."""
+        if self.is_text or self.is_interval:
+            return None
+        whole, _, fraction = number_text(abs(number)).partition(".")
+        if not self.clock:
+            is_midnight = not fraction.strip("0") and (
+                len(whole) <= _DATE_DIGITS or not whole[-_CLOCK_DIGITS:].strip("0")
+            )
+            return None if is_midnight else "holds a date and would drop the time of day"
+        if not self.date and len(whole) > _TIME_DIGITS:
+            return "holds a time of day and would drop the date"
+        return self._rounded(fraction)
 
     def compared_problem(self, text: str) -> str | None:
         """The part of a text that MySQL and MariaDB would drop or add to compare it with a value of this range.
