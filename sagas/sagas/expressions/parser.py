@@ -6,7 +6,7 @@ from typing import Any, TypeVar, cast
 
 from sagas.expressions import nodes
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.lexer import Token, tokenize
+from sagas.expressions.lexer import NAME, Token, tokenize
 from sagas.expressions.limits import MAX_NESTING, MAX_TREE_DEPTH
 from sagas.expressions.nodes import ComprehensionKind, ExpressionNode
 from sagas.expressions.other_languages import text_prefix_hint, word_hint
@@ -86,6 +86,14 @@ class _Parser:
         token = self._next
         seen = token.text if token.kind == "end" else f"'{token.text}'"
         return self._of_another_language() or ExpressionError(f"expected {expected}, found {seen}", token.offset)
+
+    def _no_field_name(self) -> ExpressionError:
+        token = self._next
+        if NAME.fullmatch(token.text) is None or token.kind == "end":
+            return self._unexpected("a field name")
+        return ExpressionError(
+            f"'{token.text}' is a word of CEL; write [\"{token.text}\"] for the field of this name", token.offset
+        )
 
     def _of_another_language(self) -> ExpressionError | None:
         """The error for a word of another language: the unexpected one, or the name right before it."""
@@ -194,7 +202,7 @@ class _Parser:
         while True:
             if self._accept("."):
                 if self._next.kind != "name":
-                    raise self._unexpected("a field name")
+                    raise self._no_field_name()
                 name = self._take()
                 if not self._accept("("):
                     node = self._make(nodes.Select, node.offset, name.end, node, name.text)

@@ -278,10 +278,9 @@ class _Composer:
                 line = self._lines[mark.line - 1] if mark.line <= len(self._lines) else ""
                 help = 'write an expression as "${{ … }}", in quotes' if "{{" in line else None
                 raise _InvalidYaml("SAGA100", mark, "a key must be a plain string", help)
-            _refuse_half_characters(event.value, mark)
+            key = _whole_characters(event.value, mark)
             value, size = self._node(next(self._events), depth + 1)
             total += size
-            key = event.value
             if key == "<<" and not event.style:
                 merges.append(value)
             elif key in values:
@@ -311,19 +310,21 @@ def _merge(node: YamlNode, merge: YamlNode) -> None:
                 node.key_positions[key] = source.key_positions[key]
 
 
-def _refuse_half_characters(text: str, position: Position) -> None:
-    """Raises _InvalidYaml for what an escape such as `\\ud800` leaves in a string."""
+def _whole_characters(text: str, position: Position) -> str:
+    """The text with the character that two escapes such as `\\ud83d\\ude00` stand for, as in JSON.
+
+    Raises _InvalidYaml for half of such a pair.
+    """
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
         raise _InvalidYaml(
             "SAGA100", position, "the text has half a surrogate pair, which is not a character"
         ) from None
 
 
 def _compose_scalar(event: Any, position: Position, lines: Sequence[str]) -> YamlNode:
-    text, style, tag = event.value, event.style, event.tag
-    _refuse_half_characters(text, position)
+    text, style, tag = _whole_characters(event.value, position), event.style, event.tag
     tag = str(tag) if tag else None
     plain = not style
     is_folded = style == ">" or (style != "|" and event.end_mark.line > event.start_mark.line)

@@ -88,6 +88,7 @@ def test_null_inside_text_is_an_error() -> None:
     [
         ("ab ${{ 1 + }}", 10, "expected a value"),
         ("${{ a }} ${{ b * / c }}", 17, "expected a value"),
+        ("${{ a.in.b }}", 6, "'in' is a word of CEL; write [\"in\"] for the field of this name"),
         ("ab ${{ a", 3, "not closed"),
         ("${{ 'a }}", 0, "not closed"),
         ("${{ }}", 4, "empty"),

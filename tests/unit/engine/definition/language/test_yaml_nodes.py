@@ -165,3 +165,9 @@ def test_half_a_surrogate_pair_is_a_mistake(parser: str, text: str) -> None:
     assert [(one.code, one.message) for one in report.diagnostics] == [
         ("SAGA100", "the text has half a surrogate pair, which is not a character")
     ]
+
+
+def test_two_escapes_of_one_character_are_this_character(parser: str) -> None:
+    """JSON writes characters beyond U+FFFF so, and JSON is YAML."""
+    node = read('{"a\\ud83d\\ude00": ["\\ud83d\\ude00 b"]}')
+    assert [(key, [item.value for item in value.value]) for key, value in node.value.items()] == [("a😀", ["😀 b"])]
