@@ -89,6 +89,21 @@ async def test_postgresql(tmp_path: Path, postgres_server: DatabaseServer) -> No
     ]
 
 
+async def test_a_view_that_cannot_be_updated_is_no_busy_database(
+    tmp_path: Path, postgres_server: DatabaseServer
+) -> None:
+    url = new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create table stock (sku varchar(20) primary key, free int)")
+        connection.execute("create view both_stocks as select a.sku, b.free from stock a join stock b using (sku)")
+    extra = step("update both_stocks set free = 1").replace("effect: none", "pivot: true")
+    (tmp_path / "view.saga.yaml").write_text(f"saga: view\nsteps:\n{extra}")
+    (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n')
+    found = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    (refused,) = [result for result in found if result.ok is False]
+    assert "cannot prepare the statement: cannot update view" in refused.message
+
+
 async def test_many_statements_on_one_connection(tmp_path: Path, postgres_server: DatabaseServer) -> None:
     """The driver prepares what it sends for the sixth time."""
     url = new_database(postgres_server)

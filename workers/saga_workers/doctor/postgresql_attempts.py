@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from saga_activities.guard.sqlstates import healing_of, sqlstate_of
 from saga_workers.doctor.parameter_types import Refused
 from sagas.sql_text.parsed import ParsedSql
 
@@ -62,7 +63,9 @@ class PostgresqlAttempts:
                 await self._prepare(bases)
                 values = ", ".join(["NULL"] * len(bases))
                 await raw.execute(f"EXPLAIN EXECUTE {_NAME}" + (f"({values})" if values else ""))
-        except psycopg.OperationalError:
+        except psycopg.OperationalError as error:
+            if healing_of(sqlstate_of(error) or "") == "never":  # a view that cannot be updated is one, too
+                return self._refused(error)
             raise
         except psycopg.Error as error:
             return self._refused(error)
