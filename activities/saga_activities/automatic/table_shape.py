@@ -118,9 +118,10 @@ def check_change(shape: TableShape, change: RowChange) -> None:
         # The undo of an insert is a delete, and that of a delete an insert, which no foreign key reacts to. A row with
         # another primary key is restored as a deleted and an inserted row.
         if reference.on_delete and (changed or change.kind in ("insert", "delete", "merge")):
-            raise NotImageable(
-                f"a delete from {shape.name} changes rows of {reference.table} (ON DELETE of a foreign key)"
+            subject = (
+                f"its undo, a delete from {shape.name}," if change.kind == "insert" else f"a delete from {shape.name}"
             )
+            raise NotImageable(f"{subject} changes rows of {reference.table} (ON DELETE of a foreign key)")
         if reference.on_update and assigned & {name.lower() for name in reference.columns}:
             raise NotImageable(
                 f"an update of {shape.name} changes rows of {reference.table} (ON UPDATE of a foreign key)"

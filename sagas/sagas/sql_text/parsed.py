@@ -225,10 +225,10 @@ def parse_sql(text: str, dialect: str) -> ParsedSql:
                 offset=token.start,
             )
         elif token.kind == "cast" and dialect in ("mysql", "mariadb", "sqlite"):
-            following = text[token.end :].split(maxsplit=1)[:1]
+            following = re.match(r"\s*([\w.]+(?:\([\d, ]*\))?)", text[token.end :])
             raise UnreadableSql(
                 f"{NAMES[dialect]} has no casts with `::`",
-                help=f"write cast(… as {shown(following[0], 20) if following else 'type'})",
+                help=f"write cast(… as {shown(following[1], 20) if following else 'type'})",
                 offset=tokens[index].start,
             )
     return ParsedSql(text, dialect, tokens, tuple(parameters))

@@ -30,7 +30,8 @@ class SingleRowStarter(RowStarter):
         except (SagaError, RPCError) as error:
             if is_unreachable(error):
                 raise
-            self.refuse(rows, f"{row.location}: {error.message}")
+            help = f"; {error.help}" if isinstance(error, SagaError) and error.help else ""
+            self.refuse(rows, f"{row.location}: {error.message}{help}")
             return
         if started.started:
             tally.started += 1

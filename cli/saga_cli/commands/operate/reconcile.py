@@ -55,6 +55,8 @@ def reconcile(
             yes=yes,
         )
 
+    warn("reading the sagas and the databases while Spark starts, which takes most of the time")
+
     async def run(locator: Locator, settings: Settings) -> dict[str, Any]:
         from saga_spark.runner.runner_client import RunnerClient
         from saga_spark.settings import spark_settings

@@ -261,7 +261,11 @@ SAGA = MappingType(
         ),
         Field("description", String(allow_empty=True), "one sentence"),
         Field("language", Choice((LANGUAGE_VERSION,)), "version of this language"),
-        Field("id", String(), "template of the saga id, default `<saga>-<uuid7>`"),
+        Field(
+            "id",
+            String(),
+            "template of the saga id, default `<saga>-<uuid7>`; not used by a nested saga, `<parent>/<ledger id>`",
+        ),
         Field("labels", StringMap(MAX_LABELS, r"[A-Za-z0-9_.-]+"), "up to 10 searchable labels, plain text"),
         Field("input", Json(), "JSON Schema 2020-12 of the input"),
         Field("output", Json(), "what a finished saga returns; may contain expressions"),

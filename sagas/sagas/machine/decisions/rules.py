@@ -89,7 +89,8 @@ def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEnt
     )
     if problem is None:
         return None
-    return f"--with does not fit: {hide_texts(problem, run.plan.sensitive_texts(run.input))}"
+    replaces = "; --with replaces all arguments" if "needs the argument" in problem else ""
+    return f"--with does not fit: {hide_texts(problem, run.plan.sensitive_texts(run.input))}{replaces}"
 
 
 def _unsuitable_result(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
