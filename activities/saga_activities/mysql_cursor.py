@@ -10,6 +10,8 @@ import re
 from functools import cache
 from typing import Any
 
+from saga_activities.mysql_text import ENCODING, UNCONVERTED_RESULTS, decoded_rows
+
 _LOSSES = {
     1048,  # null in a column that has none
     1260,  # GROUP_CONCAT
@@ -23,6 +25,8 @@ _LOSSES = {
     1452,  # a row without the row that its foreign key names
     1526,  # no partition
     1918,  # a conversion
+    1977,  # a character that the other set lacks, on MariaDB
+    3854,  # the same on MySQL
     4025,  # CHECK of MariaDB
     3819,  # CHECK of MySQL
 }
@@ -32,6 +36,8 @@ MAX_WARNINGS = 65535
 """The number of warnings that the server keeps of one statement: with more, a loss might not be among them."""
 
 _INSERT = re.compile(rb"(?:\s+|/\*.*?\*/|(?:--\s|#)[^\n]*(?:\n|$))*+(?:insert|replace)\b", re.IGNORECASE | re.DOTALL)
+_SET_NAMES = re.compile(rb"\s*set\s+(?:names|char)", re.IGNORECASE)
+"""SQLAlchemy sends it first: it would let the server convert results."""
 _NUMBER = re.compile(rb"\d+")
 
 
@@ -57,9 +63,16 @@ def strict_cursor() -> type:
             self.rowcount = _count_of_rows(self.rowcount, self._result)
 
         async def _query(self, q: Any) -> Any:
+            connection: Any = self.connection
+            connection._encoding = ENCODING
             count = await super()._query(q)
+            text = q if isinstance(q, bytes) else q.encode("utf-8", "surrogateescape")
+            if _SET_NAMES.match(text):
+                await connection.query(f"SET SESSION {UNCONVERTED_RESULTS}")
+            if self._rows:
+                self._rows = await decoded_rows(connection, self._result)
             is_one_row = count > 1 and self.description is None and not self._result.message
-            if is_one_row and _INSERT.match(q if isinstance(q, bytes) else q.encode("utf-8", "surrogateescape")):
+            if is_one_row and _INSERT.match(text):
                 self.rowcount = count = 1  # only an INSERT of one row has no message
             return count
 

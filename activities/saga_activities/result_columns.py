@@ -21,7 +21,11 @@ _MYSQL_FLOAT, _MYSQL_TIME = 4, 11
 
 
 class UnusableColumn(UsageError):
-    """A column of a result cannot be passed on as it is."""
+    """A column of a result cannot be passed on as it is; ``column`` is its name, if a text in it is the reason."""
+
+    def __init__(self, message: str, *, column: str | None = None) -> None:
+        super().__init__(message)
+        self.column = column
 
 
 class DatabaseInterval(timedelta):
@@ -131,6 +135,14 @@ def _with_text(value: Any) -> Any:
     return DatabaseInterval.of(value, mysql_time(value)) if isinstance(value, timedelta) else value
 
 
+def not_utf8(name: str) -> UnusableColumn:
+    """The refusal of text in SQLite, MySQL and MariaDB that is not UTF-8. PostgreSQL refuses it itself."""
+    return UnusableColumn(
+        f"the text in the column {name} is not UTF-8: correct the row, or read the bytes with `hex({name}) as {name}`",
+        column=name,
+    )
+
+
 _NOT_UTF8 = re.compile(r"Could not decode to UTF-8 column '(.*?)' with text", re.DOTALL)
 
 
@@ -139,10 +151,7 @@ def undecodable_column(error: DBAPIError) -> UnusableColumn | None:
     matched = _NOT_UTF8.match(str(error.orig))
     if matched is None:
         return None
-    return UnusableColumn(
-        f"the text in the column {matched[1]} is not UTF-8: correct the row, or read the bytes with"
-        f" `hex({matched[1]}) as {matched[1]}`"
-    )
+    return not_utf8(matched[1])
 
 
 def unreadable_column(cursor: Any, error: psycopg.DataError) -> UnusableColumn | None:

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
 
 from saga_activities.mysql_cursor import MAX_WARNINGS, strict_cursor
+from saga_activities.mysql_text import UNCONVERTED_RESULTS
 from saga_activities.result_columns import mysql_conversions
 from sagas.sql_text.restoring_script import POSTGRESQL_TEXTS
 
@@ -27,7 +28,7 @@ SQL_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTIO
 _MYSQL = (
     f"time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0,"
     " sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, max_join_size = 18446744073709551615,"
-    f" sql_big_selects = 1, max_error_count = {MAX_WARNINGS}, completion_type = 0"
+    f" sql_big_selects = 1, max_error_count = {MAX_WARNINGS}, completion_type = 0, {UNCONVERTED_RESULTS}"
     " /*M! , check_constraint_checks = 1 */"
 )
 

@@ -129,10 +129,14 @@ def _described(rows: StepRows, row: LockedRow, changed_by: str | None) -> dict[s
     existing = [image for image in images if image is not None]
     # Of a row that the step has inserted or deleted, and nobody has changed since, no column differs.
     names = [name for name in existing[0] if len({image[name] for image in existing}) > 1] or list(existing[0])
-    before, after, now = ({name: table.shown(image[name]) for name in names} if image else None for image in images)
-    key = {name: table.shown(existing[0][name]) for name in table.shape.key}
+    before, after, now = (_shown(table, image, names) for image in images)
+    key = _shown(table, existing[0], table.shape.key)
     described = {"row": row.label, "table": table.shape.name, "key": key, "before": before, "after": after, "now": now}
     return described if changed_by is None else {**described, "changed_by": changed_by}
+
+
+def _shown(table: TableAccess, image: Image | None, names: Sequence[str]) -> dict[str, str] | None:
+    return None if image is None else {name: table.shown(name, image[name]) for name in names}
 
 
 def _difference(rows: StepRows, row: LockedRow) -> str:
@@ -143,8 +147,8 @@ def _difference(rows: StepRows, row: LockedRow) -> str:
     if last is None:
         return "a row with this key was inserted"
     differences = [
-        f"{name}: {table.shown(current[name])} instead of {table.shown(last[name])}"
-        + (f", before the step {table.shown(first[name])}" if first is not None else "")
+        f"{name}: {table.shown(name, current[name])} instead of {table.shown(name, last[name])}"
+        + (f", before the step {table.shown(name, first[name])}" if first is not None else "")
         for name in last
         if current[name] != last[name]
     ]

@@ -188,7 +188,8 @@ class ImageRecorder:
         """The author's result, and the keys of the rows returned; True: the database says that the row was inserted."""
         statement = with_returning(f"{table.key_expressions()}{_inserted(self._sql, change)}")
         async with self._written.of(change, table) as written:
-            result = await self._sql.run(statement, used_parameters(statement, parameters, self._sql.dialect))
+            with table.naming_columns(table.shape.key_columns):
+                result = await self._sql.run(statement, used_parameters(statement, parameters, self._sql.dialect))
             rows = result.rows or []
             written["count"] = len(rows)
         keys = {table.returned_key(row): bool(row.get(INSERTED, True)) for row in rows}

@@ -1,6 +1,7 @@
 """Tables of MySQL and MariaDB, as the information schema describes them.
 
-Numbers and times are read as decimal text, bytes as hexadecimal; types without an exact text are refused.
+Numbers and times are read as decimal text, bytes as hexadecimal, and so is text that is not in UTF-8: in other sets of
+characters several codes may become the same one of Unicode, or none. Types without an exact text are refused.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ def _table_obstacles(table: Row, columns: Sequence[Row], shown: str) -> Iterator
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _CHARACTERS = ("char", "varchar")
-_ENCODED = ("big5", "cp932", "eucjpms", "euckr", "gb18030", "gb2312", "gbk", "sjis", "ujis")
-"""Character sets in which two codes may be the same character, so that the bytes are read."""
+_UTF8 = ("utf8", "utf8mb3", "utf8mb4")
+"""Character sets whose codes are read as the text that they are."""
 _NO_MEMBER = "0 (no value of the enum)"
 """The text of what a session without strict mode stores for a wrong value: it reads as '', which may be a member."""
 _WEIGHTS = 18
@@ -167,13 +168,15 @@ def _column(row: Row) -> Column:
     read, write = f"CAST({quoted} AS CHAR)", "{}"
     if kind in _BYTE_TYPES:
         read, write = f"HEX({quoted})", "UNHEX({})"
-    elif row["charset_"] in _ENCODED:
-        read, write = f"HEX({quoted})", f"CONVERT(UNHEX({{}}) USING {row['charset_']})"
+    elif (charset := row["charset_"]) not in (None, *_UTF8):
+        # The default collation of the set would be no better than that of the column, and an error.
+        read = f"HEX({quoted})"
+        write = f"CONVERT(UNHEX({{}}) USING {charset}) COLLATE {row['collation_']}"
     elif kind == "float":
         read = f"CAST(CAST({quoted} AS DOUBLE) AS CHAR)"
     elif kind == "bit":
         read, write = f"CAST({quoted} + 0 AS CHAR)", "CAST({} AS UNSIGNED)"
-    elif kind == "enum":
+    if kind == "enum":
         read = f"CASE WHEN {quoted} + 0 = 0 THEN '{_NO_MEMBER}' ELSE {read} END"
     canonical, compare = read, write
     if kind in _INTEGERS:  # the text of a number would be compared as a floating-point number
@@ -188,7 +191,10 @@ def _column(row: Row) -> Column:
         canonical = f"HEX(WEIGHT_STRING({quoted}{_padding(row)}))"
     elif row["collation_"] is not None and kind not in ("enum", "set"):
         canonical = None
-    return Column(row["name"], quoted, row["column_type_"], read, write, canonical, f"= {compare}", rewritten)
+    declared = row["column_type_"]
+    if row["charset_"] is not None:
+        declared += f" character set {row['charset_']} collate {row['collation_']}"
+    return Column(row["name"], quoted, declared, read, write, canonical, f"= {compare}", rewritten)
 
 
 def _padding(row: Row) -> str:
@@ -214,6 +220,8 @@ def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
     Raises :class:`NotImageable` if that is not known; whether the column holds them is seen when they are written.
     """
     before, now = _name_of_type(old), _name_of_type(column.type)
+    if _charset(old) != _charset(column.type):
+        raise NotImageable("text of another character set may be another one")
     if before == "enum" and now != "enum":
         texts = ["" if text == _NO_MEMBER else text for text in texts]
     if now == "decimal" and before in (*_INTEGERS, "decimal"):
@@ -225,6 +233,28 @@ def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
         digits = int((re.search(r"\((\d+)\)", column.type) or ["", "0"])[1])
         return [_with_scale(text, digits) for text in texts]
     return list(texts)
+
+
+def _charset(declared: str) -> str | None:
+    """The character set whose bytes are read; None: there is none."""
+    match = re.search(r" character set (\w+) collate \w+$", declared)
+    return None if match is None or match[1] in _UTF8 else match[1]
+
+
+_CODECS = {"latin1": "cp1252", "koi8r": "koi8_r", "koi8u": "koi8_u", "hp8": "hp_roman8", "macce": "mac_latin2"}
+_CODECS |= {"ucs2": "utf_16_be", "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be"}
+"""Names in Python of character sets that have another one there."""
+
+
+def shown_value(column: Column, text: str) -> str:
+    """The text of an image for people: of bytes the text, if Python knows the character set."""
+    charset = _charset(column.type)
+    if charset is None or text == _NO_MEMBER:
+        return text
+    try:
+        return bytes.fromhex(text).decode(_CODECS.get(charset, charset))
+    except (LookupError, UnicodeDecodeError):
+        return f"x'{text}'"
 
 
 def _name_of_type(declared: str) -> str:

@@ -184,7 +184,7 @@ async def open_tables(
                 raise NotImageable(f"{shape.name} has another primary key than when the step ran")
             before, after = _decoded(row["before_image"]), _decoded(row["after_image"])
             image = RowImage(
-                locked_row(tables[name], Key((row["row_hash"],), texts), row["row_hash"]),
+                locked_row(tables[name], Key(row["row_hash"], texts)),
                 before,
                 after,
                 row["statement"],
@@ -203,6 +203,7 @@ async def _with_present_types(
 ) -> list[RowImage]:
     """The images with values as the columns hold them now. Raises :class:`NotImageable` if they cannot."""
     shape = table.shape
+    table.has_other_keys = any(types.get(column.name) != column.type for column in shape.key_columns)
     own = [image for image in images if image.row.table == shape.quoted]
     values = [values for image in own for values in (image.before, image.after) if values is not None]
     keys = [dict(zip(shape.key, image.row.key.texts, strict=True)) for image in own]
@@ -218,11 +219,9 @@ async def _with_present_types(
     result = []
     for image in images:
         if image.row.table == shape.quoted:
-            key = Key(
-                (image.row.hash,), tuple(convert(dict(zip(shape.key, image.row.key.texts, strict=True))).values())
-            )
+            key = Key(image.row.hash, tuple(convert(dict(zip(shape.key, image.row.key.texts, strict=True))).values()))
             before, after = (row and convert(row) for row in (image.before, image.after))
-            image = RowImage(locked_row(table, key, image.row.hash), before, after, image.statement)
+            image = RowImage(locked_row(table, key), before, after, image.statement)
         result.append(image)
     return result
 

@@ -7,7 +7,6 @@ rolled back, and the state machine repeats it until `locks.wait` is over.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,17 +46,11 @@ class LockedRow:
         return encode_json(list(self.key.texts)).decode()
 
 
-def locked_row(table: TableAccess, key: Key, hash: str | None = None) -> LockedRow:
-    """The row of ``table`` with this key; ``hash`` is the one of an image."""
+def locked_row(table: TableAccess, key: Key) -> LockedRow:
+    """The row of ``table`` with this key."""
     shape = table.shape
-    shown = ", ".join(f"{name}={table.shown(text)}" for name, text in zip(shape.key, key.texts, strict=True))
-    label = f"the row {shown} of {shape.name}"
-    return LockedRow(shape.quoted, hash or _hash(shape.quoted, key), key, label, shape.lock_table)
-
-
-def _hash(table: str, key: Key) -> str:
-    canonical = encode_json(list(key.canonical)).decode()
-    return hashlib.sha256(f"{table}\0{canonical}".encode("utf-8", "surrogatepass")).hexdigest()
+    label = f"the row {table.shown_key(key)} of {shape.name}"
+    return LockedRow(shape.quoted, key.hash, key, label, shape.lock_table)
 
 
 OWN_TABLE = "saga_row_lock"

@@ -6,15 +6,19 @@ only if the database says that their keys are equal: it compares keys itself, an
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, TableShape
 from saga_activities.guard.session import BoundParameters, Row, SqlSession
+from saga_activities.result_columns import UnusableColumn
 from sagas.sql_text.parsed import parse_sql
 from sagas.sql_text.row_changes import NotImageable, RowChange
+from sagas.text.exact_json import encode_json
 from sagas.text.printable import printable_line
 
 Image = Mapping[str, str | None]
@@ -25,11 +29,11 @@ Image = Mapping[str, str | None]
 class Key:
     """A primary key: equal to another one if and only if the database says so.
 
-    ``texts`` are the values as they are, with one of several spellings that are equal; ``canonical`` are the texts that
-    all these spellings share, see :attr:`Column.canonical`.
+    ``texts`` are the values as they are, with one of several spellings that are equal; ``hash`` is that of the table
+    and of the texts that all these spellings share, see :attr:`Column.canonical`.
     """
 
-    canonical: tuple[str, ...]
+    hash: str
     texts: tuple[str, ...] = field(compare=False)
 
 
@@ -86,6 +90,8 @@ class TableAccess:
     def __init__(self, sql: SqlSession, shape: TableShape) -> None:
         self.shape = shape
         self._sql = sql
+        self.has_other_keys = False
+        """True if a migration has changed the type of a key since the images were made, and so its hash."""
         self._locking = "" if sql.dialect == "sqlite" else " FOR UPDATE"  # SQLite's writer is alone
 
     def key_of(self, image: ReadRow) -> Key:
@@ -111,20 +117,24 @@ class TableAccess:
         """The rows with these keys that exist, by the key that was asked for; they stay locked.
 
         The database compares the keys, and says which of them each row has. Raises :class:`NotImageable` if two rows
-        have the same one.
+        have the same one, or if a row has another key than the one by whose text it was found.
         """
-        wanted = sorted(set(keys), key=lambda key: key.canonical)
+        wanted = sorted(set(keys), key=lambda key: key.hash)
         rows: dict[Key, ReadRow] = {}
         for start in range(0, len(wanted), _KEY_BATCH):
             batch = wanted[start:][:_KEY_BATCH]
-            values: dict[str, Any] = {}
+            values = BoundParameters()
             conditions = [self.key_condition(key, values, f"k{index}_") for index, key in enumerate(batch)]
             position = " ".join(f"WHEN {condition} THEN {index}" for index, condition in enumerate(conditions))
             source = f"{self.shape.quoted} WHERE {' OR '.join(conditions)}"
             for row, image in await self._select(source, values, None, f", CASE {position} END AS {_POSITION_ALIAS}"):
                 key = batch[row[_POSITION_ALIAS]]
                 if key in rows:
-                    raise NotImageable(f"two rows of {self.shape.name} have the same key {', '.join(key.texts)}")
+                    raise NotImageable(f"two rows of {self.shape.name} have the same key {self.shown_key(key)}")
+                if image.key != key and not self.has_other_keys:
+                    raise NotImageable(
+                        f"the database finds another row of {self.shape.name} for the key {self.shown_key(key)}"
+                    )
                 rows[key] = image
         return rows
 
@@ -135,7 +145,8 @@ class TableAccess:
         order = ", ".join(column.quoted for column in self.shape.key_columns)
         bound = "" if limit is None else f" LIMIT {limit}"
         text = f"SELECT {reads} FROM {source} ORDER BY {order}{bound}{self._locking}"
-        result = await self._sql.run(text, used_parameters(text, parameters, self._sql.dialect))
+        with self.naming_columns(self.shape.columns):
+            result = await self._sql.run(text, used_parameters(text, parameters, self._sql.dialect))
         return [(row, self._row_image(row)) for row in result.rows or ()]
 
     def _row_image(self, row: Row) -> ReadRow:
@@ -164,7 +175,12 @@ class TableAccess:
         if self._sql.dialect == "sqlite":
             values = [sqlite.read_text(value) for value in values]
         plain = tuple(text for text in texts if text is not None)
-        return Key(tuple(str(value) for value in values), plain) if len(plain) == len(texts) else None
+        if len(plain) != len(texts):
+            return None
+        canonical = encode_json([str(value) for value in values]).decode()
+        return Key(
+            hashlib.sha256(f"{self.shape.quoted}\0{canonical}".encode(errors="surrogatepass")).hexdigest(), plain
+        )
 
     def image(self, row: Row, columns: Sequence[Column]) -> Image:
         """The texts of ``columns``, which were selected with :meth:`read_expressions`."""
@@ -176,7 +192,7 @@ class TableAccess:
     async def insert(self, images: Sequence[Image]) -> None:
         """Insert rows again, with as few statements as the number of parameters allows."""
         for part in self._parts(images):
-            values: dict[str, Any] = {}
+            values = BoundParameters()
             rows = [self._written_row(image, values, f"r{index}_") for index, image in enumerate(part)]
             columns = ", ".join(column.quoted for column in self.shape.columns)
             await self._sql.run(
@@ -189,7 +205,7 @@ class TableAccess:
         ``open_references``: rows of MySQL and MariaDB may refer to each other, or to themselves.
         """
         for part in self._parts(keys):
-            values: dict[str, Any] = {}
+            values = BoundParameters()
             condition = " OR ".join(self.key_condition(key, values, f"k{index}_") for index, key in enumerate(part))
             if open_references and self._sql.dialect in ("mysql", "mariadb"):
                 await mysql.open_references(self._sql, self.shape, condition, values)
@@ -197,7 +213,7 @@ class TableAccess:
 
     async def update(self, key: Key, image: Image) -> None:
         """Assign the columns of ``image``."""
-        values: dict[str, Any] = {}
+        values = BoundParameters()
         condition = self.key_condition(key, values, "k")
         assignments = []
         for index, (name, text) in enumerate(image.items()):
@@ -211,7 +227,7 @@ class TableAccess:
         A foreign key of PostgreSQL and SQLite is checked at the end of a statement.
         """
         for part in self._parts(list(rows)):
-            values: dict[str, Any] = {}
+            values = BoundParameters()
             conditions = [self.key_condition(key, values, f"k{index}_") for index, key in enumerate(part)]
             assignments = []
             for number, name in enumerate(rows[part[0]]):
@@ -256,12 +272,39 @@ class TableAccess:
         values[parameter] = value
         return template.format(f":{parameter}")
 
-    def shown(self, text: str | None) -> str:
+    def shown(self, name: str, text: str | None) -> str:
         """A text of an image for people: on one line, and not too long."""
         if text is None:
             return "NULL"
-        line = printable_line(sqlite.shown_value(text) if self._sql.dialect == "sqlite" else text)
+        if self._sql.dialect == "sqlite":
+            text = sqlite.shown_value(text)
+        elif self._sql.dialect != "postgresql":
+            text = mysql.shown_value(self.shape.by_name[name], text)
+        line = printable_line(text)
         return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"
+
+    def shown_key(self, key: Key) -> str:
+        """A primary key for people: `sku=a, day=2026-01-02`."""
+        return ", ".join(
+            f"{name}={self.shown(name, text)}" for name, text in zip(self.shape.key, key.texts, strict=True)
+        )
+
+    @contextmanager
+    def naming_columns(self, columns: Sequence[Column]) -> Iterator[None]:
+        """Name the column whose text cannot be read. Raises :class:`NotImageable`.
+
+        ``columns``: the ones that were selected with :meth:`read_expressions`.
+        """
+        try:
+            yield
+        except UnusableColumn as error:
+            number = (error.column or "").removeprefix(TEXT_ALIAS)
+            if number == error.column or not number.isdecimal():
+                raise
+            name = columns[int(number)].name
+            raise NotImageable(
+                f"a value in the column {name} of {self.shape.name} is not valid in its character set: correct the row"
+            ) from error
 
 
 def used_parameters(text: str, parameters: Mapping[str, Any], dialect: str) -> Mapping[str, Any]:

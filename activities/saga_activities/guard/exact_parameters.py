@@ -121,7 +121,12 @@ async def exact_parameters(
         or (not numbers_only and needs_form(value, dialect))
         or (dialect == "sqlite" and is_number_text(value))
     }
-    wanted = with_columns | {name for name, value in given if check_text and _may_be_operand(value, statement)}
+    may_compute = computes(statement)
+    wanted = with_columns | {
+        name
+        for name, value in given
+        if check_text and isinstance(value, str) and dialect != "postgresql" and (may_compute or is_number_text(value))
+    }
     places = {at for at, name in enumerate(names) if name in wanted and at not in of_json}
     of_integer = integer_places(statement) if dialect == "postgresql" and not numbers_only else frozenset[int]()
     assigned = frozenset[int]() if numbers_only else await _assigned_texts(statement, names, parameters)
@@ -212,12 +217,6 @@ def _named(
 
 def _is_same(form: Any, other: Any) -> bool:
     return form is other or (type(form) is type(other) and form == other)
-
-
-def _may_be_operand(value: Any, statement: ParsedSql) -> bool:
-    return (
-        isinstance(value, str) and statement.dialect != "postgresql" and (is_number_text(value) or computes(statement))
-    )
 
 
 @dataclass(frozen=True, slots=True)

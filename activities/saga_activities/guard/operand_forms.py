@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from saga_activities.guard.json_parameters import UnusableParameter
-from saga_activities.guard.parameter_columns import InexactNumber, ParameterColumn, exact_number
+from saga_activities.guard.parameter_columns import NUMBER_TEXT, InexactNumber, ParameterColumn, exact_number
 from saga_activities.guard.time_columns import HeldTime
 from sagas.builtins.compared_parameters import ComparedParameter
 from sagas.sql_text.parsed import ParsedSql
@@ -23,7 +23,6 @@ from sagas.text.exact_json import decimal_problem
 NUMBERS = ("integer", "decimal", "double", "single", "number")
 """The kinds of columns that have numbers."""
 
-_NUMBER = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*", re.ASCII)
 _INTEGER = re.compile(r"\s*[-+]?[0-9]+\s*", re.ASCII)
 _COMPUTES = re.compile(
     r"[-+*/%&|~]|<<|>>|\b(?:div|mod|sum|avg|total|abs|round|trunc|truncate|ceil|ceiling|floor|sign|sqrt|pow|power|exp|ln"
@@ -42,7 +41,7 @@ def computes(statement: ParsedSql) -> bool:
 
 def is_number_text(value: Any) -> bool:
     """Return whether a value is text that is a number."""
-    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+    return isinstance(value, str) and NUMBER_TEXT.fullmatch(value) is not None
 
 
 def is_number(use: ComparedParameter, columns: Sequence[ParameterColumn]) -> bool:
@@ -70,7 +69,7 @@ def as_number(name: str, value: Any, uses: Sequence[ComparedParameter], dialect:
 
 
 def _of_text(name: str, text: str, uses: Sequence[ComparedParameter]) -> Any:
-    if _NUMBER.fullmatch(text):
+    if NUMBER_TEXT.fullmatch(text):
         number = Decimal(text.strip())
         if (problem := decimal_problem(number)) is not None:
             raise InexactNumber(f"the parameter {name} cannot be used: {problem}")

@@ -22,8 +22,8 @@ Parameters = Mapping[str, Any]
 _EXACT_INTEGERS = 1 << 24
 """From here on a float of four bytes skips integers."""
 
-NUMBER_TEXT = re.compile(r"\s*[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9][0-9_]*)?\s*")
-"""Text that a column of numbers reads as one; PostgreSQL takes underscores between digits."""
+NUMBER_TEXT = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*", re.ASCII)
+"""Text that is a number."""
 
 _EXACT_TEXT = re.compile(r"[-+]?[0-9]{1,7}")
 """A number that every column holds, or refuses itself."""

@@ -1,8 +1,8 @@
-"""Text that is a time where PostgreSQL would read another one or a part of it: refused before the statement is sent.
+"""Text of which PostgreSQL would read another value or a part of it at its place: refused before the statement is sent.
 
 Text is sent without a type, and PostgreSQL gives it the type of its place: that of the column with which it is
 compared, of the argument of a function, of a cast. In doing so it drops an offset, a time of day or digits without an
-error, and reads 1.5.2026 by its ``DateStyle``. Only the server knows the types of all places, so it is asked for them.
+error, and reads 1.5.2026 by its ``DateStyle`` and 0x10 as 16. Only the server knows the types of all places, so it is asked for them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.guard.iso_times import may_be_time
 from saga_activities.guard.json_parameters import UnusableParameter
+from saga_activities.guard.number_notations import notations, refuse_notation
 from saga_activities.guard.parameter_types import parameter_types, types_of
 from saga_activities.guard.time_columns import HeldTime, postgresql_time, time_text
 from sagas.sql_text.parsed import ParsedSql
@@ -51,7 +52,7 @@ async def refuse_shortened_times(
     connection: AsyncConnection, statement: ParsedSql, parameters: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raises UnusableParameter for text of which PostgreSQL would drop a part, and SQLAlchemy's errors."""
-    if not (wanted := _with_times(parameters)):
+    if not (wanted := _checked(parameters)):
         return
     types = await parameter_types(connection, statement, parameters[0])
     own = sorted({types[name] for name in wanted if types[name] >= _FIRST_OWN_TYPE})
@@ -62,19 +63,26 @@ async def refuse_shortened_times(
 
 def refuse_shortened_literals(connection: Any, statement: ParsedSql, values: Mapping[str, Any]) -> None:
     """Check the values that a connection of psycopg sends as literals. Raises UnusableParameter, psycopg's errors."""
-    if wanted := _with_times([values]) & {*statement.parameters}:
+    if wanted := _checked([values]) & {*statement.parameters}:
         with connection.lock:
             types = connection.wait(types_of(connection, statement, values))
         _refuse_shortened(statement, [values], {name: types[name] for name in wanted})
 
 
-def _with_times(parameters: Sequence[Mapping[str, Any]]) -> set[str]:
-    return {name for values in parameters for name, value in values.items() if any(_times(value))}
+def _checked(parameters: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {
+        name
+        for values in parameters
+        for name, value in values.items()
+        if any(_times(value)) or any(notations(value))
+    }
 
 
 def _refuse_shortened(statement: ParsedSql, parameters: Sequence[Mapping[str, Any]], types: Mapping[str, int]) -> None:
     casts = _author_casts(statement)
     for name, identifier in types.items():
+        for values in parameters:
+            refuse_notation(name, values.get(name), identifier)
         type = _TYPES.get(identifier)
         if type is None or (held := postgresql_time(type, -1)) is None:
             continue
