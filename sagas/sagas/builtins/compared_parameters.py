@@ -92,6 +92,7 @@ class _Analysis:
     def _uses(self, tree: Any, node: Any, path: _Path) -> Iterator[ComparedParameter]:
         """The uses of the value of ``node`` on its way up the tree."""
         exp, on_postgresql = self._exp, self._dialect == "postgresql"
+        output = 0
         while (parent := node.parent) is not None:
             key = node.arg_key
             match parent:
@@ -101,6 +102,7 @@ class _Analysis:
                     if isinstance(parent.parent.parent, exp.Insert):
                         yield from self._assigned(path)
                     else:
+                        yield from self._of_column(path, parent.parent, node.index)
                         yield from self._of_relation(tree, node, path)
                     return
                 case exp.Tuple():
@@ -140,8 +142,8 @@ class _Analysis:
                     if not isinstance(other, exp.Null):
                         yield self._compared(path, "compared", [other], of_text=isinstance(parent, self._of_text))
                     return
-                case exp.Greatest() | exp.Least():
-                    others = [part for part in (parent.this, *parent.expressions) if part is not node]
+                case exp.Greatest() | exp.Least() | exp.Max() | exp.Min():
+                    others = [part for part in (parent.this, *parent.expressions) if part is not node] or [node]
                     kind = self._kinds.combined(others)
                     if kind.is_known and kind != NEUTRAL:
                         yield ComparedParameter(path.parameter, "compared", kind=kind, direct=False)
@@ -172,9 +174,10 @@ class _Analysis:
                     yield from self._assigned(path)
                     return
                 case exp.Query() if key == "expressions":
+                    output = node.index
                     yield from self._of_relation(tree, node, path)
                 case exp.SetOperation():
-                    pass
+                    yield from self._of_column(path, parent.expression if key == "this" else parent.this, output)
                 case _:
                     return
             node = parent
@@ -185,6 +188,12 @@ class _Analysis:
             path = replace(path, visited=path.visited | {id(node)}, direct=False)
             for column in self._kinds.relations.uses(tree, node):
                 yield from self._uses(tree, column, path)
+
+    def _of_column(self, path: _Path, rows: Any, at: int) -> Iterator[ComparedParameter]:
+        """The use as one of the values of a column, with the others of which it is ordered and made distinct."""
+        kind = self._kinds.combined(row[at] for row in self._kinds.relations.rows(rows) if at < len(row))
+        if self._dialect != "postgresql" and kind.is_known and kind != NEUTRAL:
+            yield ComparedParameter(path.parameter, "compared", kind=kind, direct=False)
 
     def _assigned(self, path: _Path) -> Iterator[ComparedParameter]:
         """The greatest of values becomes that of a column, whose type decides if no other operand has one."""
