@@ -12,12 +12,12 @@ from saga_activities.connections import open_engine
 from tests.helpers.database_servers import DatabaseServer
 
 
-def new_database(server: DatabaseServer) -> str:
+def new_database(server: DatabaseServer, *, encoding: str = "UTF8") -> str:
     """The URL of a new database on PostgreSQL."""
     name = f"test_{uuid.uuid4().hex}"
     with psycopg.connect(server.url(), autocommit=True) as administrator:
         # Without this strategy each new database is written to the log, too: twice the processor time.
-        administrator.execute(f"create database {name} strategy file_copy")  # pyright: ignore[reportArgumentType,reportCallIssue]
+        administrator.execute(f"create database {name} encoding '{encoding}' template template0 strategy file_copy")  # pyright: ignore[reportArgumentType,reportCallIssue]
     return server.url(name)
 
 

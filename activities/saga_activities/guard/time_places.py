@@ -2,7 +2,8 @@
 
 Text is sent without a type, and PostgreSQL gives it the type of its place: that of the column with which it is
 compared, of the argument of a function, of a cast. In doing so it drops an offset, a time of day or digits without an
-error, and reads 1.5.2026 by its ``DateStyle`` and 0x10 as 16. Only the server knows the types of all places, so it is asked for them.
+error, and reads 1.5.2026 by its ``DateStyle`` and 0x10 as 16. Only the server knows the types of all
+places, so it is asked for them.
 """
 
 from __future__ import annotations
@@ -71,10 +72,7 @@ def refuse_shortened_literals(connection: Any, statement: ParsedSql, values: Map
 
 def _checked(parameters: Sequence[Mapping[str, Any]]) -> set[str]:
     return {
-        name
-        for values in parameters
-        for name, value in values.items()
-        if any(_times(value)) or any(notations(value))
+        name for values in parameters for name, value in values.items() if any(_times(value)) or any(notations(value))
     }
 
 

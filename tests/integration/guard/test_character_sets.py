@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import uuid4
 
-import psycopg
 import pytest
 import pytest_asyncio
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database
 from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import open_guard_database
@@ -141,7 +140,7 @@ async def test_a_text_comes_back_as_the_same_bytes_or_is_refused(tables: Tables,
     engine = create_async_engine(tables.database.engine.url)  # whose cursors do not take a loss for an error
     async with engine.connect() as connection:
         rows = await connection.exec_driver_sql(tables.named(f"select id, binary {converted} = binary v from @t"))
-        back = {at for at, is_same in rows if is_same and codes[at][-4:] not in ("D800", "DC00")}
+        back = {row[0] for row in rows if row[1] and codes[row[0]][-4:] not in ("D800", "DC00")}
     await engine.dispose()
     assert back
     select = "select id, v from @t where id in ({})"
@@ -200,11 +199,7 @@ BYTES = {"postgres": "encode(convert_to(v, 'SQL_ASCII'), 'hex')", "sqlite": "hex
 async def test_text_that_is_no_utf_8(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     url = f"sqlite:///{tmp_path / 'shop.db'}"
     if kind == "postgres":
-        server = request.getfixturevalue("postgres_server")
-        name = f"ascii_{uuid4().hex[:8]}"
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            connection.execute(f"create database {name} encoding 'SQL_ASCII' template template0")
-        url = server.url(name)
+        url = new_database(request.getfixturevalue("postgres_server"), encoding="SQL_ASCII")
     database = await open_guard_database(kind, url)
     tables = Tables(database)
     await tables.sql(
@@ -232,10 +227,7 @@ async def test_text_that_is_no_utf_8(request: pytest.FixtureRequest, tmp_path: P
 
 
 async def test_a_database_in_latin_1_takes_no_other_character(postgres_server: DatabaseServer) -> None:
-    name = f"latin_{uuid4().hex[:8]}"
-    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
-        connection.execute(f"create database {name} encoding 'LATIN1' template template0 locale 'C'")
-    database = await open_guard_database("postgres", postgres_server.url(name))
+    database = await open_guard_database("postgres", new_database(postgres_server, encoding="LATIN1"))
     tables = Tables(database)
     await tables.sql("create table @t (v text primary key, n int)", "insert into @t values ('é', 1), ('?', 2)")
     refused = await perform(database, tables.named("insert into @t values (:v, 3)"), v="ж")
