@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from saga_activities.result_columns import UnusableColumn, not_utf8
@@ -21,8 +22,6 @@ _UTF8 = ("utf8", "utf8mb3", "utf8mb4")
 _LIKE_ASCII = (*_UTF8, "ascii", "latin1")
 """Sets in which the first 128 codes are those of ASCII, and which the server uses for its own texts."""
 _BINARY = 63
-_COMMON = {11: "ascii", 8: "latin1", 33: "utf8mb3", 45: "utf8mb4", 46: "utf8mb4", 255: "utf8mb4"}
-"""The sets of the most frequent collations."""
 _TEXT_TYPES = (15, 245, 247, 248, 249, 250, 251, 252, 253, 254)
 _BATCH = 1 << 20
 """Bytes that are converted at once."""
@@ -48,7 +47,7 @@ async def decoded_rows(connection: Any, result: Any) -> Sequence[Sequence[Any]]:
         if field.type_code not in _TEXT_TYPES or field.charsetnr == _BINARY:
             continue
         values: set[str] = {row[at] for row in rows if row[at] is not None}
-        charset = await _charset(connection, field.charsetnr) if values else "utf8mb4"
+        charset = await _charset(connection, result, field.charsetnr) if values else "utf8mb4"
         if charset in _LIKE_ASCII and all(value.isascii() for value in values):
             continue
         if charset in _UTF8:
@@ -74,16 +73,22 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-async def _charset(connection: Any, collation: int) -> str:
-    """The character set of a collation, which is asked for once on each connection."""
-    names = connection.__dict__.setdefault("saga_charsets", dict(_COMMON))
+async def _charset(connection: Any, result: Any, collation: int) -> str:
+    """The character set of a collation; of one that the driver does not know, the server is asked once."""
+    from asyncmy.charset import charset_by_id
+
+    names = connection.__dict__.setdefault("saga_charsets", {})
     if collation not in names:
-        # MariaDB has the collations of several sets, such as uca1400_ai_ci, in the second table only.
-        for table in ("collations", "collation_character_set_applicability"):
+        with suppress(KeyError):
+            names[collation] = charset_by_id(collation).name
+    # MariaDB has the collations of several sets, such as uca1400_ai_ci, in the second table only.
+    for table in ("collations", "collation_character_set_applicability"):
+        if collation not in names and not result.has_next:
             text = f"SELECT character_set_name FROM information_schema.{table} WHERE id = {collation}"
-            if rows := await _query(connection, text):
-                names[collation] = rows[0][0]
-                break
+            for row in await _query(connection, text):
+                names[collation] = row[0]
+    if collation not in names:
+        raise UnusableColumn(f"the result of a procedure has the collation {collation}: convert its texts to utf8mb4")
     return names[collation]
 
 

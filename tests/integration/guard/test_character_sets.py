@@ -179,6 +179,11 @@ async def test_a_lost_character_is_never_a_question_mark(tables: Tables) -> None
         assert (refused.kind, refused.retryable) == ("failed", False), statement
         assert message in str(refused.failure), statement
     assert await tables.sql("select count(*) from @t") == [(2,)]
+    nopad = (
+        "select convert('ж' using utf8mb4) collate {0}_uca1400_ai_ci as a, convert('ж' using cp1251) collate {1} as b"
+    )
+    other = await perform(tables.database, nopad.format("utf8mb4", "cp1251_nopad_bin"))
+    assert other.result == [{"a": "ж", "b": "ж"}]
     plain = await perform(
         tables.database, tables.named("select v, w, concat(v, w) as b, uuid() as u from @t where id = 2")
     )
