@@ -188,7 +188,7 @@ def test_properties_of_kafka_that_the_engine_sets_cannot_be_set(tmp_path: Path) 
     own = {**producer_config(kafka, transactional_id="x"), **consumer_config(kafka, "g")}
     # The relay derives these from how long a commit may take; consumers use the written ones.
     own_of_the_relay = {"retry.backoff.ms", "retry.backoff.max.ms"}
-    free = {"partitioner", "logger", "compression.type", "linger.ms"}
+    free = {"partitioner", "logger", "compression.type", "linger.ms", "socket.timeout.ms"}
     assert set(own) - own_of_the_relay - free <= {*ENGINE_PROPERTIES, *REQUIRED_VALUES}
 
 
