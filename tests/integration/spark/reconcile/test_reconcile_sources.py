@@ -57,12 +57,12 @@ async def test_a_window_reads_only_its_own_rows(database: tuple[AsyncEngine, str
     engine, url = database
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
-            "insert into saga_guard select 's' || n, 'a', 1, 'do', 'do', null, null, %s::double precision + n "
+            "insert into saga_guard select 's' || n, 'a', 1, 'do', 'do', null, null, null, %s::double precision + n "
             "from generate_series(1, 50000) n",
             [NOW - 100_000],
         )
-        connection.execute("insert into saga_guard values ('s7', 'b', 1, 'do', 'do', null, null, %s)", [NOW])
-        connection.execute("insert into saga_guard values ('s7', 'a', 1, 'undo', 'undo', null, null, %s)", [NOW])
+        connection.execute("insert into saga_guard values ('s7', 'b', 1, 'do', 'do', null, null, null, %s)", [NOW])
+        connection.execute("insert into saga_guard values ('s7', 'a', 1, 'undo', 'undo', null, null, null, %s)", [NOW])
         connection.execute("create table orders (id int, saga text, at timestamptz, total numeric(9,2))")
         connection.execute("insert into orders values (1, 's1', to_timestamp(%s), 1), (2, 's7', to_timestamp(%s), 2.5)",
                            [NOW - 90_000, NOW])  # fmt: skip
@@ -168,7 +168,7 @@ async def test_every_kind_of_guard_database_can_be_read(tmp_path: Path) -> None:
     async with engine.begin() as connection:
         for op, reason in (("do", "do"), ("confirm", "undo"), ("undo", "undo")):
             await connection.exec_driver_sql(
-                "insert into saga_guard values ('s1', 'a', 1, ?, ?, null, '{\"n\":123456789012345678.123456789}', ?)",
+                "insert into saga_guard values ('s1', 'a', 1, ?, ?, null, '{\"n\":123456789012345678.123456789}', null, ?)",
                 (op, reason, NOW),
             )
         await connection.exec_driver_sql("create table orders (id integer, saga text, at text)")
