@@ -188,6 +188,7 @@ async def open_tables(
                 before,
                 after,
                 row["statement"],
+                row["row_change"],
             )
             _check_table(tables[name], image)
             images.append(image)
@@ -221,7 +222,7 @@ async def _with_present_types(
         if image.row.table == shape.quoted:
             key = Key(image.row.hash, tuple(convert(dict(zip(shape.key, image.row.key.texts, strict=True))).values()))
             before, after = (row and convert(row) for row in (image.before, image.after))
-            image = RowImage(locked_row(table, key), before, after, image.statement)
+            image = RowImage(locked_row(table, key), before, after, image.statement, image.change)
         result.append(image)
     return result
 

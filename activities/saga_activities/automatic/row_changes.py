@@ -188,7 +188,8 @@ async def _inherit(
 ) -> None:
     """Give images to another entry, as if its step had made these changes before its own ones, or ``later``.
 
-    Their sequence is below 0, and the numbers of their statements are those before or after the ones of the heir.
+    Their sequence is below 0, and the numbers of their statements are those before or after the ones of the heir; in
+    any case before those of later changes of the same rows.
     """
     values = heir.values
     header = await sql.one(f"SELECT * FROM saga_image WHERE {_ENTRY} AND sequence = 0", values)
@@ -204,7 +205,19 @@ async def _inherit(
         {**values, "row_key": str(int(header["row_key"]) + len(stored)), "types": encode_json(merged).decode()},
     )
     numbers = [row["statement"] for row in stored]
-    statement = bounds["last"] + 1 - min(numbers) if later else bounds["first"] - 1 - max(numbers)
+    changes = {row["row_hash"]: row["row_change"] for row in stored}
+    own = await sql.all(
+        f"SELECT statement, row_hash, row_change FROM saga_image WHERE {_ENTRY} AND sequence <> 0", values
+    )
+    after = [row["statement"] for row in own if row["row_change"] > changes.get(row["row_hash"], row["row_change"])]
+    begin = min(after, default=bounds["last"] + 1 if later else bounds["first"])
+    shift = max(numbers) - min(numbers) + 1
+    await sql.run(
+        f"UPDATE saga_image SET statement = statement + :shift WHERE {_ENTRY} AND sequence <> 0"
+        " AND statement >= :begin",
+        {**values, "shift": shift, "begin": begin},
+    )
+    statement = begin - min(numbers)
     sequence = bounds["sequence"] - len(stored)
     shared = {**values, "created_at": header["created_at"], "undo_scope": header["undo_scope"]}
     await sql.run(

@@ -14,13 +14,15 @@ from sagas.sql_text.row_changes import ChangeKind
 class RowImage:
     """A change of a row by the ``statement`` with this number, from 1.
 
-    ``before`` None: it was inserted; ``after`` None: it was deleted.
+    ``before`` None: it was inserted; ``after`` None: it was deleted. ``change`` orders the changes of a row
+    by all steps.
     """
 
     row: LockedRow
     before: Image | None
     after: Image | None
     statement: int = 1
+    change: int = 0
 
     @property
     def undone_change(self) -> ChangeKind:
@@ -46,7 +48,7 @@ def net_images(images: Sequence[RowImage]) -> tuple[Images, Images]:
     """Each row before the first and after the last of its changes."""
     first: dict[LockedRow, Image | None] = {}
     last: dict[LockedRow, Image | None] = {}
-    for image in images:
+    for image in sorted(images, key=lambda image: image.change):
         first.setdefault(image.row, image.before)
         last[image.row] = image.after
     return first, last

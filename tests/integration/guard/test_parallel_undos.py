@@ -85,6 +85,24 @@ async def test_parallel_steps_are_undone_in_any_order(
             assert await _restored(tables, steps, list(order), f"saga{number}") == len(steps)
 
 
+@everywhere
+async def test_images_that_are_passed_on_are_in_the_order_of_their_changes(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The change of `second` lies between that of `first` itself and the one that `third` has left to it."""
+    steps = {
+        "first": ParallelStep(["update @counter set n = n + 7"]),
+        "second": ParallelStep(["update @counter set n = n + 1 where id = 2"]),
+        "third": ParallelStep(
+            [shared_basket(kind, 1), "insert into @line values (0, 1)", "update @counter set n = 1 - n where id = 2"]
+        ),
+        "fourth": ParallelStep(["update @place set pos = 5 where id = 2"]),
+        "fifth": ParallelStep([shared_basket(kind, 1), "insert into @line values (1, 1)"]),
+    }
+    async with _tables(kind, request, tmp_path) as tables:
+        await _restored(tables, steps, ["third", "second", "first", "fifth", "fourth"], "saga")
+
+
 async def _all_restored(kind: str, seeds: range, request: pytest.FixtureRequest, folder: Path) -> None:
     undone = 0
     async with _tables(kind, request, folder) as tables:
