@@ -369,10 +369,8 @@ def _timer_fired(run: SagaRun, event: TimerFired) -> None:
             run.post(StartAttempt(entry))
         case "seal" | "probe":
             effect_lookup.lookup_timer_fired(run, entry, flight)
-        case "write":
-            calls.send_call(run, entry, "write", flight.purpose)
-        case "skip":
-            calls.send_call(run, entry, "skip")
+        case "write" | "skip":
+            calls.send_call(run, entry, flight.call_kind, flight.purpose)
         case "confirm":
             commit.confirm_entry(run, entry)
         case _:
