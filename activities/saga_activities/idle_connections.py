@@ -47,7 +47,8 @@ async def _postgresql_answers(connection: Any) -> bool:
     try:
         raw.send_query(b"")
         # Not by a cursor: cancelled, it would ask the server to cancel the query, and wait for that.
-        await asyncio.wait_for(waiting.wait_async(generators.execute(raw), raw.socket), _ANSWER_TIMEOUT)
+        async with asyncio.timeout(_ANSWER_TIMEOUT):  # `wait_for` may lose a cancel of the attempt
+            await waiting.wait_async(generators.execute(raw), raw.socket, interval=_ANSWER_TIMEOUT)
     except (psycopg.Error, OSError, TimeoutError):
         raw.finish()
         return False
@@ -56,7 +57,8 @@ async def _postgresql_answers(connection: Any) -> bool:
 
 async def _mysql_answers(connection: Any) -> bool:
     try:
-        await asyncio.wait_for(connection.ping(reconnect=False), _ANSWER_TIMEOUT)
+        async with asyncio.timeout(_ANSWER_TIMEOUT):
+            await connection.ping(reconnect=False)
     except Exception:  # noqa: BLE001  the driver has errors of its own for each way in which a connection breaks
         return False
     return True

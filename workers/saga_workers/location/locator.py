@@ -15,6 +15,7 @@ from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.temporal.run_states import closed_state, may_be_undone
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
+from sagas.definition.saga_ids import UNPRINTABLE
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import STARTED_AGAIN
@@ -83,7 +84,7 @@ class Locator:
 
     async def _open_effects(self, saga_id: str) -> str:
         """The open effects of a saga in words; empty if there are none, or no database of the project can tell."""
-        if self._settings is None or len(saga_id) > MAX_SAGA_ID:
+        if self._settings is None or len(saga_id) > MAX_SAGA_ID or UNPRINTABLE.search(saga_id):
             return ""
         from saga_workers.location.traces import guarded_effects, open_effects
 

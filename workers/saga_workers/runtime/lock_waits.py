@@ -99,7 +99,7 @@ class LockWatch:
                     self._report(f"{self._name}: {place} waits for a lock, held by {self._blockers}")
                     continue
             if waited:
-                self._report(f"{self._name}: {place} has been running for more than {waited:g} s")
+                self._report(f"{self._name}: running {place} for more than {waited:g} s")
 
     async def _read_blockers(self) -> str:
         async with self._engine.connect() as connection:

@@ -55,14 +55,13 @@ def reconcile(
             yes=yes,
         )
 
-    warn("reading the sagas and the databases while Spark starts, which takes most of the time")
-
     async def run(locator: Locator, settings: Settings) -> dict[str, Any]:
         from saga_spark.runner.runner_client import RunnerClient
         from saga_spark.settings import spark_settings
         from saga_workers.reconcile.reconciliation import reconcile as look
         from saga_workers.reconcile.repair import repair_findings
 
+        warn("reading the sagas and the databases while Spark starts, which takes most of the time")
         runner = RunnerClient(spark_settings(settings))
         try:
             report = await look(locator, settings, scope, runner)

@@ -33,4 +33,4 @@ async def test_an_idle_relay_replaces_forgotten_connections_to_its_database(
             await env.all_published()
             waited = time.monotonic() - began
         await asyncio.to_thread(env.check, topic)
-        assert waited < 9, waited
+        assert waited < 30, waited  # about five seconds on an idle machine, and without a check a lease term more
