@@ -139,7 +139,7 @@ class Shop:
     """The database, as its owner, and its URL for an account without the right of one table."""
 
     def __init__(self, kind: str, url: str) -> None:
-        self.kind, self.owner = kind, open_engine("owner", url, 2)
+        self.kind, self.owner = kind, open_engine("owner", url, 8)
         self.url = url.replace("://saga@", "://limited@").replace("://root@", "://limited@")
         self.words = {"db": url.rpartition("/")[2] + ".", **DIALECT[kind]}
 
