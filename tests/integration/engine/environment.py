@@ -187,7 +187,8 @@ def states(story: Mapping[str, Any]) -> dict[str, str]:
 
 
 def row(story: Mapping[str, Any], id: str) -> dict[str, Any]:
-    return next(row for row in story["steps"] if row["id"] == id)
+    """The row of a step; one without a state while a busy worker does not answer the query for the saga."""
+    return next((row for row in story["steps"] if row["id"] == id), {"state": None})
 
 
 async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
