@@ -17,6 +17,8 @@ from tests.helpers.processes import WorkerProcess
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.test_killed_workers import held, outcome_of, until
 
+pytestmark = pytest.mark.slow
+
 FRAGILE = """
 saga: fragile
 id: "${{ input.id }}"

@@ -17,6 +17,8 @@ from sagas.settings import load_settings
 from sagas.settings.connections import async_url
 from tests.helpers.database_servers import DatabaseServer
 
+pytestmark = pytest.mark.slow
+
 TABLES = "create table if not exists item (id int primary key, n int);\n"
 INSERT = "insert into item values (1, 5) on conflict do nothing;\n"
 

@@ -34,6 +34,8 @@ from tests.integration.engine.test_error_phases import (
     saga_of,
 )
 
+pytestmark = pytest.mark.slow
+
 BULK = """
 saga: many
 defaults: {retry: {initial_interval: 20ms, max_interval: 200ms}}

@@ -12,6 +12,8 @@ from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import database_url, open_guard_database
 
+pytestmark = pytest.mark.slow
+
 SPELLINGS = [
     ("postgres", "numeric", "primary key (k)", "1.0", "1.00"),
     ("postgres", "interval", "primary key (k)", "'1 mon'", "'30 days'"),

@@ -15,6 +15,8 @@ from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import GuardDatabase
 
+pytestmark = pytest.mark.slow
+
 ALL = ("postgres", "mariadb", "sqlite")
 
 TREE = ["create table @category (id int primary key, parent_id int references @category(id), name varchar(20))"]

@@ -9,6 +9,8 @@ import pytest
 from saga_spark.audit.checks import metric_aggregates, run_data_check, violation_condition
 from saga_spark.job.job_spec import Check, comparison_input_name
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

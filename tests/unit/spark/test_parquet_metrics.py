@@ -17,6 +17,8 @@ from saga_spark.staging import parquet_metrics
 from saga_spark.staging.parquet_metrics import can_count, count_files, hash_strings
 from saga_spark.storage import list_staged_files
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

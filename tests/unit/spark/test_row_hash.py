@@ -20,6 +20,8 @@ from saga_spark.row_fingerprint import (
 )
 from saga_spark.staging.write_metrics import WriteMetrics
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

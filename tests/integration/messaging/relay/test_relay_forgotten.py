@@ -6,11 +6,15 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.relay_environment import DATABASE, OutboxEnvironment, events
+
+pytestmark = pytest.mark.slow
 
 
 async def test_an_idle_relay_replaces_forgotten_connections_to_its_database(

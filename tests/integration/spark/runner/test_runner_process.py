@@ -24,6 +24,8 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, UsageError
 from tests.helpers.database_servers import DatabaseServer
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT = 120.0
 
 Start = Callable[..., RunnerClient]

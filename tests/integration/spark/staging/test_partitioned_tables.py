@@ -38,6 +38,8 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.small_spark import task_context
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -26,6 +26,8 @@ from tests.integration.spark.sinks.iceberg.delete_files import delete_equal, del
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
 from tests.integration.spark.staging.staging_environment import clock, open_staging
 
+pytestmark = pytest.mark.slow
+
 FACTS = pa.schema([("id", pa.int32()), ("day", pa.string()), ("shop", pa.string())])
 
 

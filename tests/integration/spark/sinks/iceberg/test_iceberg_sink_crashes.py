@@ -16,6 +16,8 @@ from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake, some
 from tests.integration.spark.staged_outputs import Publisher
 
+pytestmark = pytest.mark.slow
+
 PUBLISH = "sink.publish([publication], state, together=False)"
 UNPUBLISH = "sink.unpublish([publication], together=False)"
 PLACE = "sink.prepare(publication)"
