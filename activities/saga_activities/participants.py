@@ -74,7 +74,7 @@ class ParticipantCommands:
     def of(
         cls, participant: Participant, guard: Guard, *, max_event_bytes: int = MAX_MESSAGE_BYTES
     ) -> ParticipantCommands:
-        """Those that a class with `@participant` carries out."""
+        """The commands that a class with `@participant` carries out."""
         methods = _Methods(participant, max_event_bytes)
         return cls(participant.name, participant.timeout, guard, methods.body)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from saga_workers.client import Client
 from saga_workers.location.location import Location
-from saga_workers.location.traces import GuardedEffect, guarded_effects
+from saga_workers.location.traces import GuardedEffect, guarded_effects, open_origin
 from saga_workers.start.saga_starter import SagaStarter, StartResult
 from saga_workers.temporal.temporal_runs import first_input
 from saga_workers.views.saga_view import read_view
@@ -34,7 +34,7 @@ async def must_be_started_again(client: Client, location: Location) -> bool:
     run = location.run
     if run is None or run.run.parent_id is not None:
         return False
-    origin = _open_origin(await guarded_effects(client.project.settings, location.saga_id))
+    origin = open_origin(await guarded_effects(client.project.settings, location.saga_id))
     if origin is None or same_start(origin, run.run.workflow_type, await first_input(client.temporal, run)):
         return False
     return (await read_view(client.locator, location.saga_id)).state == "PARKED"
@@ -59,7 +59,7 @@ async def start_again(
     effects = await guarded_effects(client.project.settings, saga_id)
     await _refuse_ended(client, location, effects)
     _refuse_unknown_undos(saga_id, effects, undone)
-    origin = _open_origin(effects) or next((one.origin for one in effects if one.origin is not None), None)
+    origin = open_origin(effects) or next((one.origin for one in effects if one.origin is not None), None)
     if origin is None and effects:
         name = "NAME" if location.row is None else location.row.view.saga
         raise UsageError(
@@ -107,10 +107,6 @@ def _refuse_unknown_undos(saga_id: str, effects: Sequence[GuardedEffect], undone
             f"service has happened: look there for the key {saga_id}/{unsure[0]}/undo, and make it if it is missing",
             help=f"then {saga_command('resume', saga_id, undone=unsure[0])}",
         )
-
-
-def _open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:
-    return next((effect.origin for effect in effects if effect.open and effect.origin is not None), None)
 
 
 def _generations(effects: Sequence[GuardedEffect]) -> Mapping[str, int]:

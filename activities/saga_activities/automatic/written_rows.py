@@ -37,7 +37,7 @@ Counters = Mapping[str, tuple[int, int, int]]
 
 @dataclass(slots=True)
 class WrittenRows:
-    """What the statements of one step have written."""
+    """The rows that the statements of one step have written."""
 
     sql: SqlSession
     _last: Counters | None = field(default=None)

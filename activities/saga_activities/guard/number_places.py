@@ -17,7 +17,7 @@ from saga_activities.guard.parameter_columns import InexactNumber, has_numbers, 
 from saga_activities.guard.parameter_types import parameter_types
 from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.placeholders import cast_types, placeholder_names
+from sagas.sql_text.placeholders import cast_parameters
 
 _WHOLE = frozenset((16, 17, 20, 21, 23, 25, 26, 114, 1042, 1043, 1082, 1114, 1184, 1700, 2950, 3802, 0, 705))
 """The object identifiers of types that hold all of a text, or refuse it."""
@@ -30,7 +30,7 @@ async def refuse_rounded_numbers(
 
     A cast of the author decides otherwise.
     """
-    cast = {name for name, type in zip(placeholder_names(statement), cast_types(statement), strict=True) if type}
+    cast = cast_parameters(statement)
     wanted = {name for values in parameters for name, value in values.items() if _has_care(value)} - cast
     if not wanted:
         return

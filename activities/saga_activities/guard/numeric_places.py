@@ -20,7 +20,7 @@ from saga_activities.guard.operand_forms import is_number_text
 from saga_activities.guard.parameter_types import parameter_types
 from sagas.builtins.compared_parameters import compared_parameters
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.placeholders import cast_types, placeholder_names
+from sagas.sql_text.placeholders import cast_parameters
 from sagas.text.exact_json import decimal_problem
 
 _DOUBLE, _INTEGERS = 701, (20, 21, 23)
@@ -44,7 +44,7 @@ async def as_numeric(connection: AsyncConnection, exact: ExactStatement) -> Exac
     operands = names and _operands(statement, rows)
     if not operands and not (names and _FUNCTIONS.search(statement.source)):
         return exact
-    cast = {name for name, type in zip(placeholder_names(statement), cast_types(statement), strict=True) if type}
+    cast = cast_parameters(statement)
     types = await parameter_types(connection, statement, rows[0])
     numeric = {name for name in names - cast if types[name] == _DOUBLE}
     numeric |= {name for name in operands - cast if types[name] in _INTEGERS}

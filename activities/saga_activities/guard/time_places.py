@@ -30,7 +30,7 @@ _TYPES: Mapping[int, str] = {
 """The types of times by their object identifiers, also in arrays, ranges and multiranges."""
 
 _SCALARS = frozenset([1082, 1083, 1114, 1184, 1186, 1266])
-"""Those of them with one time in a text."""
+"""The types of times whose text has one time only."""
 
 _FIRST_OWN_TYPE = 16384
 """The object identifiers from here on are those of the database's own types."""

@@ -1,4 +1,4 @@
-"""What the tests play here, what they kill, and the invariant that must hold after each run."""
+"""Inputs that the tests play here, the process that they kill, and the invariant that must hold after each run."""
 
 from __future__ import annotations
 

@@ -55,6 +55,11 @@ def _unused(name: str, used: Collection[str]) -> str:
     return f"{name}_{number}"
 
 
+def cast_parameters(statement: ParsedSql) -> set[str]:
+    """The parameters to which the author has written a cast at one place or more."""
+    return {name for name, type in zip(placeholder_names(statement), cast_types(statement), strict=True) if type}
+
+
 @lru_cache(maxsize=1024)
 def cast_types(statement: ParsedSql) -> tuple[str, ...]:
     """The type to which each placeholder is cast directly, in lower case and with `(` if it has a precision, or ""."""

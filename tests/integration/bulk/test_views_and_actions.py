@@ -18,8 +18,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.batch.batch_control import cancel_members
 from saga_workers.bulk import bulk_updates
-from saga_workers.doctor import checks
 from saga_workers.doctor.checks import check_claims
+from saga_workers.location import lost_sagas
 from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims, sagas_of_bulk_workflows
 from saga_workers.start.saga_starter import BulkRow
 from saga_workers.temporal.temporal_runs import NoAnswer
@@ -293,7 +293,7 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank, mon
     assert {one.saga_id for one in left} == {"t-1", "t-2"}
     [told] = await check_claims(locator.temporal, bank.project.settings)
     assert told.ok, "the claims are younger than a minute"
-    monkeypatch.setattr(checks, "_MIN_CLAIM_AGE", 0.0)
+    monkeypatch.setattr(lost_sagas, "MIN_CLAIM_AGE", 0.0)
     [told] = await check_claims(locator.temporal, bank.project.settings)
     assert not told.ok
     assert sorted(told.message.split()[4:6]) == ["t-1,", "t-2"]

@@ -13,7 +13,7 @@ from tests.integration.ledger.conftest import Stay, until
 
 
 async def test_each_command_leads_to_a_resume(stay: Stay, monkeypatch) -> None:
-    monkeypatch.setattr(lost_sagas, "_MIN_CLAIM_AGE", 0.0)
+    monkeypatch.setattr(lost_sagas, "MIN_CLAIM_AGE", 0.0)
     broken = stay.folder / "broken"
     broken.touch()
     city = fresh("lima")

@@ -117,9 +117,10 @@ async def check_runs(client: Client, settings: Settings) -> DoctorResult:
 async def check_claims(client: Client, settings: Settings) -> list[DoctorResult]:
     """Sagas whose bulk workflow was closed before they ended; empty without a ledger."""
     from saga_workers.location.locator import using_locator
+    from saga_workers.location.lost_sagas import MIN_CLAIM_AGE
     from saga_workers.reconcile.left_claims import list_left_claims
 
-    before = datetime.now(UTC) - timedelta(seconds=_MIN_CLAIM_AGE)
+    before = datetime.now(UTC) - timedelta(seconds=MIN_CLAIM_AGE)
     try:
         async with asyncio.timeout(15), using_locator(client, settings) as locator:
             if not locator.ledger.configured:
@@ -140,9 +141,6 @@ def _unanswered(check: str, error: SagaError | RPCError | TimeoutError) -> Docto
         return DoctorResult(check, False, "the database or the server does not answer in time")
     return DoctorResult(check, False, error.message, error.help if isinstance(error, SagaError) else None)
 
-
-_MIN_CLAIM_AGE = 60.0
-"""Seconds; the claim of a saga that has just ended is deleted within this time."""
 
 _MAX_NAMED = 10
 

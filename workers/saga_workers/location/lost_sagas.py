@@ -16,7 +16,7 @@ from sagas.text.shell import saga_command
 
 _CONCURRENCY = 16
 
-_MIN_CLAIM_AGE = 60.0
+MIN_CLAIM_AGE = 60.0
 """Seconds; the claim of a saga that has just ended is deleted within this time."""
 
 
@@ -62,7 +62,7 @@ async def find_lost(locator: Locator, settings: Settings, saga_id: str | None = 
     """
     held = await read_holdings(settings, saga_id)
     if saga_id is None:
-        before = datetime.now(UTC) - timedelta(seconds=_MIN_CLAIM_AGE)
+        before = datetime.now(UTC) - timedelta(seconds=MIN_CLAIM_AGE)
         for id in await locator.ledger.oldest_single_claims(before, MAX_SAGAS):
             held.setdefault(id, [])
     gate = asyncio.Semaphore(_CONCURRENCY)

@@ -121,6 +121,11 @@ async def _reading(connection: SqlConnection, what: str) -> AsyncIterator[tuple[
         await engine.dispose()
 
 
+def open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:
+    """The origin that the first of the open effects has; None: none has one."""
+    return next((effect.origin for effect in effects if effect.open and effect.origin is not None), None)
+
+
 def open_effects(effects: Sequence[GuardedEffect]) -> str:
     """The open effects in words; empty if there are none."""
     names = [f"{one.entry} on {one.connection}" for one in effects if one.open or one.undo_elsewhere]

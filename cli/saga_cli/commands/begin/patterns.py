@@ -12,7 +12,7 @@ _OTHER_PATTERN = re.compile(r"\[([^]]+)\]\(\.\./[^)]+\)")
 """A link to another pattern's page, which a project of its own does not have."""
 
 _TEST_PROGRAM = "play.py"
-"""What `make patterns` of a clone runs."""
+"""A program that `make patterns` of a clone runs."""
 
 
 def pattern_files(name: str) -> dict[str, str]:
