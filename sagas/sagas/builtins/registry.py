@@ -121,8 +121,7 @@ BUILTINS: Mapping[str, Builtin] = {
             "saga",
             "a nested saga, with its own compensations",
             "engine",
-            # A computed name chooses among the project's own sagas: a worker loads no others.
-            object_schema({"name": STRING, "input": {}}, ["name"]),
+            object_schema({"name": NAME, "input": {}}, ["name"]),
             own_undo=True,
         ),
         Builtin(

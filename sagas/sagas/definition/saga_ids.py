@@ -13,6 +13,9 @@ from sagas.errors import UsageError
 from sagas.text.exact_json import encode_json, to_ascii
 from sagas.text.printable import printable_line
 
+SAGA_NAME = "[a-z][a-z0-9-]*"
+"""The pattern of the names of sagas, which are workflow types. The engine's own types have a dot: none is a saga's."""
+
 UNDO_SUFFIX = "~undo"
 
 MAX_SAGA_ID_BYTES = 512
@@ -71,6 +74,15 @@ def label_problem(labels: Iterable[str]) -> str | None:
     if size > MAX_LABEL_BYTES:
         return f"the labels have {size} bytes; the maximum of all together is {MAX_LABEL_BYTES}"
     return None
+
+
+def check_saga_name(name: object) -> str:
+    """The name. Raises UsageError if it may be that of a workflow that is no saga, one of the engine's among them."""
+    if not isinstance(name, str):
+        raise UsageError(f"the name of a saga is a string, not {type(name).__name__}")
+    if re.fullmatch(SAGA_NAME, name) is None:
+        raise UsageError(f"{_shown(name)} is not the name of a saga: lower-case letters, digits and -")
+    return name
 
 
 def check_saga_id(id: object) -> str:

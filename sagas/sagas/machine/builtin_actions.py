@@ -9,6 +9,8 @@ from typing import Any
 
 from sagas.definition import times
 from sagas.definition.model import is_nested
+from sagas.definition.saga_ids import check_saga_name
+from sagas.errors import UsageError
 from sagas.machine import arguments
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import Flight, LedgerEntry, SagaRun
@@ -176,9 +178,10 @@ def start_child(run: SagaRun, entry: LedgerEntry) -> None:
 
 def start_command(run: SagaRun, entry: LedgerEntry) -> StartSaga:
     step_arguments = entry.arguments or {}
-    name = step_arguments.get("name")
-    if not isinstance(name, str):
-        raise DefinitionError(f"{entry.id}: the name of the nested saga is not a string")
+    try:
+        name = check_saga_name(step_arguments.get("name"))
+    except UsageError as error:
+        raise DefinitionError(f"{entry.id}: {error}") from None
     return StartSaga(
         entry.id,
         entry.id,

@@ -174,12 +174,9 @@ class NotifyWorkflow:
         self._retry_requested = True
 
     def _refuse_forged(self, order: dict[str, Any]) -> None:
-        """Raise SagaApplicationError if a client made this input: it would choose the action and its arguments.
-
-        A parent is recorded by Temporal; what `saga notify --again` sends once more has the signature of its saga.
+        """Raise SagaApplicationError unless a saga of this project has signed this input: it chooses the action and its
+        arguments, and a parent may be any workflow, or a saga that was made to start this one.
         """
-        if workflow.info().parent is not None:
-            return
         if is_untrusted(self.trust, lambda trust: trust.trusts_notification(order)):
             raise refused_error(
                 "the notification is not signed with the key of the project; only one that a saga of this project has "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.client import (
     ActivityFailureError,
     WorkflowExecutionStatus,
@@ -17,7 +18,8 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
 )
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ChildWorkflowError
+from temporalio.worker import Worker
 
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import start_headers, to_header
@@ -26,7 +28,15 @@ from sagas import Rejected
 from sagas.actions import action
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
-from sagas.protocol.payloads import DEFINITION_HEADER, NOTIFICATION_WORKFLOW, OWNER_HEADER, SIGNATURE_HEADER
+from sagas.protocol.payloads import (
+    BATCH_PREFIX,
+    BATCH_WORKFLOW,
+    BULK_WORKFLOW,
+    DEFINITION_HEADER,
+    NOTIFICATION_WORKFLOW,
+    OWNER_HEADER,
+    SIGNATURE_HEADER,
+)
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings
 from sagas.settings.project import Project
@@ -53,6 +63,13 @@ saga: stuck
 steps:
   - {id: pivot, uses: say, with: {text: pivot}, pivot: true}
   - {id: broken, uses: broken, with: {text: own}}
+"""
+
+OUTER = """
+saga: outer
+input: {{type: object, required: [name, input], properties: {{name: {name}, input: {{}}}}}}
+steps:
+  - {{id: child, uses: saga, with: {{name: "${{{{ input.name }}}}", input: "${{{{ input.input }}}}"}}}}
 """
 
 KEYS = ("a" * 32, "b" * 32)
@@ -275,21 +292,82 @@ async def test_arguments_and_definitions_of_a_decision_need_a_signature(shop: Sh
         await client.temporal.get_workflow_handle(other.id).terminate()
 
 
-async def test_a_notification_from_a_stranger_is_refused(shop: Shop) -> None:
-    """Its input names the action and the arguments; any client can claim to send it for a saga."""
+def forged_notification() -> dict[str, Any]:
+    """An unsigned order that names an action and its arguments; any client can claim to send it for a saga."""
     envelope = {"key": "k", "forward_key": "k", "saga_id": "s", "step": "notify-x", "op": "do", "generation": 1}
     call = {"argument": {"text": "forged", "_saga": envelope}, "timeout": 5, "task_queue": None, "summary": "x"}
     order = {"saga": "own", "saga_id": "s", "notification": "x", "when": "completed", "uses": "say", "intervals": []}
+    return {**order, "call": call, "problem": None}
+
+
+@workflow.defn(sandboxed=False)
+class Stranger:
+    """A workflow of somebody else, which starts children on the queue of the project."""
+
+    @workflow.run
+    async def run(self, type: str, id: str, queue: str, order: dict[str, Any]) -> None:
+        await workflow.execute_child_workflow(type, order, id=id, task_queue=queue)
+
+
+async def test_a_notification_from_a_stranger_is_refused(shop: Shop) -> None:
     async with running_worker(shop.project) as client:
         owner = f"own-{uuid.uuid4()}"
         with start_headers({OWNER_HEADER: owner}):
             handle = await client.temporal.start_workflow(
                 NOTIFICATION_WORKFLOW,
-                {**order, "call": call, "problem": None},
+                forged_notification(),
                 id=f"{owner}~notify-x",
                 task_queue=shop.project.settings.temporal.task_queue,
             )
         assert "not signed with the key of the project" in await refusal(handle)
+    assert shop.said == []
+
+
+async def test_the_children_of_a_stranger_are_refused(shop: Shop) -> None:
+    """A parent proves nothing: workflows of the engine start only as its sagas and clients start them."""
+    bulk = {"saga": "own", "sagas": [["forged", {"text": "x"}, {}]]}
+    expected = (
+        (NOTIFICATION_WORKFLOW, forged_notification(), "not signed with the key of the project"),
+        (BULK_WORKFLOW, bulk, "is started by `saga start --from --bulk`"),
+        (BATCH_WORKFLOW, {}, f"must begin with {BATCH_PREFIX}"),
+    )
+    own, theirs = shop.project.settings.temporal.task_queue, f"stranger-{uuid.uuid4()}"
+    async with (
+        running_worker(shop.project) as client,
+        Worker(client.temporal, task_queue=theirs, workflows=[Stranger]),
+    ):
+        for type, order, refused in expected:
+            parent = f"own-{uuid.uuid4()}"
+            handle = await client.temporal.start_workflow(
+                Stranger.run,
+                args=[type, f"{parent}/x", own, order],
+                id=parent,
+                task_queue=theirs,
+            )
+            with pytest.raises(WorkflowFailureError) as failed:
+                await handle.result()
+            assert isinstance(child := failed.value.cause, ChildWorkflowError)
+            assert refused in str(child.cause)
+    assert shop.said == []
+
+
+async def test_a_nested_saga_is_never_a_workflow_of_the_engine(shop: Shop) -> None:
+    """A signed definition may compute the name: it is that of a saga, or no workflow is started."""
+    _, open_list = parse_text(OUTER.format(name="{type: string}"), "outer.saga.yaml", shop.project.context)
+    assert [(finding.code, finding.line) for finding in open_list] == [("SAGA421", 5)]
+    keys = DefinitionKeys((KEYS[0],))
+    header = shop.header(OUTER.format(name="{enum: [own, saga.notify]}"))
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        for name, refused in {
+            NOTIFICATION_WORKFLOW: "saga.notify is not the name of a saga",
+            "other": "not valid",
+        }.items():
+            handle = await shop.start(
+                client, "outer", {"name": name, "input": forged_notification()}, header, keys=keys
+            )
+            with pytest.raises(WorkflowFailureError) as failed:
+                await asyncio.wait_for(handle.result(), 20)
+            assert refused in str(failed.value.cause)
     assert shop.said == []
 
 

@@ -239,7 +239,8 @@ def _check_keys(settings: Settings) -> DoctorResult:
         return DoctorResult("definition keys", False, message, "remove it, and set definition_key under [worker]")
     source = "worker.definition_key" if keys.shared else f"the key file of this folder, {KEY_FILE}"
     if not keys.keys:
-        return DoctorResult("definition keys", None, "none; workers run their own definitions only")
+        advice = "start a worker in this folder, or set definition_key under [worker]"
+        return DoctorResult("definition keys", None, "none yet; workers need one", advice)
     first, *others = keys.ids
     rotated = f"; {', '.join(others)} also verif{'y' if len(others) > 1 else 'ies'}" if others else ""
     return DoctorResult("definition keys", True, f"{first} signs{rotated} ({source})")

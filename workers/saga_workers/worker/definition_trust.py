@@ -25,7 +25,7 @@ from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
-from sagas.settings.definition_keys import decision_content, detached_content, signed_json
+from sagas.settings.definition_keys import KEY_FILE, decision_content, detached_content, signed_json
 from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
@@ -53,12 +53,19 @@ class ProjectTrust:
     """The rules of one worker. Definitions are compared as they travel, so nothing of a stranger's is executed first.
 
     A stranger may send anything: no method raises for a malformed value.
+
+    Raises UsageError if there is no key: a worker signs what it starts for its sagas.
     """
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._accepts_any = project.settings.worker.accept == "any"
         self._keys = project.settings.definition_keys()
+        if not self._keys.keys and not self._accepts_any:
+            raise UsageError(
+                f"the worker has no key to sign with, and cannot make {project.settings.root / KEY_FILE}",
+                help="set definition_key under [worker]: the same for all workers and clients of the project",
+            )
         self._known: set[bytes] | None = None
         self._variables = {signed_json(project.settings.vars)}
         self._read_at = -_READ_INTERVAL

@@ -31,6 +31,7 @@ from sagas.definition.parser.field_types import (
     String,
     StringMap,
 )
+from sagas.definition.saga_ids import SAGA_NAME
 
 if TYPE_CHECKING:
     from sagas.actions import Action
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 
 LANGUAGE_VERSION = 1
-SAGA_NAME = "[a-z][a-z0-9-]*"
 STEP_ID = "[a-z][a-z0-9_]*"
 MILESTONES = ("completed", "compensated", "parked", "residue", "overdue")
 RESERVED_IDS = ("do", "undo", "confirm", "probe", "output")

@@ -11,7 +11,7 @@ from tests.integration.engine.environment import Environment, begin, gate, resol
 
 PARALLEL = """
     saga: parent
-    input: {type: object, properties: {name: {type: string, default: child}}}
+    input: {type: object, properties: {name: {enum: [child], default: child}}}
     steps:
       - {id: a, uses: book, compensate: unbook}
       - {id: child, needs: [a], uses: saga, with: {name: "${{ input.name }}"}}
