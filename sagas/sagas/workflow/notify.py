@@ -147,9 +147,13 @@ class NotifyWorkflow:
 
     @workflow.run
     async def run(self, input: RawValue = NO_INPUT) -> dict[str, Any]:
-        refuse_foreign_id(needs_owner=True)
-        order = _read_order(input)
-        self._refuse_forged(order)
+        try:
+            refuse_foreign_id(needs_owner=True)
+            order = _read_order(input)
+            self._refuse_forged(order)
+        except SagaApplicationError:
+            workflow.upsert_memo({NOTIFICATION_MEMO: None})  # the status of a delivery, which this is not
+            raise
         self._saga, self._status["saga_id"] = order["saga"], order["saga_id"]
         failure = Failure("definition", order.get("problem") or "")
         for wait in (0.0, *map(float, order["intervals"])) if order["call"] is not None else ():

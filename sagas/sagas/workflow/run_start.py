@@ -25,6 +25,7 @@ from sagas.protocol.payloads import (
     DETACHED_HEADER,
     GENERATION_HEADER,
     LOAD_ACTIVITY,
+    OUTCOME_MEMO,
     OWNER_HEADER,
     RESUMED_HEADER,
     SIGNATURE_HEADER,
@@ -40,6 +41,7 @@ from sagas.text.json_values import parse_json
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
 from sagas.workflow.limits import limit_summary
+from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
@@ -126,9 +128,25 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
         variables=header.variables,
         plan=header.plan,
         parent=info.parent.workflow_id if info.parent else None,
-        undo_scope=str(workflow.memo_value(UNDO_SCOPE_MEMO, "")) if info.parent else "",
+        undo_scope=_undo_scope_in_memo() if info.parent else "",
     )
     return RunStart("begins", machine, Started(at=workflow.time(), began_at=began_at), header.attributes)
+
+
+def drop_forged_outcome() -> None:
+    """Delete what the start of this run, which any client may have made, says about the state and the end of a saga.
+
+    Of a run of any type: a reader of a closed run finds what the run itself has left, or nothing.
+    """
+    info = workflow.info()
+    if OUTCOME_MEMO in info.raw_memo:
+        workflow.upsert_memo({OUTCOME_MEMO: None})
+    if _was_continued(info):
+        return
+    attributes = info.typed_search_attributes
+    forged = [key for pair in attributes if (key := pair.key).name in STATE_ATTRIBUTES]
+    if forged:
+        workflow.upsert_search_attributes([key.value_unset() for key in forged])
 
 
 def refuse_foreign_id(*, needs_owner: bool = False) -> None:
@@ -162,6 +180,18 @@ def _was_continued(info: workflow.Info) -> bool:
     cron schedule.
     """
     return info.continued_run_id is not None and info.attempt == 1 and info.cron_schedule is None
+
+
+def _undo_scope_in_memo() -> str:
+    """The scope that the parent has set; empty without one. Raises SagaApplicationError for another value."""
+    payload = workflow.info().raw_memo.get(UNDO_SCOPE_MEMO)
+    try:
+        scope = "" if payload is None else read_payload(payload)
+    except UnreadableValue:
+        scope = None
+    if not isinstance(scope, str):
+        raise refused_error(f"the memo {UNDO_SCOPE_MEMO} is not the id of a saga")
+    return scope
 
 
 def _generation_in_header() -> int:

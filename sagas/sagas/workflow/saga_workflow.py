@@ -40,6 +40,7 @@ from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
     LOCKS_SIGNAL,
     MACHINE_QUERY,
+    OUTCOME_MEMO,
     PARKED_SIGNAL,
     RELEASE_ACTIVITY,
     RESIDUE_SIGNAL,
@@ -464,7 +465,7 @@ class SagaWorkflow:
     def _close(self, finish: Finish) -> Any:
         assert self._machine is not None
         document, kept = view_payload(self._machine.view())
-        workflow.upsert_memo({"saga": RawValue(kept)})
+        workflow.upsert_memo({OUTCOME_MEMO: RawValue(kept)})
         self.story = document
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:
             # Usually the close status is enough; here an earlier recorded state would be out of date.

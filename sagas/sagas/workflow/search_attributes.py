@@ -10,6 +10,8 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import RecordState
 
+STATE_ATTRIBUTES = ("SagaState", "SagaStep", "SagaReason")
+
 _LABELS_KEY = SearchAttributeKey.for_keyword_list("SagaLabels")
 
 
@@ -42,7 +44,7 @@ class RunSearchAttributes:
     def record_state(self, record: RecordState) -> None:
         if record.state == "PARKED":
             workflow.logger.warning("parked at %s: `saga parked` shows the possible decisions", record.step)
-        values = {"SagaState": record.state, "SagaStep": record.step, "SagaReason": record.reason}
+        values = dict(zip(STATE_ATTRIBUTES, (record.state, record.step, record.reason), strict=True))
         updates = [
             SearchAttributeKey.for_keyword(name).value_set(value)
             for name, value in values.items()

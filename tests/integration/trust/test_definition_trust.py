@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,48 +20,23 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError
 from temporalio.worker import Worker
 
 from saga_workers.client import Client
-from saga_workers.temporal.temporal_client import start_headers, to_header
+from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.worker.definition_trust import MAX_TASK_BYTES, MAX_TASK_VALUES, ProjectTrust
-from sagas import Rejected
-from sagas.actions import action
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
 from sagas.protocol.payloads import (
     BATCH_PREFIX,
     BATCH_WORKFLOW,
     BULK_WORKFLOW,
-    DEFINITION_HEADER,
     NOTIFICATION_WORKFLOW,
     OWNER_HEADER,
-    SIGNATURE_HEADER,
 )
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
-from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings
+from sagas.settings.definition_keys import DefinitionKeys
 from sagas.settings.project import Project
-from tests.helpers.local_worker import finished, make_project, running_worker
-from tests.helpers.processes import TemporalServer
+from tests.helpers.local_worker import finished, running_worker
 from tests.integration.engine.environment import until
-
-OWN = """
-saga: own
-input: {type: object, required: [text], properties: {text: {type: string, maxLength: 5}}}
-steps:
-  - {id: say, uses: say, with: {text: "${{ input.text }}"}, effect: none}
-"""
-
-WAITING = """
-saga: waiting
-steps:
-  - {id: approval, uses: wait, with: {signal: approved}}
-  - {id: say, uses: say, with: {text: "${{ vars.text }}"}, effect: none}
-"""
-
-STUCK = """
-saga: stuck
-steps:
-  - {id: pivot, uses: say, with: {text: pivot}, pivot: true}
-  - {id: broken, uses: broken, with: {text: own}}
-"""
+from tests.integration.trust.conftest import OWN, STUCK, WAITING, Shop
 
 OUTER = """
 saga: outer
@@ -73,62 +46,6 @@ steps:
 """
 
 KEYS = ("a" * 32, "b" * 32)
-
-
-class Shop:
-    """A project whose actions record what they do."""
-
-    def __init__(self, folder: Path, server: TemporalServer) -> None:
-        self.said: list[str] = []
-
-        async def say(text: str) -> None:
-            self.said.append(text)
-
-        async def broken(text: str) -> None:
-            if text == "own":
-                raise Rejected("broken")
-            self.said.append(text)
-
-        self.actions = [
-            action("say")(say),
-            action("broken")(broken),
-        ]
-        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK}
-        self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
-
-    def with_keys(self, *keys: str, accept: str = "signed") -> Project:
-        """The same project on another machine: with these keys, and without its key file."""
-        settings = WorkerSettings(definition_key=" ".join(keys), accept=accept)  # pyright: ignore[reportArgumentType]
-        return Project(self.project.settings.model_copy(update={"worker": settings}), self.project.actions)
-
-    def header(self, text: str | None = None, saga: str = "own", vars: Mapping[str, Any] | None = None) -> Any:
-        """The header of the definition with this text, or of the project's own."""
-        definition = self.project.definition(saga)
-        if text is not None:
-            parsed, diagnostics = parse_text(text, "forged.saga.yaml", self.project.context)
-            assert parsed is not None, diagnostics
-            definition = parsed
-        sent = {"definition": to_snapshot(definition), "vars": vars or {"text": "hello"}, "attributes": []}
-        return to_header(sent)
-
-    async def start(
-        self, client: Client, saga: str, input: Any, header: Any, *, keys: Any = None, **options: Any
-    ) -> Any:
-        """Start it as any client of Temporal can."""
-        headers = {DEFINITION_HEADER: header}
-        signature = (keys or DefinitionKeys()).sign("definition", header.data)
-        if signature is not None:
-            headers[SIGNATURE_HEADER] = signature
-        queue = self.project.settings.temporal.task_queue
-        with start_headers(headers):
-            return await client.temporal.start_workflow(
-                saga, input, id=f"{saga}-{uuid.uuid4()}", task_queue=queue, **options
-            )
-
-
-@pytest.fixture
-def shop(tmp_path: Path, temporal: TemporalServer) -> Shop:
-    return Shop(tmp_path / "shop", temporal)
 
 
 async def refusal(handle: Any) -> str:

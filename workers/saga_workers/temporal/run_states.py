@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, Protocol
 
 from temporalio.client import WorkflowExecutionStatus
 
 from saga_workers.temporal.temporal_runs import RunInfo
-from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView, ViewState
+
+_LATEST_TIME = 253402300800
+"""The year 10000, which Python's times cannot have."""
 
 
 class RunWithMemo(Protocol):
@@ -42,12 +46,34 @@ def visible_state(run: RunInfo) -> ViewState:
             return "TERMINATED"
 
 
+_ENDED_BY_THE_SAGA = (
+    WorkflowExecutionStatus.COMPLETED,
+    WorkflowExecutionStatus.FAILED,
+    WorkflowExecutionStatus.CANCELED,
+)
+
+
 async def closed_view(run: RunWithMemo) -> SagaView | None:
-    """The view that a closed run left in its memo; None if it is open or left none."""
-    if run.status is WorkflowExecutionStatus.RUNNING:
+    """The view that a closed run left in its memo; None if it is open or left none.
+
+    A run leaves it in the task that closes it: what another run has in this field came with its start, from any client.
+    (A run that a worker has begun deletes it, see :class:`saga_workers.worker.definition_trust.TrustInterceptor`.)
+    """
+    if run.status not in _ENDED_BY_THE_SAGA:
         return None
-    document = (await run.memo()).get("saga")
-    return SagaView.from_json(document) if isinstance(document, Mapping) else None
+    document = (await run.memo()).get(OUTCOME_MEMO)
+    try:
+        return SagaView.from_json(document) if isinstance(document, Mapping) else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # of a workflow that is not of this engine
+
+
+async def carried_start(run: RunWithMemo) -> float | None:
+    """The start time of the saga, in seconds since the epoch, if the run goes on with a saga that was begun before."""
+    began = (await run.memo()).get(STARTED_AT_MEMO)
+    if isinstance(began, int | float | Decimal) and 0 <= began < _LATEST_TIME:
+        return float(began)
+    return None  # any client may start a run with any memo
 
 
 async def closed_state(run: RunInfo) -> ViewState:

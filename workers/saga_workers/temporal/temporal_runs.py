@@ -6,6 +6,7 @@ paused run counts as running here, with ``paused`` set.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from sagas.definition.model import Definition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import DETACHED_HEADER, MACHINE_QUERY, unpack_state
+from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
@@ -69,9 +71,14 @@ class RunInfo:
         return self.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
 
     async def memo(self) -> dict[str, Any]:
-        """The decoded memo."""
-        names = list(self.raw.memo.fields)
-        return {name: (await self.converter.decode([self.raw.memo.fields[name]]))[0] for name in names}
+        """The decoded memo, without fields that are no JSON: any client may start a run with any memo."""
+        codec, fields = self.converter.payload_codec, self.raw.memo.fields
+        values: dict[str, Any] = {}
+        for name, payload in fields.items():
+            [plain] = [payload] if codec is None else await codec.decode([payload])
+            with contextlib.suppress(UnreadableValue):
+                values[name] = read_payload(plain)
+        return values
 
 
 @dataclass(frozen=True, slots=True)

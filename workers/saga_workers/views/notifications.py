@@ -44,16 +44,25 @@ async def with_notifications(temporal: Temporal, view: SagaView) -> SagaView:
 
 async def _with_delivery_state(row: NotificationView, run: RunInfo) -> NotificationView:
     """PENDING, DELIVERED, EXHAUSTED, or STOPPED if it was ended in Temporal."""
-    memo = (await run.memo()).get(NOTIFICATION_MEMO) or {}
-    error = memo.get("error")
+    memo = await _delivery_status(run)
+    attempts, error = memo.get("attempts"), memo.get("error")
+    next_attempt_at, ended_at = memo.get("next_attempt_at"), memo.get("ended_at")
     return replace(
         row,
         state="PENDING" if run.running else _CLOSED_STATES.get(run.status, "STOPPED"),
-        attempts=memo.get("attempts"),
-        error=None if error is None else ErrorView.from_json(error),
-        next_attempt_at=memo.get("next_attempt_at"),
-        ended_at=memo.get("ended_at"),
+        attempts=attempts if isinstance(attempts, int) else None,
+        error=ErrorView(type=str(error.get("type")), message=str(error.get("message")))
+        if isinstance(error, Mapping)
+        else None,
+        next_attempt_at=next_attempt_at if isinstance(next_attempt_at, str) else None,
+        ended_at=ended_at if isinstance(ended_at, str) else None,
     )
+
+
+async def _delivery_status(run: RunInfo) -> Mapping[str, Any]:
+    """The status in the memo of a delivering run. Any client may have started it, with any values in the fields."""
+    memo = (await run.memo()).get(NOTIFICATION_MEMO)
+    return memo if isinstance(memo, Mapping) else {}
 
 
 async def list_exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIterator[str]:
@@ -66,7 +75,7 @@ async def list_exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIte
         newest = await describe_run(temporal, run.id)
         if newest is None or newest.run.run_id != run.run_id:
             continue
-        saga_id = ((await run.memo()).get(NOTIFICATION_MEMO) or {}).get("saga_id")
+        saga_id = (await _delivery_status(run)).get("saga_id")
         if isinstance(saga_id, str) and saga_id not in seen:
             seen.add(saga_id)
             yield saga_id

@@ -22,7 +22,7 @@ from temporalio.exceptions import FailureError
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.run_states import closed_view, may_be_undone, visible_state
+from saga_workers.temporal.run_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.answering import NoAnswer, Workers
 from saga_workers.views.bulk_view import view_in_bulk
@@ -35,7 +35,6 @@ from sagas.protocol.payloads import (
     LOAD_ACTIVITY,
     NOT_REGISTERED_TYPES,
     NOTIFICATION_WORKFLOW,
-    STARTED_AT_MEMO,
     VIEW_QUERY,
 )
 from sagas.protocol.saga_view import (
@@ -206,8 +205,8 @@ async def _with_temporal_end(temporal: Temporal, run: RunInfo, view: SagaView) -
 
 async def bare_view(run: RunInfo) -> SagaView:
     """Return what Temporal alone knows; most fields are empty."""
-    began = (await run.memo()).get(STARTED_AT_MEMO)
-    started = run.start_time if began is None else datetime.fromtimestamp(float(began), run.start_time.tzinfo)
+    began = await carried_start(run)
+    started = run.start_time if began is None else datetime.fromtimestamp(began, run.start_time.tzinfo)
     kind = run.attributes.get("SagaReason")
     return SagaView(
         id=run.id,

@@ -30,6 +30,7 @@ from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow.run_start import drop_forged_outcome
 
 log = logging.getLogger("saga.worker")
 
@@ -182,11 +183,12 @@ def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:
 
 
 class TrustInterceptor(Interceptor):
-    """Worker interceptor that tells the runs what this worker trusts."""
+    """Worker interceptor that tells the runs what this worker trusts, and deletes what only a run itself may say."""
 
     def __init__(self, trust: ProjectTrust) -> None:
         class TrustInbound(WorkflowInboundInterceptor):
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+                drop_forged_outcome()
                 if isinstance(saga := workflow.instance(), SagaWorkflow | BulkWorkflow | NotifyWorkflow):
                     saga.trust = trust
                 return await super().execute_workflow(input)

@@ -22,10 +22,9 @@ from saga_activities.guard import watermark
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.tables import request_table
 from saga_workers.runtime.logs import fields
-from saga_workers.temporal.run_states import closed_view
+from saga_workers.temporal.run_states import carried_start, closed_view
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
-from sagas.protocol.payloads import STARTED_AT_MEMO
 
 log = logging.getLogger("saga.upkeep")
 
@@ -175,8 +174,8 @@ def _list_workflows(client: Client, query: str, page_size: int) -> AsyncIterator
 
 async def _started_at(run: WorkflowExecution) -> float:
     """The time at which the saga started: a continued run carries the start of the first one in its memo."""
-    carried = (await run.memo()).get(STARTED_AT_MEMO)
-    return run.start_time.timestamp() if carried is None else float(carried)
+    carried = await carried_start(run)
+    return run.start_time.timestamp() if carried is None else carried
 
 
 async def _can_be_undone(run: WorkflowExecution) -> bool:

@@ -193,7 +193,7 @@ class _MetricsInbound(WorkflowInboundInterceptor):
         info = workflow.info()
         undo = info.workflow_id.endswith(UNDO_SUFFIX)
         # A saga that has left a bulk workflow was counted there, unless it had not begun.
-        began_before = info.continued_run_id is not None or STARTED_AT_MEMO in workflow.memo()
+        began_before = info.continued_run_id is not None or STARTED_AT_MEMO in info.raw_memo
         if not began_before and not undo and not workflow.unsafe.is_replaying():
             get_metrics().started(info.workflow_type)
         try:

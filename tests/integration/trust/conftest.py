@@ -1,0 +1,99 @@
+"""A project that records what its actions do, for clients of Temporal that are not its own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saga_workers.client import Client
+from saga_workers.temporal.temporal_client import start_headers, to_header
+from sagas import Rejected
+from sagas.actions import action
+from sagas.definition.loader import parse_text
+from sagas.definition.snapshot import to_snapshot
+from sagas.protocol.payloads import DEFINITION_HEADER, SIGNATURE_HEADER
+from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings
+from sagas.settings.project import Project
+from tests.helpers.local_worker import make_project
+from tests.helpers.processes import TemporalServer
+
+OWN = """
+saga: own
+input: {type: object, required: [text], properties: {text: {type: string, maxLength: 5}}}
+steps:
+  - {id: say, uses: say, with: {text: "${{ input.text }}"}, effect: none}
+"""
+
+WAITING = """
+saga: waiting
+steps:
+  - {id: approval, uses: wait, with: {signal: approved}}
+  - {id: say, uses: say, with: {text: "${{ vars.text }}"}, effect: none}
+"""
+
+STUCK = """
+saga: stuck
+steps:
+  - {id: pivot, uses: say, with: {text: pivot}, pivot: true}
+  - {id: broken, uses: broken, with: {text: own}}
+"""
+
+
+class Shop:
+    """A project whose actions record what they do."""
+
+    def __init__(self, folder: Path, server: TemporalServer) -> None:
+        self.said: list[str] = []
+
+        async def say(text: str) -> None:
+            self.said.append(text)
+
+        async def broken(text: str) -> None:
+            if text == "own":
+                raise Rejected("broken")
+            self.said.append(text)
+
+        self.actions = [
+            action("say")(say),
+            action("broken")(broken),
+        ]
+        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK}
+        self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
+
+    def with_keys(self, *keys: str, accept: str = "signed") -> Project:
+        """The same project on another machine: with these keys, and without its key file."""
+        settings = WorkerSettings(definition_key=" ".join(keys), accept=accept)  # pyright: ignore[reportArgumentType]
+        return Project(self.project.settings.model_copy(update={"worker": settings}), self.project.actions)
+
+    def header(self, text: str | None = None, saga: str = "own", vars: Mapping[str, Any] | None = None) -> Any:
+        """The header of the definition with this text, or of the project's own."""
+        definition = self.project.definition(saga)
+        if text is not None:
+            parsed, diagnostics = parse_text(text, "forged.saga.yaml", self.project.context)
+            assert parsed is not None, diagnostics
+            definition = parsed
+        sent = {"definition": to_snapshot(definition), "vars": vars or {"text": "hello"}, "attributes": []}
+        return to_header(sent)
+
+    async def start(
+        self, client: Client, saga: str, input: Any, header: Any, *, keys: Any = None, **options: Any
+    ) -> Any:
+        """Start it as any client of Temporal can."""
+        headers = {DEFINITION_HEADER: header}
+        signature = (keys or DefinitionKeys()).sign("definition", header.data)
+        if signature is not None:
+            headers[SIGNATURE_HEADER] = signature
+        queue = self.project.settings.temporal.task_queue
+        with start_headers(headers):
+            return await client.temporal.start_workflow(
+                saga, input, id=f"{saga}-{uuid.uuid4()}", task_queue=queue, **options
+            )
+
+
+@pytest.fixture
+def shop(tmp_path: Path, temporal: TemporalServer) -> Shop:
+    return Shop(tmp_path / "shop", temporal)

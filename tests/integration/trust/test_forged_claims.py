@@ -1,0 +1,98 @@
+"""What a start claims about the state and the end of its saga: memos and search attributes of any client."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import Payload
+from temporalio.client import WorkflowFailureError
+from temporalio.common import RawValue, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+
+from saga_workers.client import Client
+from saga_workers.temporal.temporal_client import start_headers
+from saga_workers.views.saga_list import SagaFilter, query_sagas
+from sagas.protocol.payloads import (
+    BATCH_WORKFLOW,
+    NOTIFICATION_MEMO,
+    NOTIFICATION_WORKFLOW,
+    OUTCOME_MEMO,
+    OWNER_HEADER,
+    STARTED_AT_MEMO,
+)
+from tests.helpers.local_worker import finished, running_worker
+from tests.integration.engine.environment import until
+from tests.integration.trust.conftest import Shop
+
+FORGED = {"id": "forged", "saga": "own", "state": "COMPLETED", "phase": "committed", "output": {"paid": True}}
+STATE = SearchAttributeKey.for_keyword("SagaState")
+FORGED_STATE = TypedSearchAttributes([SearchAttributePair(STATE, "COMPENSATED")])
+UNREADABLE = RawValue(Payload(metadata={"encoding": b"json/plain"}, data=b"{"))
+
+
+async def claim(client: Client, shop: Shop, type: str, id: str, input: Any, **memo: Any) -> Any:
+    """Start a workflow that claims to have ended."""
+    queue = shop.project.settings.temporal.task_queue
+    return await client.temporal.start_workflow(
+        type, input, id=id, task_queue=queue, memo=memo, search_attributes=FORGED_STATE
+    )
+
+
+@pytest.mark.parametrize("type", ["own", BATCH_WORKFLOW])
+async def test_a_refused_start_has_no_outcome(shop: Shop, type: str) -> None:
+    async with running_worker(shop.project) as client:
+        handle = await claim(client, shop, type, f"forged-{uuid.uuid4()}", {"text": "too long"}, saga=FORGED)
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        view = await client.show(handle.id)
+        assert (view["state"], view["output"], view["reason"]["type"]) == ("FAILED", None, "SagaRefused")
+        described = await handle.describe()
+        assert described.typed_search_attributes.get(STATE) is None
+
+
+async def test_a_saga_ends_with_its_own_outcome(shop: Shop) -> None:
+    async with running_worker(shop.project) as client:
+        memo = {OUTCOME_MEMO: FORGED, STARTED_AT_MEMO: "soon"}
+        handle = await claim(client, shop, "own", f"forged-{uuid.uuid4()}", {"text": "x"}, **memo)
+        view = await finished(client, handle.id)
+    assert (view["id"], view["state"], view["output"]) == (handle.id, "COMPLETED", None)
+
+
+async def test_a_run_that_no_worker_has_begun_has_no_outcome(shop: Shop) -> None:
+    async with running_worker(shop.project) as client:
+        handle = await client.temporal.start_workflow(
+            "own", {"text": "x"}, id=f"forged-{uuid.uuid4()}", task_queue="nobody", memo={OUTCOME_MEMO: FORGED}
+        )
+        await handle.terminate("a claim")
+        view = await client.show(handle.id)
+    assert (view["state"], view["output"], view["steps"]) == ("TERMINATED", None, [])
+
+
+async def test_memos_that_are_no_json_hide_nothing(shop: Shop) -> None:
+    """One such start made `saga list` an internal error for everybody."""
+    names = (OUTCOME_MEMO, STARTED_AT_MEMO, NOTIFICATION_MEMO, "of-somebody")
+    async with running_worker(shop.project) as client:
+        handle = await claim(
+            client, shop, "own", f"forged-{uuid.uuid4()}", {"text": "x"}, **dict.fromkeys(names, UNREADABLE)
+        )
+        assert (await finished(client, handle.id))["state"] == "COMPLETED"
+
+        async def listed() -> bool:
+            criteria = SagaFilter(task_queue=shop.project.settings.temporal.task_queue)
+            return handle.id in [view.id async for view in query_sagas(client.locator, criteria, limit=50)]
+
+        await until(listed)
+
+
+@pytest.mark.parametrize("status", [None, 1, [], {"saga_id": 1, "error": "no", "attempts": "many", "ended_at": {}}])
+async def test_a_forged_notification_has_no_status(shop: Shop, status: Any) -> None:
+    async with running_worker(shop.project) as client:
+        saga = f"own-{uuid.uuid4()}"
+        with start_headers({OWNER_HEADER: saga}):
+            handle = await claim(
+                client, shop, NOTIFICATION_WORKFLOW, f"{saga}~notify-x", {}, **{NOTIFICATION_MEMO: status}
+            )
+        with pytest.raises(WorkflowFailureError):
+            await handle.result()
+        assert NOTIFICATION_MEMO not in await (await handle.describe()).memo()
