@@ -7,7 +7,7 @@ without a bulk workflow.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -174,9 +174,20 @@ async def read_claims(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str,
         return {claim.saga_id: claim for claim in await claims_of(connection, saga_ids)}
 
 
-async def list_claims(engine: AsyncEngine, criteria: RunFilter, limit: int) -> list[Claim]:
-    """The newest claims of bulk workflows that match; a claim has no state."""
+async def list_bulk_ids(engine: AsyncEngine) -> list[str]:
+    """The bulk workflows that have claims."""
+    async with engine.connect() as connection:
+        query = sa.select(_CLAIM.bulk_id).where(_CLAIM.bulk_id.is_not(None)).distinct()
+        return list((await connection.execute(query)).scalars())
+
+
+async def list_claims(
+    engine: AsyncEngine, criteria: RunFilter, limit: int, bulk_ids: Collection[str] | None = None
+) -> list[Claim]:
+    """The newest claims of bulk workflows that match; a claim has no state. ``bulk_ids``: only theirs."""
     conditions: list[sa.ColumnElement[bool]] = [_CLAIM.bulk_id.is_not(None)]
+    if bulk_ids is not None:
+        conditions.append(_CLAIM.bulk_id.in_(bulk_ids))
     if criteria.saga is not None:
         conditions.append(_CLAIM.saga == criteria.saga)
     if criteria.since is not None:

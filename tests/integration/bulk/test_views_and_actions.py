@@ -18,8 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.batch.batch_control import cancel_members
 from saga_workers.bulk import bulk_updates
-from saga_workers.doctor.checks import check_claims
-from saga_workers.location import lost_sagas
+from saga_workers.doctor.saga_checks import check_sagas
 from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims, sagas_of_bulk_workflows
 from saga_workers.start.saga_starter import BulkRow
 from saga_workers.temporal.temporal_runs import NoAnswer
@@ -274,7 +273,7 @@ async def _is_asked_to_let_go(bulk: WorkflowHandle[Any, Any]) -> bool:
     return any(one.HasField("workflow_execution_update_accepted_event_attributes") for one in events)
 
 
-async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> None:
     bank.open_accounts(200)
     locator = bank.client.locator
     async with blocked_accounts(bank):
@@ -291,13 +290,9 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank, mon
     assert {one.id for one in stuck} >= {"t-1", "t-2"}  # with those of other tests
     left = await find_left_claims(locator, "bank")
     assert {one.saga_id for one in left} == {"t-1", "t-2"}
-    [told] = await check_claims(locator.temporal, bank.project.settings)
-    assert told.ok, "the claims are younger than a minute"
-    monkeypatch.setattr(lost_sagas, "MIN_CLAIM_AGE", 0.0)
-    [told] = await check_claims(locator.temporal, bank.project.settings)
-    assert not told.ok
-    assert sorted(told.message.split()[4:6]) == ["t-1,", "t-2"]
-    assert told.help == "saga reconcile --repair"
+    told = [told for told in await check_sagas(locator.temporal, bank.project) if "bulk workflow was" in told.message]
+    assert [(one.ok, one.message[3:15]) for one in told] == [(False, " and 1 more:")]
+    assert told[0].help in ("saga reconcile t-1 --repair", "saga reconcile t-2 --repair")
     assert await continue_claimed(locator, "t-1", "me", "test") == "continued; it is COMPENSATED"
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100

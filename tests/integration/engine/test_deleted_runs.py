@@ -19,7 +19,7 @@ from saga_activities.guard.schema import create_tables
 from saga_activities.locks.tables import create_tables as create_lock_tables
 from saga_spark.reconcile.findings import Finding
 from saga_workers.client import Client
-from saga_workers.doctor.checks import check_runs
+from saga_workers.doctor.saga_checks import check_sagas
 from saga_workers.location.lost_sagas import LostSaga, find_lost
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
@@ -155,8 +155,8 @@ async def check_commands(client: Client, lost: LostSaga) -> None:
     ]
     assert stuck.stuck is not None
     assert command in stuck.stuck[0]
-    doctor = await check_runs(client.temporal, settings)
-    assert (doctor.ok, (doctor.help or "")[:12]) == (False, "saga resume ")
+    told = await check_sagas(client.temporal, client.project)
+    assert [(one.ok, one.help) for one in told if id in one.message] == [(False, command)]
     [missing] = await find_missing_runs(locator, settings, id, [])
     assert missing.saga == "deletable"
     orphans = [one for one in await list_orphans(locator, settings) if one.owner == id]

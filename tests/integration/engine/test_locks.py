@@ -12,11 +12,10 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities.locks.tables import create_tables
-from saga_workers.doctor.checks import check_locks, check_releases
+from saga_workers.doctor.saga_checks import check_locks, check_sagas
 from saga_workers.views import stuck
 from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import release_command
 from sagas import Rejected
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -260,8 +259,8 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
         assert advice.endswith(f"saga resolve {saga} saga.release skip --reason '…'")
         listed = [one async for one in stuck.list_stuck(client.locator, SagaFilter(saga="order"), limit=10)]
         assert [advice in (one.stuck or ()) for one in listed if one.id == saga] == [True]
-        told = await check_releases(client.temporal)
-        assert [one.help for one in told if saga in one.message] == [release_command(saga)]
+        told = await check_sagas(client.temporal, after)
+        assert [(one.ok, advice in one.message) for one in told if saga in one.message] == [(False, True)]
 
         decision = {"step": "saga.release", "decision": "retry", "reason": "because", "who": "ada"}
         with pytest.raises(RefusedError, match="possible: skip"):

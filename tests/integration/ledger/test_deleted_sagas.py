@@ -38,8 +38,8 @@ async def test_each_command_leads_to_a_resume(stay: Stay, monkeypatch) -> None:
     listed = await stay.saga("list", "--stuck")
     assert f"saga resume {id}" in " ".join(listed.out.split())
     doctor = await stay.saga("--json", "doctor")
-    [runs] = [result for result in doctor.json if result["check"] == "runs"]
-    assert (runs["ok"], runs["help"]) == (False, f"saga resume {id}")
+    [stuck] = [result for result in doctor.json if result["check"] == "sagas"]
+    assert (stuck["ok"], stuck["help"]) == (False, f"saga resume {id}")
 
     shown = await stay.saga("--json", "show", id)
     assert shown.json["state"] == "PARKED"
@@ -53,5 +53,5 @@ async def test_each_command_leads_to_a_resume(stay: Stay, monkeypatch) -> None:
     assert (await stay.saga("watch", id)).code == 0
     assert stay.query("select count(*) from rooms where city = %s", city) == [(1,)]
     assert (await stay.saga("--json", "show", id)).json["state"] == "COMPLETED"
-    [runs] = [result for result in (await stay.saga("--json", "doctor")).json if result["check"] == "runs"]
-    assert runs["ok"] is True
+    [stuck] = [result for result in (await stay.saga("--json", "doctor")).json if result["check"] == "sagas"]
+    assert stuck["ok"] is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import Metric
@@ -12,7 +13,9 @@ from ruamel.yaml import YAML
 from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
-from saga_workers.worker.worker_metrics import WorkerMetrics
+from saga_workers.worker.open_effects import OpenEffects
+from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
+from sagas.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 RULES = [
@@ -22,7 +25,9 @@ RULES = [
 
 def known() -> dict[str, Metric]:
     found: dict[str, Metric] = {}
-    for collector in (WorkerMetrics(), RelayMetrics(), OutboxGauges([]), TriggerMetrics()):
+    client: Any = None  # nothing is asked
+    gauges = (SagaGauges(client, []), OpenEffects(client, Settings(root=ROOT)))
+    for collector in (WorkerMetrics(), *gauges, RelayMetrics(), OutboxGauges([]), TriggerMetrics()):
         for metric in collector.collect():
             found[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
     return found

@@ -14,9 +14,9 @@ from saga_activities.ledger.rows import RunFilter
 from saga_workers.batch.reporter import read_record
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import closed_view, visible_state
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs, quote
 from saga_workers.views.run_facts import iso_time
-from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
+from saga_workers.views.saga_list import SagaFilter, visibility_query
 from sagas.errors import UsageError
 from sagas.protocol.batch_record import BatchRecord
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from temporalio.client import Client
@@ -45,6 +44,8 @@ _MAX_PUBLISH_DELAY = 60.0
 
 async def run_checks(settings: Settings) -> list[DoctorResult]:
     """Run all checks, in the order of their dependencies."""
+    from saga_workers.doctor.saga_checks import check_locks, check_sagas
+
     findings = [_check_settings(settings)]
     project = Project(settings)
     findings += [*_check_definitions(project), _check_keys(settings)]
@@ -57,11 +58,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
         findings += await results_of("server", _check_temporal(client, settings, project))
         if settings.lock_connection is not None and settings.lock_connection not in closed:
             findings += await results_of("locks", check_locks(client, settings))
-        findings += await results_of("locks", check_releases(client))
-        if settings.ledger.connection not in closed:
-            findings += await results_of("claims", check_claims(client, settings))
-        if not closed:
-            findings += await results_of("runs", check_runs(client, settings))
+        findings += await results_of("sagas", check_sagas(client, project, databases=not closed))
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     findings += [_check_http_connection(service) for service in settings.http_services()]
@@ -79,88 +76,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     return findings
 
 
-_MAX_OPEN = 500
-"""Open workflows that are looked at for a release of locks that fails."""
-
-
-async def check_releases(client: Client) -> list[DoctorResult]:
-    """Sagas whose locks cannot be released; empty if there are none."""
-    from saga_workers.views.stuck import list_unreleased, release_command
-
-    try:
-        async with asyncio.timeout(15):
-            left = await list_unreleased(client, _MAX_OPEN)
-    except (SagaError, RPCError, TimeoutError):
-        return []  # other checks report a server that does not answer
-    return [
-        DoctorResult("locks", False, f"{saga_id} cannot release its locks: {why}", release_command(saga_id))
-        for saga_id, why in left[:_MAX_NAMED]
-    ]
-
-
-async def check_runs(client: Client, settings: Settings) -> DoctorResult:
-    """Sagas that hold something in a database, and have no run any more."""
-    from saga_workers.location.locator import using_locator
-    from saga_workers.location.lost_sagas import find_lost
-
-    try:
-        async with asyncio.timeout(15), using_locator(client, settings) as locator:
-            lost = await find_lost(locator, settings)
-    except (SagaError, RPCError, TimeoutError) as error:
-        return _unanswered("runs", error)
-    if not lost:
-        return DoctorResult("runs", True, "each saga that holds something in a database has a run")
-    more = f"; and {len(lost) - 1} more: saga list --stuck" if len(lost) > 1 else ""
-    return DoctorResult("runs", False, f"{lost[0].saga_id}: {lost[0].sentence}{more}", lost[0].command)
-
-
-async def check_claims(client: Client, settings: Settings) -> list[DoctorResult]:
-    """Sagas whose bulk workflow was closed before they ended; empty without a ledger."""
-    from saga_workers.location.locator import using_locator
-    from saga_workers.location.lost_sagas import MIN_CLAIM_AGE
-    from saga_workers.reconcile.left_claims import list_left_claims
-
-    before = datetime.now(UTC) - timedelta(seconds=MIN_CLAIM_AGE)
-    try:
-        async with asyncio.timeout(15), using_locator(client, settings) as locator:
-            if not locator.ledger.configured:
-                return []
-            left = await list_left_claims(locator, before=before)
-    except (SagaError, RPCError, TimeoutError) as error:
-        return [_unanswered("claims", error)]
-    if not left:
-        return [DoctorResult("claims", True, "each saga of a bulk workflow is running")]
-    names = ", ".join(one.saga_id for one in left[:_MAX_NAMED])
-    more = f" and {len(left) - _MAX_NAMED} more" if len(left) > _MAX_NAMED else ""
-    what = f"the bulk workflow of {names}{more} was closed before they ended"
-    return [DoctorResult("claims", False, what, "saga reconcile --repair")]
-
-
-def _unanswered(check: str, error: SagaError | RPCError | TimeoutError) -> DoctorResult:
-    if isinstance(error, TimeoutError):
-        return DoctorResult(check, False, "the database or the server does not answer in time")
-    return DoctorResult(check, False, error.message, error.help if isinstance(error, SagaError) else None)
-
-
 _MAX_NAMED = 10
-
-
-async def check_locks(client: Client, settings: Settings) -> DoctorResult:
-    """Locks that outlive their saga."""
-    from saga_workers.location.locator import using_locator
-    from saga_workers.views.locks import list_orphans
-
-    try:
-        async with asyncio.timeout(15), using_locator(client, settings) as locator:
-            left = await list_orphans(locator, settings)
-    except (SagaError, RPCError, TimeoutError) as error:
-        return _unanswered("locks", error)
-    if not left:
-        return DoctorResult("locks", True, "each belongs to a running saga")
-    first = left[0]
-    what = f"{first.owner} is over and {'waits for' if first.waits else 'holds'} {', '.join(first.keys[:3])}"
-    more = f", and {len(left) - 1} more" if len(left) > 1 else ""
-    return DoctorResult("locks", False, what + more, "saga reconcile --repair")
 
 
 def _check_settings(settings: Settings) -> DoctorResult:

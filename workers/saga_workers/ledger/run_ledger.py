@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import cached_property
@@ -129,10 +129,20 @@ class RunLedger:
         with self._readable():
             await claims.release_unstarted(self.engine, claim)
 
-    async def bulk_claims(self, criteria: RunFilter, limit: int) -> builtins.list[Claim]:
-        """The newest claims of bulk workflows that match; ``states`` of the filter do not count."""
+    async def bulk_ids(self) -> builtins.list[str]:
+        """The bulk workflows that have claims."""
         with self._readable():
-            return await claims.list_claims(self.engine, criteria, limit)
+            return await claims.list_bulk_ids(self.engine)
+
+    async def bulk_claims(
+        self, criteria: RunFilter, limit: int, bulk_ids: Collection[str] | None = None
+    ) -> builtins.list[Claim]:
+        """The newest claims of bulk workflows that match; ``states`` of the filter do not count.
+
+        ``bulk_ids``: only those of these workflows.
+        """
+        with self._readable():
+            return await claims.list_claims(self.engine, criteria, limit, bulk_ids)
 
     async def oldest_single_claims(self, before: datetime, limit: int) -> builtins.list[str]:
         """The ids of sagas with workflows of their own that were started before this time and have not ended."""
@@ -212,7 +222,12 @@ class NoLedger(RunLedger):
     async def claim_single(self, new: NewClaim, saga: str, at: datetime) -> SingleClaim:
         return SingleClaim(made=False, held=None, row=None)
 
-    async def bulk_claims(self, criteria: RunFilter, limit: int) -> builtins.list[Claim]:
+    async def bulk_ids(self) -> builtins.list[str]:
+        return []
+
+    async def bulk_claims(
+        self, criteria: RunFilter, limit: int, bulk_ids: Collection[str] | None = None
+    ) -> builtins.list[Claim]:
         return []
 
     async def oldest_single_claims(self, before: datetime, limit: int) -> builtins.list[str]:

@@ -1,4 +1,4 @@
-"""Sagas that hold something in a database of the project, while Temporal has no run of them: it was deleted."""
+"""Sagas with open effects in the databases of the project, while Temporal has no run of them: it was deleted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from saga_workers.location.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import MAX_SAGAS, guarded_effects, open_effects, read_holdings
@@ -55,12 +56,21 @@ async def describe_lost(settings: Settings, location: Location, held: Sequence[s
     return LostSaga(location.saga_id, (f"open effects: {open_there}", *held), saga)
 
 
-async def find_lost(locator: Locator, settings: Settings, saga_id: str | None = None) -> list[LostSaga]:
+async def find_lost(
+    locator: Locator,
+    settings: Settings,
+    saga_id: str | None = None,
+    *,
+    scan: GuardScan | None = None,
+    portion: int = MAX_SCANNED,
+) -> list[LostSaga]:
     """The sagas that hold something, or that the ledger takes for running, and that have no run.
 
-    Raises SagaError, RPCError.
+    With a ``scan`` also those of its next ``portion`` that have open effects alone. Raises SagaError, RPCError.
     """
     held = await read_holdings(settings, saga_id)
+    if scan is not None:
+        held |= {id: [] for id in await scan.find_suspects(locator, portion) if id not in held}
     if saga_id is None:
         before = datetime.now(UTC) - timedelta(seconds=MIN_CLAIM_AGE)
         for id in await locator.ledger.oldest_single_claims(before, MAX_SAGAS):

@@ -53,7 +53,7 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
     """The effects of a saga in the guards of all connections, the oldest first. Raises SagaError."""
     rows: list[tuple[str, Any]] = []
     for connection in settings.sql_connections():
-        async with _reading(connection, "the guard") as (engine, tables):
+        async with reading_tables(connection, "the guard") as (engine, tables):
             if guard_table.name not in tables:
                 continue
             async with engine.connect() as database:
@@ -79,7 +79,7 @@ async def read_holdings(settings: Settings, saga_id: str | None = None) -> dict[
     """
     held: dict[str, list[str]] = {}
     for connection in settings.sql_connections():
-        async with _reading(connection, "the locks and held events") as (engine, tables):
+        async with reading_tables(connection, "the locks and held events") as (engine, tables):
             for what, ids in await _holders(engine, tables, saga_id):
                 for id in ids:
                     held.setdefault(id, []).append(f"{what} on {connection.name}")
@@ -107,7 +107,7 @@ async def _holders(engine: AsyncEngine, tables: Collection[str], saga_id: str | 
 
 
 @asynccontextmanager
-async def _reading(connection: SqlConnection, what: str) -> AsyncIterator[tuple[AsyncEngine, Collection[str]]]:
+async def reading_tables(connection: SqlConnection, what: str) -> AsyncIterator[tuple[AsyncEngine, Collection[str]]]:
     """A pool for the connection, and the names of its tables."""
     engine = open_engine(connection)
     try:

@@ -18,7 +18,7 @@ from saga_spark.reconcile.findings import Finding
 from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, no_poller_message
+from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import VANISHED, claimed_view, view_in_bulk
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
@@ -52,18 +52,15 @@ async def find_left_claims(locator: Locator, connection: str, saga_id: str | Non
     ]
 
 
-async def list_left_claims(
-    locator: Locator, saga_id: str | None = None, *, before: datetime | None = None
-) -> list[Claim]:
-    """Return the claims of bulk workflows that Temporal has closed or does not know. ``before``: only those that were
-    made before this time.
-    """
-    claims = [
-        bulk_claim
-        for bulk_claim in await locator.ledger.bulk_claims(RunFilter(), MAX_CLAIMS)
-        if saga_id in (None, bulk_claim.saga_id) and (before is None or bulk_claim.claimed_at < before)
-    ]
-    left_claims = [member.claim for member in await locator.members(claims) if not member.open]
+async def list_left_claims(locator: Locator, saga_id: str | None = None) -> list[Claim]:
+    """The claims of bulk workflows that Temporal has closed or does not know."""
+    ids = await locator.ledger.bulk_ids()
+    described = await asyncio.gather(*(describe_run(locator.temporal, id) for id in ids))
+    closed = [id for id, bulk in zip(ids, described, strict=True) if bulk is None or not bulk.run.running]
+    if not closed:
+        return []
+    claims = await locator.ledger.bulk_claims(RunFilter(), MAX_CLAIMS, closed)
+    left_claims = [claim for claim in claims if saga_id in (None, claim.saga_id)]
     if left_claims:
         await asyncio.sleep(_SETTLE_TIME)
         still = await locator.ledger.claims([claim.saga_id for claim in left_claims])

@@ -17,8 +17,6 @@ from typing import Any
 import pyarrow.parquet as pq
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client as Temporal
 
 from saga_activities.guard import watermark
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
@@ -27,7 +25,7 @@ from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.databases import open_engine
 from saga_workers.temporal.run_states import closed_view, may_be_undone
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs, undoes
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs, namespace_retention, undoes
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from saga_workers.views.saga_view import bare_view, with_undo
 from sagas.errors import SagaError
@@ -62,7 +60,7 @@ async def read_input(
 ) -> ReconcileInput:
     """Read all sources. Raises SagaError if a database does not answer, UsageError if a URL or a table is wrong."""
     material = ReconcileInput(folder, time.time())
-    material.horizon = material.started_at - await _namespace_retention(locator.temporal)
+    material.horizon = material.started_at - await namespace_retention(locator.temporal)
     engines = {sql_connection.name: open_engine(sql_connection) for sql_connection in settings.sql_connections()}
     try:
         mark = max([await _read_watermark(name, engine) for name, engine in engines.items()], default=0.0)
@@ -201,13 +199,6 @@ async def _read_watermark(name: str, engine: AsyncEngine) -> float:
         return await watermark.read(engine) if there else 0.0
     except (SQLAlchemyError, OSError) as error:
         raise SagaError(f"the database of the connection {name} does not answer: {driver_message(error)}") from error
-
-
-async def _namespace_retention(temporal: Temporal) -> float:
-    """Seconds for which Temporal keeps a closed run."""
-    request = DescribeNamespaceRequest(namespace=temporal.namespace)
-    answer = await temporal.workflow_service.describe_namespace(request, retry=True)
-    return float(answer.config.workflow_execution_retention_ttl.ToSeconds())
 
 
 def _started_at(view: SagaView) -> float:

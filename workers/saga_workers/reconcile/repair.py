@@ -145,7 +145,8 @@ async def _release_lock(locator: Locator, settings: Settings, saga_id: str, hold
     if (await locator.within_temporal().locate(saga_id)).home is not None:
         view = await read_view(locator.within_temporal(), saga_id)
         if view.state == "TERMINATED" and terminated_reasons(view):
-            return f"not released: its effects are still there; undo it first: {saga_command('undo', saga_id)}"
+            again = saga_command("reconcile", saga_id, repair=True)
+            return f"not released: its effects are still there; continue it first: {again}"
     problem = await release_orphan(locator.temporal, settings, saga_id, holder)
     return "its locks are released" if problem is None else f"not released: {problem}"
 

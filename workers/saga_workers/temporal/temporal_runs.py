@@ -18,6 +18,7 @@ from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
     DescribeTaskQueueRequest,
     DescribeWorkflowExecutionRequest,
     DescribeWorkflowExecutionResponse,
@@ -154,6 +155,18 @@ async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
         token = answer.next_page_token
         if not token:
             return
+
+
+def quote(text: str) -> str:
+    """A string literal in a list filter."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+async def namespace_retention(temporal: Temporal) -> float:
+    """Seconds for which Temporal keeps a closed run."""
+    request = DescribeNamespaceRequest(namespace=temporal.namespace)
+    answer = await temporal.workflow_service.describe_namespace(request, retry=True)
+    return float(answer.config.workflow_execution_retention_ttl.ToSeconds())
 
 
 def _query_error(error: RPCError, query: str) -> Exception:

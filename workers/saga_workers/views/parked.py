@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.temporal_runs import list_runs
-from saga_workers.views.saga_list import SagaFilter, ledger_views, quote, visibility_query
+from saga_workers.temporal.temporal_runs import list_runs, quote
+from saga_workers.views.saga_list import SagaFilter, ledger_views, visibility_query
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import ParkedView, SagaView

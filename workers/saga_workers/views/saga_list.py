@@ -13,7 +13,7 @@ from saga_activities.ledger.rows import RunFilter
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import closed_view, may_be_undone
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs, quote
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view, view_in_bulk
 from saga_workers.views.run_facts import web_ui_link
@@ -95,11 +95,6 @@ def _state_query(state: str) -> str:
     if state not in STATES:
         raise UsageError(f"there is no state {state}; the states are {', '.join(STATES)}")
     return _FILTERS.get(state, f"ExecutionStatus = 'Running' AND SagaState = '{state}'")
-
-
-def quote(text: str) -> str:
-    """A string literal in a list filter."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 async def query_sagas(

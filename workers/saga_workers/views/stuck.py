@@ -25,6 +25,7 @@ from saga_workers.temporal.temporal_runs import (
     list_runs,
     no_poller_message,
     nobody_answers,
+    quote,
     read_definition,
 )
 from saga_workers.views.answering import DUE, Workers, timed_out
@@ -32,7 +33,7 @@ from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.prepared import add_reasons
-from saga_workers.views.saga_list import SagaFilter, quote, visibility_query
+from saga_workers.views.saga_list import SagaFilter, visibility_query
 from saga_workers.views.saga_view import QUERY_TIMEOUT, parse_activity_id, read_view, view_at
 from sagas.bulk.wire_format import BULK_ACTIVITIES
 from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
@@ -53,6 +54,8 @@ _ACTIVITIES = {
 _CONCURRENCY = 16
 _MAX_CLAIMS = 10_000
 _NOT_OVER = "its bulk workflow was closed before it ended: continue it with `saga reconcile --repair`"
+_NO_RUN = "Temporal has no run of it any more"
+_FROM_OUTSIDE = "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
 
 
@@ -78,7 +81,7 @@ async def list_stuck(
 
     async def look(run: RunInfo) -> SagaView | None:
         async with gate:
-            return await _inspect_run(locator, run, workers, holders, web_ui)
+            return await inspect_run(locator, run, workers, holders, web_ui)
 
     count = 0
     seen: set[str] = set()
@@ -86,9 +89,8 @@ async def list_stuck(
         seen.add(view.id)
         count += 1
         yield view
-    for status in ("ExecutionStatus = 'Running'", "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"):
-        where = status if criteria.where is None else f"({criteria.where}) AND {status}"
-        runs = [run async for run in list_runs(temporal, visibility_query(replace(criteria, where=where)))]
+    for status in ("ExecutionStatus = 'Running'", _FROM_OUTSIDE):
+        runs = [run async for run in list_runs(temporal, _with_status(criteria, status))]
         for view in await asyncio.gather(*(look(run) for run in runs)):
             if view is not None and view.id not in seen and count < limit:
                 seen.add(view.id)
@@ -116,6 +118,15 @@ async def list_stuck(
         yield view
 
 
+def remedy(view: SagaView) -> str:
+    """The command that continues a stuck saga, or shows what has to be decided about it."""
+    if view.incomplete == _NO_RUN:
+        return saga_command("resume", view.id)
+    return (
+        saga_command("reconcile", view.id, repair=True) if view.state == "TERMINATED" else saga_command("show", view.id)
+    )
+
+
 def lost_view(lost: LostSaga) -> SagaView:
     """The view of a saga of which only the databases of the project know."""
     return SagaView(
@@ -124,9 +135,24 @@ def lost_view(lost: LostSaga) -> SagaView:
         generation=None,
         state="TERMINATED",
         phase=None,
-        incomplete="Temporal has no run of it any more",
+        incomplete=_NO_RUN,
         stuck=(lost.reason,),
     )
+
+
+async def list_terminated(locator: Locator, task_queue: str, limit: int) -> list[RunInfo]:
+    """The newest runs of sagas that were closed from outside."""
+    runs: list[RunInfo] = []
+    async for run in list_runs(locator.temporal, _with_status(SagaFilter(task_queue=task_queue), _FROM_OUTSIDE)):
+        runs.append(run)
+        if len(runs) == limit:
+            break
+    return runs
+
+
+def _with_status(criteria: SagaFilter, status: str) -> str:
+    where = status if criteria.where is None else f"({criteria.where}) AND {status}"
+    return visibility_query(replace(criteria, where=where))
 
 
 def _is_asked_for(criteria: SagaFilter, lost: LostSaga) -> bool:
@@ -182,7 +208,10 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
     if view.state in FINAL_STATES and view.locks is None and not view.row_locks:
         return view  # one with locks may still be releasing them
-    workflow = (await locator.locate(view.id)).workflow
+    location = await locator.locate(view.id)
+    if location.kind == "terminated" and location.run is not None:
+        return _with_reasons(view, await _reasons_of_closed(locator.temporal, location.run.run, view)) or view
+    workflow = location.workflow
     if workflow is None:
         lost = LostSaga(view.id, (f"not ended, it was {view.state}",))
         return replace(view, stuck=(lost.reason,)) if view.source == "ledger" else view
@@ -196,9 +225,10 @@ def _with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:
     return replace(view, stuck=tuple(reasons)) if reasons else None
 
 
-async def _inspect_run(
+async def inspect_run(
     locator: Locator, run: RunInfo, workers: Workers, holders: ParkedHolders, web_ui: str | None
 ) -> SagaView | None:
+    """The view of the newest run of a saga, with the reasons why it is stuck; None if there are none."""
     temporal = locator.temporal
     described = await describe_run(temporal, run.id)
     if described is None or described.run.run_id != run.run_id:
@@ -209,12 +239,18 @@ async def _inspect_run(
         shown = {step.id for step in view.steps}
         reasons = await temporal_reasons(temporal, described, workers, shown) + reported_reasons(view)
         reasons += await holders.reasons(view, reasons)
-    elif view.state == "TERMINATED" and terminated_reasons(view):
-        definition = await read_definition(temporal, described.run)
-        reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
-        reasons += terminated_reasons(view, reads)
+    else:
+        reasons = await _reasons_of_closed(temporal, described.run, view)
     reasons += exhausted_reasons(view)
     return _with_reasons(replace(view, id=run.id.removesuffix(UNDO_SUFFIX)), reasons)
+
+
+async def _reasons_of_closed(temporal: Temporal, run: RunInfo, view: SagaView) -> list[str]:
+    if view.state != "TERMINATED" or not terminated_reasons(view):
+        return []
+    definition = await read_definition(temporal, run)
+    reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
+    return [f"{reason}: continue it with `{remedy(view)}`" for reason in terminated_reasons(view, reads)]
 
 
 async def temporal_reasons(
@@ -266,29 +302,6 @@ def release_command(workflow_id: str) -> str:
 
 def _skip_command(workflow_id: str, what: str) -> str:
     return saga_command("resolve", workflow_id.removesuffix(UNDO_SUFFIX), what, "skip", reason="…")
-
-
-async def list_unreleased(temporal: Temporal, limit: int) -> list[tuple[str, str]]:
-    """The ids of sagas whose locks cannot be released, each with the last failure; among the newest open workflows.
-
-    Raises RPCError.
-    """
-    gate = asyncio.Semaphore(_CONCURRENCY)
-
-    async def look(run: RunInfo) -> tuple[str, str] | None:
-        async with gate:
-            described = await describe_run(temporal, run.id)
-        for activity in described.raw.pending_activities if described is not None and described.run.running else ():
-            if activity.activity_type.name == RELEASE_ACTIVITY and activity.attempt > MANY_ATTEMPTS:
-                return run.id.removesuffix(UNDO_SUFFIX), activity.last_failure.message or "no answer"
-        return None
-
-    runs: list[RunInfo] = []
-    async for run in list_runs(temporal, "ExecutionStatus = 'Running'"):
-        runs.append(run)
-        if len(runs) == limit:
-            break
-    return [saga for saga in await asyncio.gather(*map(look, runs)) if saga is not None]
 
 
 def _is_reported(activity_id: str, reported_rows: Collection[str]) -> bool:

@@ -26,6 +26,7 @@ from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
+from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.spark_support import missing_package, uses_spark
 from saga_workers.worker.worker_metrics import SagaGauges
@@ -58,15 +59,18 @@ async def run_worker(
     async with AsyncExitStack() as stack:
         if health is not None:
             gauges = SagaGauges(client, project.definitions.values())
+            effects = OpenEffects(client, project.settings)
             await stack.enter_async_context(
                 health_server(
                     health,
                     stop=stop,
                     ready=partial(_readiness, worker, client),
-                    metrics=(plugin.metrics, gauges),
+                    metrics=(plugin.metrics, gauges, effects),
                     refresh=gauges.refresh,
                 )
             )
+            looking = start_background(effects.run_forever(), "search for open effects")
+            stack.push_async_callback(_end, looking)
         log.info(
             "serving %d sagas and %d actions on task queue %s of %s",
             len(project.definitions),
@@ -84,6 +88,11 @@ async def run_worker(
             await worker.shutdown()
         stopping.cancel()
         await running
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
 
 
 def _freeze_loaded_objects() -> None:

@@ -73,11 +73,12 @@ async def _prepared(settings: Settings) -> Mapping[str, Sequence[str]]:
 
 
 async def _lost(locator: Locator, settings: Settings) -> Sequence[LostSaga]:
-    """The sagas without a run that hold something; none, with a warning, if a database cannot be read."""
+    """The sagas without a run that have open effects; none, with a warning, if a database cannot be read."""
+    from saga_workers.location.guard_scan import GuardScan
     from saga_workers.location.lost_sagas import find_lost
 
     try:
-        return await find_lost(locator, settings)
+        return await find_lost(locator, settings, scan=GuardScan(settings))
     except SagaError as error:
         warn(error.message)
         return []

@@ -25,7 +25,7 @@ from saga_activities.locks.lock_table import LockTable
 from saga_spark.reconcile.extracts import OUTBOX_SCHEMA, READ_MARGIN, ParquetRowWriter, ReconciliationScope
 from saga_spark.reconcile.topic_extract import read_topics
 from saga_workers.client import Client
-from saga_workers.doctor.checks import check_locks
+from saga_workers.doctor.saga_checks import check_locks
 from saga_workers.runtime.databases import open_engine, set_up_database
 from saga_workers.views.locks import list_locks
 from sagas.settings import load_settings

@@ -1,0 +1,159 @@
+"""Follows each command that is printed for a stuck saga, in the state in which it is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from saga_cli.main import command_names
+from saga_spark.reconcile.findings import Finding
+from saga_workers.reconcile.repair import repair_findings
+from saga_workers.views.locks import list_orphans
+from sagas.errors import SagaError
+from tests.integration.operators.states import STATES, State
+from tests.integration.operators.troubled_project import Stack, until
+
+COMMAND = re.compile(rf"\bsaga (?:{'|'.join(command_names())})\b(?:(?! {{4}}|[`\n;]|, then ).)*")
+"""A command in a text ends as in tests/unit/test_printed_commands.py: before four spaces, or a backtick."""
+
+LOOKS = ("show", "list", "watch", "parked", "locks", "doctor", "validate", "actions", "explain")
+"""Verbs that change nothing."""
+
+CONFIRMED = ("resolve", "reconcile", "undo")
+"""Verbs with --yes."""
+
+FINAL = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the database has of a saga, and what the engine says about it."""
+
+    state: str
+    effects: Counter[str]
+    locks: int
+
+    def harm(self, after: Snapshot) -> str | None:
+        """What is worse afterwards; None: nothing is."""
+        if any(count > 1 for count in after.effects.values()):
+            return f"an effect is doubled: {after.effects}"
+        if after.state == "COMPENSATED" and after.effects:
+            return f"compensated, and effects are left: {after.effects}"
+        if after.state != "COMPENSATED" and self.effects - after.effects and after.state != "COMPENSATING":
+            return f"{after.state}, and effects are lost: {self.effects - after.effects}"
+        if self.locks > after.locks and after.effects and after.state not in FINAL[:3]:
+            return f"{after.state}, and its locks are released over {after.effects}"
+        return None
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A command that was run, with what it printed."""
+
+    command: str
+    code: int
+    output: str
+    harm: str | None
+    before: Snapshot
+    after: Snapshot
+
+
+async def follow_all(stack: Stack, texts: Mapping[str, Sequence[str]]) -> dict[str, list[Followed]]:
+    """Follow the advice for all states. ``texts``: what has been printed in each project."""
+    followed = await asyncio.gather(*(follow(stack, state, texts[state.config]) for state in STATES))
+    return {state.name: its for state, its in zip(STATES, followed, strict=True)}
+
+
+async def follow(stack: Stack, state: State, seen: Sequence[str]) -> list[Followed]:
+    """Run the commands that name the saga of the state, until no new one is printed."""
+    id = stack.ids[state.name]
+    texts = [*seen, *await printed(stack, state, id)]
+    done: dict[str, Followed] = {}
+    while commands := [one for one in commands_in(texts, id) if one not in done]:
+        command = commands[0]
+        done[command] = await run(stack, state, id, command)
+        texts += [done[command].output, *await printed(stack, state, id)]
+    return list(done.values())
+
+
+async def printed(stack: Stack, state: State, id: str) -> list[str]:
+    """What a person reads who asks for this saga, or for the events of the outbox."""
+    asked = [("show", id)] + ([("relay", "--status")] if "event" in state.doctor else [])
+    results = [await stack.saga(*words, config=state.config) for words in asked]
+    return [f"{result.out}\n{result.err}" for result in results]
+
+
+def commands_in(texts: Sequence[str], id: str) -> list[str]:
+    """The commands about this saga that change something, each once, in the order of the texts."""
+    found: dict[str, None] = {}
+    for line in "\n".join(texts).splitlines():
+        for match in COMMAND.finditer(line):
+            command = match.group().strip().rstrip(".,")
+            words = command.split()
+            about = id in words or (words[1] == "relay" and "--release" in words)
+            if about and words[1] not in LOOKS and "--status" not in words:
+                found[command] = None
+    return list(found)
+
+
+async def snapshot(stack: Stack, state: State, id: str) -> Snapshot:
+    client = stack.ledger if state.config == "ledger.toml" else stack.client
+    try:
+        its = await stack.state(id, client)
+    except SagaError:
+        its = "unknown"
+    rows = stack.sql("select step from effects where saga = %s", id)
+    locks = stack.sql("select count(*) from saga_lock where saga_id = %s", id)[0][0]
+    return Snapshot(its, Counter(step for (step,) in rows), locks)
+
+
+async def run(stack: Stack, state: State, id: str, command: str) -> Followed:
+    """Run one command, with its placeholders filled in, and wait until the saga rests."""
+    before = await snapshot(stack, state, id)
+    words = [fill(stack, id, word) for word in shlex.split(command)[1:]]
+    if words[0] in CONFIRMED:
+        words.append("--yes")
+    if words[0] == "reconcile":
+        code, output = 0, await repair(stack, state, id)  # what it does after its Spark job
+    else:
+        result = await stack.saga(*words, config=state.config)
+        code, output = result.code, f"{result.out}\n{result.err}"
+    after = await rest(stack, state, id)
+    return Followed(command, code, output, before.harm(after), before, after)
+
+
+def fill(stack: Stack, id: str, word: str) -> str:
+    if word == "FILE":
+        return str(stack.folder / f"{id.rsplit('-', 1)[0]}.saga.yaml")
+    return {"{…}": "{}", "@FILE": "{}"}.get(word, word)
+
+
+async def rest(stack: Stack, state: State, id: str) -> Snapshot:
+    """The snapshot when nothing has changed for a moment."""
+    last: list[Snapshot] = []
+
+    async def rests() -> bool:
+        last.append(await snapshot(stack, state, id))
+        return len(last) > 2 and last[-1] == last[-3] and last[-1].state != "COMPENSATING"
+
+    await until(rests)
+    return last[-1]
+
+
+async def repair(stack: Stack, state: State, id: str) -> str:
+    """What `saga reconcile --repair` does with the finding that it reports for this state."""
+    client = stack.ledger if state.config == "ledger.toml" else stack.client
+    settings = client.project.settings
+    details: dict[str, Any] = {}
+    if state.reconcile == "lock_left":
+        details = {
+            "holder": next(one.holder for one in await list_orphans(client.locator, settings) if one.owner == id)
+        }
+    finding = Finding(state.reconcile or "open_effects", id, details=details)
+    done = await repair_findings(client.locator, settings, [finding.to_json()], who="ada")
+    return "\n".join(one["done"] for one in done)

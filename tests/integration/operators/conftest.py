@@ -1,0 +1,119 @@
+"""All states on one stack, made at the same time; what the commands and the metrics show of them is read once."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import Metric
+
+from saga_activities.connections import open_engine
+from saga_activities.guard.two_phase import prepared
+from saga_workers.client import Client
+from saga_workers.reconcile.left_claims import find_left_claims
+from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs
+from saga_workers.reconcile.prepared_transactions import find_unowned
+from saga_workers.relay.outbox_table import read_lag
+from saga_workers.relay.relay_status import OutboxGauges
+from saga_workers.views import stuck
+from saga_workers.views.locks import list_orphans
+from saga_workers.worker.open_effects import OpenEffects
+from saga_workers.worker.worker_metrics import SagaGauges
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.new_databases import new_database
+from tests.helpers.processes import TemporalServer
+from tests.integration.operators.advice import Followed, follow_all
+from tests.integration.operators.states import STATES, State
+from tests.integration.operators.troubled_project import Stack, project_of, running_stack, until
+
+CONFIGS = sorted({state.config for state in STATES})
+
+
+@dataclass
+class Observed:
+    """What people and programs see. ``ids``: the saga of each state, by its name."""
+
+    ids: Mapping[str, str]
+    doctor: Mapping[str, Sequence[Mapping[str, Any]]]
+    stuck: Mapping[str, Sequence[Mapping[str, Any]]]
+    metrics: Sequence[Metric]
+    findings: Sequence[tuple[str, str | None]]
+    """Class and saga, or transaction, of what `saga reconcile` finds without Spark."""
+    advice: Mapping[str, Sequence[Followed]]
+
+
+@pytest.fixture(scope="session")
+def observed(
+    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Observed]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stuck, "MANY_ATTEMPTS", 2)
+        patch.setattr(stuck, "DUE", 1.0)
+        patch.setattr(prepared, "STUCK_AFTER", 1.0)
+        folder = tmp_path_factory.mktemp("operators") / uuid.uuid4().hex[:8]
+        yield asyncio.run(observe(folder, temporal.address, new_database(postgres_server)))
+
+
+async def observe(folder: Path, address: str, url: str) -> Observed:
+    async with running_stack(folder, address, url) as stack:
+        ids = await asyncio.gather(*(state.make(stack) for state in STATES))
+        stack.ids = {state.name: id for state, id in zip(STATES, ids, strict=True)}
+        await until(lambda: settled(stack))
+        documents = {config: (await stack.saga("--json", "doctor", config=config)).json for config in CONFIGS}
+        listed = {
+            config: (await stack.saga("--json", "list", "--stuck", "--limit", "200", config=config)).json
+            for config in CONFIGS
+        }
+        texts = {
+            config: [str(value) for one in documents[config] for value in (one["message"], one["help"])]
+            + [reason for row in listed[config] for reason in row["stuck"]]
+            for config in CONFIGS
+        }
+        metrics, findings = await read_metrics(stack), await find_without_spark(stack)
+        return Observed(stack.ids, documents, listed, metrics, findings, await follow_all(stack, texts))
+
+
+async def settled(stack: Stack) -> bool:
+    """The visibility store has what was terminated, and the failing operations have failed often enough."""
+    for config in CONFIGS:
+        rows = (await stack.saga("--json", "list", "--stuck", "--limit", "200", config=config)).json
+        seen = {row["id"] for row in rows}
+        expected = {stack.ids[state.name] for state in STATES if state.config == config and state.stuck is not None}
+        if not expected <= seen:
+            return False
+    return True
+
+
+async def read_metrics(stack: Stack) -> list[Metric]:
+    gauges = SagaGauges(stack.client.temporal, stack.client.project.definitions.values())
+    await gauges.refresh()
+    found = [*stack.plugin.metrics.collect(), *gauges.collect()]
+    for client in (stack.client, stack.ledger):
+        effects = OpenEffects(client.temporal, client.project.settings)
+        await effects.refresh()
+        found += effects.collect()
+    outboxes = OutboxGauges([])
+    engine = open_engine("shop", stack.url, 1)
+    outboxes._lags["shop"] = await read_lag(engine)  # the rest of its refresh asks Kafka
+    await engine.dispose()
+    return [*found, *outboxes.collect()]
+
+
+async def find_without_spark(stack: Stack) -> list[tuple[str, str | None]]:
+    """What `saga reconcile` finds besides its Spark job. The suspects are what that job finds in the guards."""
+    settings, locator = stack.client.project.settings, stack.client.locator
+    guarded = [id for (id,) in stack.sql("select distinct saga_id from saga_guard")]
+    findings = await find_missing_runs(locator, settings, None, guarded)
+    findings += await find_replaced_runs(locator, settings, guarded)
+    findings += await find_unowned(locator, settings, None, {})
+    findings += await find_left_claims(stack.ledger.locator, "shop")
+    found = [(one.kind, one.saga_id or (one.row or {}).get("id")) for one in findings]
+    return [*found, *(("lock_left", orphan.owner) for orphan in await list_orphans(locator, settings))]
+
+
+__all__ = ["Client", "Observed", "State", "observed", "project_of"]

@@ -1,0 +1,288 @@
+"""The states in which an effect is open or a saga cannot end, how each is made, and what shows it.
+
+docs/how-to/find-stuck.md has them in a table, which is compared with this list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.common import WorkflowIDConflictPolicy
+
+from saga_workers.client import Client
+from saga_workers.start.saga_starter import BulkRow
+from tests.integration.operators.troubled_project import Stack, project_of, until
+
+Maker = Callable[[Stack], Awaitable[str]]
+
+
+@dataclass(frozen=True)
+class State:
+    """One state. ``make`` gives the id of its saga.
+
+    ``stuck``: part of the reason in `saga list --stuck`; ``doctor``: the check; ``reconcile``: the class of the
+    finding; ``metric``: the metric that shows it; None where nothing does. ``config``: the project.
+    """
+
+    name: str
+    make: Maker
+    stuck: str | None
+    doctor: str
+    reconcile: str | None = None
+    metric: str | None = None
+    config: str = "saga.toml"
+
+
+async def parked(stack: Stack, saga: str) -> str:
+    id = await stack.start(saga)
+
+    async def is_parked() -> bool:
+        return await stack.state(id) == "PARKED"
+
+    await until(is_parked)
+    return id
+
+
+async def undo_parked(stack: Stack) -> str:
+    return await parked(stack, "undo-parks")
+
+
+async def step_parked(stack: Stack) -> str:
+    return await parked(stack, "pivot-passed")
+
+
+async def parent_blocked(stack: Stack) -> str:
+    id = await stack.start("parent")
+
+    async def blocked() -> bool:
+        return bool((await stack.client.show(id))["parked"])
+
+    await until(blocked)
+    return id
+
+
+async def waiting(stack: Stack, saga: str = "waiting", client: Client | None = None, **input: object) -> str:
+    id = await stack.start(saga, input, client)
+    await stack.waits(id, client)
+    return id
+
+
+async def overdue(stack: Stack) -> str:
+    return await waiting(stack, "late")
+
+
+async def failing(stack: Stack) -> str:
+    return await stack.start("failing")
+
+
+async def unserved_queue(stack: Stack) -> str:
+    return await stack.start("elsewhere")
+
+
+async def without_worker(stack: Stack) -> str:
+    return await stack.start("waiting", client=await Client.connect(project_of(stack.folder, "idle.toml")))
+
+
+async def failing_task(stack: Stack) -> str:
+    return await stack.start("waiting", client=await Client.connect(project_of(stack.folder, "broken.toml")))
+
+
+async def paused(stack: Stack) -> str:
+    id = await waiting(stack)
+    assert (await stack.saga("pause", id, "--reason", "a test")).code == 0
+    return id
+
+
+async def waits_for_a_parked_saga(stack: Stack) -> str:
+    """The holder is stuck because it is parked; the second one, because it waits for its lock."""
+    holder = await waiting(stack, "locked", key="shared")
+    assert (await stack.saga("pause", holder, "--reason", "a test")).code == 0
+    id = await stack.start("locked", {"key": "shared"})
+
+    async def asked() -> bool:
+        return bool(stack.sql("select 1 from saga_lock_wait where saga_id = %s", id))
+
+    await until(asked)
+    return id
+
+
+async def terminated(stack: Stack) -> str:
+    id = await waiting(stack)
+    await stack.client.temporal.get_workflow_handle(id).terminate("a test")
+    return id
+
+
+async def delete_run(stack: Stack, id: str) -> None:
+    temporal = stack.client.temporal
+    execution = WorkflowExecution(workflow_id=id)
+    request = DeleteWorkflowExecutionRequest(namespace=temporal.namespace, workflow_execution=execution)
+    await temporal.workflow_service.delete_workflow_execution(request)
+
+    async def gone() -> bool:
+        return (await stack.client.locator.locate(id)).kind == "unknown"
+
+    await until(gone)
+    # Younger rows than a minute are those of a saga that has just been started.
+    stack.sql("update saga_guard set created_at = created_at - 120 where saga_id = %s", id)
+
+
+async def deleted_with_lock(stack: Stack) -> str:
+    id = await waiting(stack, "locked", key="of the deleted")
+    await delete_run(stack, id)
+    return id
+
+
+async def deleted(stack: Stack) -> str:
+    id = await waiting(stack)
+    await delete_run(stack, id)
+    return id
+
+
+async def replaced(stack: Stack) -> str:
+    id = await waiting(stack, n=1)
+    queue = stack.client.project.settings.temporal.task_queue
+    policy = WorkflowIDConflictPolicy.TERMINATE_EXISTING
+    await stack.client.temporal.start_workflow("waiting", {"n": 2}, id=id, task_queue=queue, id_conflict_policy=policy)
+
+    async def is_parked() -> bool:
+        return await stack.state(id) == "PARKED"
+
+    await until(is_parked)
+    return id
+
+
+async def lock_left(stack: Stack) -> str:
+    id = await waiting(stack, "lock-alone")
+    await stack.client.temporal.get_workflow_handle(id).terminate("a test")
+    return id
+
+
+async def prepared(stack: Stack) -> str:
+    return await waiting(stack, "prepared")
+
+
+async def foreign_prepared(stack: Stack) -> str:
+    stack.sql("begin; insert into effects values ('nobody', 'x'); prepare transaction 'of-nobody'")
+    return "of-nobody"
+
+
+async def held_event(stack: Stack) -> str:
+    """As if the relay had asked in vain for half a day."""
+    id = await waiting(stack, "held")
+    stack.sql("update saga_outbox set checks = 15, note = 'the saga cannot be asked' where saga_id = %s", id)
+    return id
+
+
+async def completed(stack: Stack, saga: str) -> str:
+    id = await stack.start(saga)
+
+    async def ended() -> bool:
+        return await stack.state(id) == "COMPLETED"
+
+    await until(ended)
+    return id
+
+
+async def refused_event(stack: Stack) -> str:
+    """As if the broker had refused it."""
+    id = await completed(stack, "emitting")
+    stack.sql("update saga_outbox set status = 'REFUSED', note = 'the topic is closed' where saga_id = %s", id)
+    return id
+
+
+async def unpublished_event(stack: Stack) -> str:
+    """No relay runs, and two minutes have passed."""
+    id = await completed(stack, "emitting")
+    stack.sql("update saga_outbox set created_at = created_at - 120 where saga_id = %s", id)
+    return id
+
+
+async def exhausted(stack: Stack) -> str:
+    id = await completed(stack, "notifying")
+
+    async def ended() -> bool:
+        return [row["state"] for row in (await stack.client.show(id))["notifications"]] == ["EXHAUSTED"]
+
+    await until(ended)
+    return id
+
+
+async def bulk_closed(stack: Stack) -> str:
+    starter = await stack.ledger.starter("waiting")
+    id = f"bulk-{stack.folder.name}"
+    bulk = await starter.start_bulk([BulkRow(id, starter.make_request({}))])
+
+    async def claimed() -> bool:
+        return bool(stack.sql("select 1 from saga_guard where saga_id = %s", id))
+
+    await until(claimed)
+    await bulk.terminate("a test")
+    return id
+
+
+STATES = (
+    State("an undo is parked", undo_parked, "take is parked (undo)", "sagas", None, "saga_parked"),
+    State("a step after the commit point is parked", step_parked, "ask is parked (do)", "sagas", None, "saga_parked"),
+    State("a nested saga is parked", parent_blocked, "inner is blocked (do)", "sagas", None, "saga_parked"),
+    State("a saga runs longer than its warn_after", overdue, "overdue", "sagas", None, "saga_overdue"),
+    State(
+        "an operation fails again and again", failing, "the last failure: ", "sagas", None, "saga_step_attempts_total"
+    ),
+    State("no worker polls the task queue of a step", unserved_queue, "fly waits: no worker", "sagas"),
+    State("no worker polls the task queue of a saga", without_worker, "no worker polls", "workers", config="idle.toml"),
+    State("its workflow task fails", failing_task, "its workflow task fails", "sagas", config="broken.toml"),
+    State("a saga is paused", paused, "paused by", "sagas"),
+    State("a saga waits for a lock of a stuck saga", waits_for_a_parked_saga, "waits for", "sagas"),
+    State(
+        "a run was terminated", terminated, "terminated with open effects", "sagas", "open_effects", "saga_open_effects"
+    ),
+    State(
+        "a run was deleted, and its saga holds locks, events or transactions",
+        deleted_with_lock,
+        "locks on shop: start it again",
+        "sagas",
+        "run_missing",
+        "saga_open_effects",
+    ),
+    State(
+        "a run was deleted, and its saga has open effects alone",
+        deleted,
+        "open effects: take on shop: start it again",
+        "sagas",
+        "run_missing",
+        "saga_open_effects",
+    ),
+    State(
+        "a run was replaced by one with another input",
+        replaced,
+        "key used with other arguments",
+        "sagas",
+        "run_replaced",
+        "saga_parked",
+    ),
+    State("a closed saga without effects holds locks", lock_left, None, "locks", "lock_left"),
+    State("a prepared transaction is old", prepared, "has a prepared transaction on shop", "sagas"),
+    State(
+        "a prepared transaction belongs to no saga",
+        foreign_prepared,
+        None,
+        "prepared transaction of shop",
+        "prepared_unowned",
+    ),
+    State("the relay cannot decide about a held event", held_event, None, "events of shop", None, "saga_outbox_events"),
+    State("the broker refuses an event", refused_event, None, "events of shop", None, "saga_outbox_events"),
+    State("no relay publishes", unpublished_event, None, "relay of shop", None, "saga_outbox_oldest_seconds"),
+    State("a notification is exhausted", exhausted, "is EXHAUSTED after", "sagas", None, "saga_notifications_total"),
+    State(
+        "a bulk workflow was closed",
+        bulk_closed,
+        "its bulk workflow was closed",
+        "sagas",
+        "claim_left",
+        "saga_open_effects",
+        config="ledger.toml",
+    ),
+)

@@ -1,0 +1,75 @@
+"""No check is passed over an open effect: each state is shown by `doctor`, and by what the table in the docs says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.integration.operators.conftest import Observed
+from tests.integration.operators.states import STATES, State
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/how-to/find-stuck.md").read_text(encoding="utf-8")
+ALERTS = (ROOT / "deploy/prometheus/alerts.yaml").read_text(encoding="utf-8")
+BY_SPARK = ("open_effects",)
+
+each_state = pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
+
+
+def documented() -> list[tuple[str, ...]]:
+    """The rows of the table of states, without markup."""
+    table = PAGE.split("| state | `doctor` |", 1)[1].split("\n\n", 1)[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return [tuple(cell.strip().strip("`").replace("–", "") for cell in row) for row in rows]
+
+
+def test_the_table_in_the_docs_has_these_states() -> None:
+    assert documented() == [
+        (state.name, state.doctor, "✔" if state.stuck else "", state.reconcile or "", state.metric or "")
+        for state in STATES
+    ]
+
+
+@each_state
+def test_doctor_fails(observed: Observed, state: State) -> None:
+    results = [one for one in observed.doctor[state.config] if one["check"] == state.doctor and one["ok"] is False]
+    assert results, observed.doctor[state.config]
+    id = observed.ids[state.name]
+    if state.doctor in ("sagas", "locks") or "transaction" in state.doctor:
+        assert any(id in one["message"] or " and " in one["message"] for one in results), results
+    assert all(one["help"] for one in results)
+
+
+@each_state
+def test_the_list_of_stuck_sagas_has_the_reason(observed: Observed, state: State) -> None:
+    reasons = [row["stuck"] for row in observed.stuck[state.config] if row["id"] == observed.ids[state.name]]
+    if state.stuck is None:
+        assert reasons == []
+    else:
+        [its] = reasons
+        assert any(state.stuck in reason for reason in its), its
+
+
+@pytest.mark.parametrize(
+    "state",
+    [state for state in STATES if state.reconcile and state.reconcile not in BY_SPARK],
+    ids=lambda state: state.name,
+)
+def test_reconciliation_finds_it(observed: Observed, state: State) -> None:
+    assert (state.reconcile, observed.ids[state.name]) in observed.findings
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state.metric], ids=lambda state: state.name)
+def test_a_metric_shows_it_and_an_alert_asks_for_the_metric(observed: Observed, state: State) -> None:
+    assert state.metric is not None
+    saga = observed.ids[state.name].rsplit("-", 1)[0]
+    samples = [
+        sample
+        for metric in observed.metrics
+        for sample in metric.samples
+        if sample.name == state.metric and sample.value > 0
+    ]
+    assert [one for one in samples if one.labels.get("saga", saga) in (saga, "waiting")], samples
+    assert re.search(rf"\b{state.metric}\b", ALERTS)
