@@ -10,13 +10,13 @@ from typing import Any
 
 from saga_workers.client import Client
 from saga_workers.location.location import Location
+from saga_workers.location.lost_sagas import replaced_origin
 from saga_workers.location.traces import GuardedEffect, guarded_effects, open_origin
 from saga_workers.start.saga_starter import SagaStarter, StartResult
-from saga_workers.temporal.temporal_runs import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
-from sagas.protocol.origin import Origin, same_start
+from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import input_digest
 from sagas.text.shell import saga_command
 
@@ -34,8 +34,8 @@ async def must_be_started_again(client: Client, location: Location) -> bool:
     run = location.run
     if run is None or run.run.parent_id is not None:
         return False
-    origin = open_origin(await guarded_effects(client.project.settings, location.saga_id))
-    if origin is None or same_start(origin, run.run.workflow_type, await first_input(client.temporal, run)):
+    effects = await guarded_effects(client.project.settings, location.saga_id)
+    if await replaced_origin(client.temporal, run, effects) is None:
         return False
     return (await read_view(client.locator, location.saga_id)).state == "PARKED"
 

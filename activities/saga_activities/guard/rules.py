@@ -26,6 +26,9 @@ GuardRows = Mapping[str, GuardRow]
 NOTHING_TO_UNDO = "NOTHING_TO_UNDO"
 ELSEWHERE = "elsewhere"
 CONFIRMED = "confirmed"
+OTHER_ARGUMENTS = ("key used with other arguments", "the effect was made with other arguments")
+"""Why a step, and the undo of a step, meet an effect that is not their own."""
+CONTINUES_ANOTHER_RUN = "if an earlier run of this saga id did it, `saga resume ID` continues that run"
 REJECTED = "rejected"
 """The marker of a seal that keeps a rejection, with its reason and details."""
 MARKERS: Mapping[str, Marker] = {
@@ -73,8 +76,8 @@ def stored_do_outcome(rows: GuardRows, args_hash: str | None) -> Outcome:
     if not same_arguments(row, args_hash):
         return needs_operator(
             "ArgumentsChanged",
-            "key used with other arguments",
-            "the step was done with other arguments under the same key, and was left as it is",
+            OTHER_ARGUMENTS[0],
+            f"the step was done with other arguments, and was left as it is; {CONTINUES_ANOTHER_RUN}",
         )
     return done(row)
 
@@ -299,9 +302,8 @@ def unknown_effect() -> Outcome:
 def other_effect() -> Outcome:
     return needs_operator(
         "ArgumentsChanged",
-        "the effect was made with other arguments",
-        "an earlier run of this saga id made the effect with other arguments, and it was left as it is: saga resume ID"
-        " continues that run",
+        OTHER_ARGUMENTS[1],
+        f"the step was done with other arguments, and was left as it is; {CONTINUES_ANOTHER_RUN}",
     )
 
 

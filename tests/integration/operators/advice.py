@@ -74,7 +74,7 @@ async def follow(stack: Stack, state: State, seen: Sequence[str]) -> list[Follow
     id = stack.ids[state.name]
     texts = [*seen, *await printed(stack, state, id)]
     done: dict[str, Followed] = {}
-    while commands := [one for one in commands_in(texts, id) if one not in done]:
+    while commands := [one for one in commands_in(texts, state, id) if one not in done]:
         command = commands[0]
         done[command] = await run(stack, state, id, command)
         texts += [done[command].output, *await printed(stack, state, id)]
@@ -88,14 +88,14 @@ async def printed(stack: Stack, state: State, id: str) -> list[str]:
     return [f"{result.out}\n{result.err}" for result in results]
 
 
-def commands_in(texts: Sequence[str], id: str) -> list[str]:
+def commands_in(texts: Sequence[str], state: State, id: str) -> list[str]:
     """The commands about this saga that change something, each once, in the order of the texts."""
     found: dict[str, None] = {}
     for line in "\n".join(texts).splitlines():
         for match in COMMAND.finditer(line):
             command = match.group().strip().rstrip(".,")
             words = command.split()
-            about = id in words or (words[1] == "relay" and "--release" in words)
+            about = id in words or "--release" in words or (state.doctor == "locks" and len(words) == 3)
             if about and words[1] not in LOOKS and "--status" not in words:
                 found[command] = None
     return list(found)
@@ -116,6 +116,8 @@ async def run(stack: Stack, state: State, id: str, command: str) -> Followed:
     """Run one command, with its placeholders filled in, and wait until the saga rests."""
     before = await snapshot(stack, state, id)
     words = [fill(stack, id, word) for word in shlex.split(command)[1:]]
+    if "--evidence" in words:  # what the person who gives it has done
+        stack.sql("delete from effects where saga = %s and step = %s", id, words[2])
     if words[0] in CONFIRMED:
         words.append("--yes")
     if words[0] == "reconcile":

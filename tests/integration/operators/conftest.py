@@ -14,7 +14,6 @@ from prometheus_client import Metric
 
 from saga_activities.connections import open_engine
 from saga_activities.guard.two_phase import prepared
-from saga_workers.client import Client
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs
 from saga_workers.reconcile.prepared_transactions import find_unowned
@@ -28,8 +27,8 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.integration.operators.advice import Followed, follow_all
-from tests.integration.operators.states import STATES, State
-from tests.integration.operators.troubled_project import Stack, project_of, running_stack, until
+from tests.integration.operators.states import STATES
+from tests.integration.operators.troubled_project import Stack, running_stack, until
 
 CONFIGS = sorted({state.config for state in STATES})
 
@@ -63,40 +62,37 @@ async def observe(folder: Path, address: str, url: str) -> Observed:
     async with running_stack(folder, address, url) as stack:
         ids = await asyncio.gather(*(state.make(stack) for state in STATES))
         stack.ids = {state.name: id for state, id in zip(STATES, ids, strict=True)}
-        await until(lambda: settled(stack))
-        documents = {config: (await stack.saga("--json", "doctor", config=config)).json for config in CONFIGS}
-        listed = {
-            config: (await stack.saga("--json", "list", "--stuck", "--limit", "200", config=config)).json
-            for config in CONFIGS
-        }
+        listed = {config: await until(lambda config=config: list_all(stack, config)) for config in CONFIGS}
+        documents, metrics, findings = await asyncio.gather(
+            run_doctors(stack), read_metrics(stack), find_without_spark(stack)
+        )
         texts = {
             config: [str(value) for one in documents[config] for value in (one["message"], one["help"])]
             + [reason for row in listed[config] for reason in row["stuck"]]
             for config in CONFIGS
         }
-        metrics, findings = await read_metrics(stack), await find_without_spark(stack)
         return Observed(stack.ids, documents, listed, metrics, findings, await follow_all(stack, texts))
 
 
-async def settled(stack: Stack) -> bool:
-    """The visibility store has what was terminated, and the failing operations have failed often enough."""
-    for config in CONFIGS:
-        rows = (await stack.saga("--json", "list", "--stuck", "--limit", "200", config=config)).json
-        seen = {row["id"] for row in rows}
-        expected = {stack.ids[state.name] for state in STATES if state.config == config and state.stuck is not None}
-        if not expected <= seen:
-            return False
-    return True
+async def list_all(stack: Stack, config: str) -> list[dict[str, Any]] | None:
+    """The stuck sagas, as soon as all are listed: the visibility store lags, and operations must have failed often."""
+    rows = (await stack.saga("--json", "list", "--stuck", "--limit", "200", config=config)).json
+    reasons = {row["id"]: "\n".join(row["stuck"]) for row in rows}
+    expected = {stack.ids[state.name]: state.stuck for state in STATES if state.config == config and state.stuck}
+    return rows if all(text in reasons.get(id, "") for id, text in expected.items()) else None
+
+
+async def run_doctors(stack: Stack) -> dict[str, list[dict[str, Any]]]:
+    return {config: (await stack.saga("--json", "doctor", config=config)).json for config in CONFIGS}
 
 
 async def read_metrics(stack: Stack) -> list[Metric]:
     gauges = SagaGauges(stack.client.temporal, stack.client.project.definitions.values())
     await gauges.refresh()
     found = [*stack.plugin.metrics.collect(), *gauges.collect()]
-    for client in (stack.client, stack.ledger):
-        effects = OpenEffects(client.temporal, client.project.settings)
-        await effects.refresh()
-        found += effects.collect()
+    effects = [OpenEffects(client.temporal, client.project.settings) for client in (stack.client, stack.ledger)]
+    await asyncio.gather(*(one.refresh() for one in effects))
+    found += [metric for one in effects for metric in one.collect()]
     outboxes = OutboxGauges([])
     engine = open_engine("shop", stack.url, 1)
     outboxes._lags["shop"] = await read_lag(engine)  # the rest of its refresh asks Kafka
@@ -114,6 +110,3 @@ async def find_without_spark(stack: Stack) -> list[tuple[str, str | None]]:
     findings += await find_left_claims(stack.ledger.locator, "shop")
     found = [(one.kind, one.saga_id or (one.row or {}).get("id")) for one in findings]
     return [*found, *(("lock_left", orphan.owner) for orphan in await list_orphans(locator, settings))]
-
-
-__all__ = ["Client", "Observed", "State", "observed", "project_of"]

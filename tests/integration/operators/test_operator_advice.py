@@ -1,7 +1,7 @@
 """No advice harms: each command that is printed for a stuck saga is run in that state, and nothing is lost or doubled.
 
-All commands that the product prints as advice are found in its source. One that none of the states prints must be run
-by the test that is named for it here.
+The kinds of commands that the product prints are found in its source. A kind that none of the states prints must be
+run by the test that is named for it here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,23 @@ from tests.unit.test_message_form import ROOMS
 
 ROOT = Path(__file__).parents[3]
 
+RUN_ELSEWHERE = {
+    "cancel": "tests/integration/cli/test_operator_commands.py",
+    "undo": "tests/integration/cli/test_operator_commands.py",
+    "start": "tests/integration/cli/test_start_and_show.py",
+    "start --id": "tests/integration/cli/test_start_and_show.py",
+    "notify": "tests/integration/cli/test_notification_commands.py",
+    "resolve --definition": "tests/integration/cli/test_operator_commands.py",
+    "resolve --with": "tests/integration/cli/test_operator_commands.py",
+    "resume --undone": "tests/integration/engine/test_deleted_runs.py",
+    "simulate": "tests/unit/cli/test_authoring_commands.py",
+    "batch": "tests/integration/cli/test_batch.py",
+    "setup": "tests/integration/cli/test_operator_commands.py",
+    "dev": "tests/integration/dev/test_dev_stack.py",
+    "dev --only": "tests/integration/dev/test_dev_only.py",
+}
+"""The tests that run what none of the states prints: as the next step of a person, not as the remedy of a state."""
+
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
 def test_what_is_advised_harms_nothing(observed: Observed, state: State) -> None:
@@ -32,9 +49,53 @@ def test_what_is_advised_harms_nothing(observed: Observed, state: State) -> None
 ENDED_BY_ADVICE = {
     "a run was terminated": "COMPENSATED",
     "a bulk workflow was closed": "COMPENSATED",
+    "a run was deleted, and its saga holds locks, events or transactions": "RUNNING",
+    "a run was deleted, and its saga has open effects alone": "RUNNING",
+    "a run was replaced by one with another input": "RUNNING",
 }
 
 
 @pytest.mark.parametrize("name", ENDED_BY_ADVICE)
 def test_the_advice_ends_the_state(observed: Observed, name: str) -> None:
     assert [followed.after.state for followed in observed.advice[name]][-1:] == [ENDED_BY_ADVICE[name]]
+
+
+def kinds(room: str) -> Iterator[str]:
+    """The kinds of commands that the sources of a room print through ``saga_command``: the verb and its options."""
+    for file in sorted((ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "saga_command":
+                verbs = [one.value for one in ast.walk(node.args[0]) if isinstance(one, ast.Constant)]
+                assert verbs, f"{file}:{node.lineno}: the verb is no literal"
+                named = [word.arg for word in node.keywords if word.arg is not None]
+                named += [
+                    str(key.value)
+                    for word in node.keywords
+                    if word.arg is None and isinstance(word.value, ast.Dict)
+                    for key in word.value.keys
+                    if isinstance(key, ast.Constant)
+                ]
+                yield from (kind(str(verb), named) for verb in verbs)
+
+
+WITHOUT_MEANING = ("reason", "where", "op", "error", "result", "evidence", "saga", "since", "label", "fail", "stuck")
+"""Options that do not make another kind of command."""
+
+
+def kind(verb: str, options: list[str]) -> str:
+    return " ".join([verb, *(f"--{one}" for one in sorted(options) if one not in WITHOUT_MEANING)])
+
+
+def test_every_kind_of_advice_is_run(observed: Observed) -> None:
+    advised = {one for room in ROOMS for one in kinds(room)}
+    changing = {one for one in advised if one.split()[0] not in LOOKS and one not in ("reconcile", "relay --status")}
+    run = set()
+    for its in observed.advice.values():
+        for followed in its:
+            words = followed.command.split()
+            run.add(kind(words[1], [re.sub("^--", "", word) for word in words if word.startswith("--")]))
+    assert changing - run - RUN_ELSEWHERE.keys() == set(), "none of the states prints it"
+    assert RUN_ELSEWHERE.keys() - changing == set(), "nothing prints it any more"
+    assert set(command_names()) >= {one.split()[0] for one in advised}
+    for test in RUN_ELSEWHERE.values():
+        assert (ROOT / test).is_file()

@@ -32,11 +32,11 @@ class Locator:
     def __init__(self, temporal: Temporal, ledger: RunLedger, settings: Settings | None = None) -> None:
         self.temporal = temporal
         self.ledger = ledger
-        self._settings = settings
+        self.settings = settings
 
     def within_temporal(self) -> Locator:
         """Finds the same sagas without the ledger: as far as Temporal alone knows them."""
-        return Locator(self.temporal, NoLedger(), self._settings)
+        return Locator(self.temporal, NoLedger(), self.settings)
 
     async def locate(self, saga_id: str) -> Location:
         """The location of the saga, or of the saga whose undo has this id. Raises LedgerUnavailable if only it knows.
@@ -84,12 +84,12 @@ class Locator:
 
     async def _open_effects(self, saga_id: str) -> str:
         """The open effects of a saga in words; empty if there are none, or no database of the project can tell."""
-        if self._settings is None or len(saga_id) > MAX_SAGA_ID or UNPRINTABLE.search(saga_id):
+        if self.settings is None or len(saga_id) > MAX_SAGA_ID or UNPRINTABLE.search(saga_id):
             return ""
         from saga_workers.location.traces import guarded_effects, open_effects
 
         try:
-            return open_effects(await guarded_effects(self._settings, saga_id))
+            return open_effects(await guarded_effects(self.settings, saga_id))
         except SagaError:
             return ""  # the id stays unknown, and `saga doctor` reports the database
 

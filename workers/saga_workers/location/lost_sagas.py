@@ -7,10 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from temporalio.client import Client as Temporal
+
 from saga_workers.location.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import MAX_SAGAS, guarded_effects, open_effects, read_holdings
+from saga_workers.location.traces import (
+    MAX_SAGAS,
+    GuardedEffect,
+    guarded_effects,
+    open_effects,
+    open_origin,
+    read_holdings,
+)
+from saga_workers.temporal.temporal_runs import RunDescription, first_input
+from sagas.protocol.origin import Origin, same_start
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
@@ -40,6 +51,17 @@ class LostSaga:
     @property
     def command(self) -> str:
         return saga_command("resume", self.saga_id)
+
+
+async def replaced_origin(
+    temporal: Temporal, described: RunDescription, effects: Sequence[GuardedEffect]
+) -> Origin | None:
+    """What the open ``effects`` of a saga were started with, if its run was started with something else."""
+    origin = open_origin(effects)
+    if origin is None or origin.parent is not None:
+        return None
+    same = same_start(origin, described.run.workflow_type, await first_input(temporal, described))
+    return None if same else origin
 
 
 async def describe_lost(settings: Settings, location: Location, held: Sequence[str] = ()) -> LostSaga | None:

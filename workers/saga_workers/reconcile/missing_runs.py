@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from saga_spark.reconcile.findings import RESUMED, Finding
 from saga_workers.location.locator import Locator
-from saga_workers.location.lost_sagas import LostSaga, describe_lost, find_lost
-from saga_workers.location.traces import MAX_SAGAS, guarded_effects, open_effects, open_origin
-from saga_workers.temporal.temporal_runs import first_input
-from sagas.protocol.origin import same_start
+from saga_workers.location.lost_sagas import LostSaga, describe_lost, find_lost, replaced_origin
+from saga_workers.location.traces import MAX_SAGAS, guarded_effects, open_effects
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
 
@@ -42,10 +40,8 @@ async def find_replaced_runs(locator: Locator, settings: Settings, replaced: Col
     for saga_id in sorted(replaced)[:MAX_SAGAS]:
         run = (await locator.within_temporal().locate(saga_id)).run
         effects = [effect for effect in await guarded_effects(settings, saga_id) if effect.open]
-        origin = open_origin(effects)
-        if run is None or origin is None or origin.parent is not None:
-            continue
-        if not same_start(origin, run.run.workflow_type, await first_input(locator.temporal, run)):
+        origin = None if run is None else await replaced_origin(locator.temporal, run, effects)
+        if origin is not None:
             found.append(
                 Finding("run_replaced", saga_id=saga_id, saga=origin.saga, details={"effects": open_effects(effects)})
             )

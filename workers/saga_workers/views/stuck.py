@@ -15,9 +15,11 @@ from dataclasses import replace
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
 
+from saga_activities.guard.rules import OTHER_ARGUMENTS
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.location.locator import Locator
-from saga_workers.location.lost_sagas import LostSaga
+from saga_workers.location.lost_sagas import LostSaga, replaced_origin
+from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.temporal.temporal_runs import (
     RunDescription,
     RunInfo,
@@ -54,6 +56,7 @@ _ACTIVITIES = {
 _CONCURRENCY = 16
 _MAX_CLAIMS = 10_000
 _NOT_OVER = "its bulk workflow was closed before it ended: continue it with `saga reconcile --repair`"
+_REPLACED = "a run with another input was ended by the start of this one, and its effects are open"
 _NO_RUN = "Temporal has no run of it any more"
 _FROM_OUTSIDE = "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
@@ -120,7 +123,7 @@ async def list_stuck(
 
 def remedy(view: SagaView) -> str:
     """The command that continues a stuck saga, or shows what has to be decided about it."""
-    if view.incomplete == _NO_RUN:
+    if view.incomplete == _NO_RUN or any(reason.startswith(_REPLACED) for reason in view.stuck or ()):
         return saga_command("resume", view.id)
     return (
         saga_command("reconcile", view.id, repair=True) if view.state == "TERMINATED" else saga_command("show", view.id)
@@ -216,7 +219,8 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         lost = LostSaga(view.id, (f"not ended, it was {view.state}",))
         return replace(view, stuck=(lost.reason,)) if view.source == "ledger" else view
     shown = {step.id for step in view.steps}
-    reasons = await temporal_reasons(locator.temporal, workflow, workers, shown)
+    reasons = await _reasons_of_replaced(locator, workflow, view)
+    reasons += await temporal_reasons(locator.temporal, workflow, workers, shown)
     reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
     return _with_reasons(view, reasons) or view
 
@@ -237,12 +241,23 @@ async def inspect_run(
     reasons = []
     if described.run.running:
         shown = {step.id for step in view.steps}
-        reasons = await temporal_reasons(temporal, described, workers, shown) + reported_reasons(view)
+        reasons = await _reasons_of_replaced(locator, described, view)
+        reasons += await temporal_reasons(temporal, described, workers, shown) + reported_reasons(view)
         reasons += await holders.reasons(view, reasons)
     else:
         reasons = await _reasons_of_closed(temporal, described.run, view)
     reasons += exhausted_reasons(view)
     return _with_reasons(replace(view, id=run.id.removesuffix(UNDO_SUFFIX)), reasons)
+
+
+async def _reasons_of_replaced(locator: Locator, run: RunDescription, view: SagaView) -> list[str]:
+    """The reason of a saga that has met the effects of another run under its id, which was ended by its start."""
+    if locator.settings is None or not any(parked.why in OTHER_ARGUMENTS for parked in view.parked):
+        return []
+    effects = await guarded_effects(locator.settings, view.id)
+    if await replaced_origin(locator.temporal, run, effects) is None:
+        return []
+    return [f"{_REPLACED} ({open_effects(effects)}): continue that run with `{saga_command('resume', view.id)}`"]
 
 
 async def _reasons_of_closed(temporal: Temporal, run: RunInfo, view: SagaView) -> list[str]:

@@ -65,8 +65,8 @@ def do_outcome(rows: Rows, args_hash: str | None) -> Outcome | None:
     if not guard_rules.same_arguments(row, args_hash):
         return guard_rules.needs_operator(
             "ArgumentsChanged",
-            "key used with other arguments",
-            "the step was begun with other arguments under the same key, and was left as it is",
+            guard_rules.OTHER_ARGUMENTS[0],
+            f"the step was begun with other arguments, and was left as it is; {guard_rules.CONTINUES_ANOTHER_RUN}",
         )
     return result_of(rows) if is_committed(rows) else None
 
