@@ -351,7 +351,9 @@ async def test_a_terminated_wait_is_not_an_open_effect(cli: CommandLine) -> None
     await until(cli, ("show", id), lambda story: story["steps"][1]["state"] == "RUNNING")
     await cli.client.temporal.get_workflow_handle(id).terminate("a test")
     stuck = await until(cli, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows])
-    assert [row["stuck"] for row in stuck if row["id"] == id] == [["terminated with open effects: hold"]]
+    assert [row["stuck"] for row in stuck if row["id"] == id] == [
+        [f"terminated with open effects: hold: continue it with `saga reconcile {id} --repair`"]
+    ]
 
 
 async def test_a_listed_open_saga_is_its_view_without_steps(cli: CommandLine) -> None:
