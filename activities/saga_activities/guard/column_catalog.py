@@ -20,33 +20,42 @@ WITH RECURSIVE part AS (
     {source}
   UNION ALL
     SELECT part.position, part.name, part.type, inner_part.part_type, inner_part.modifier, inner_part.is_array,
-           inner_part.field, inner_part.field_position
+           inner_part.is_range, inner_part.field, inner_part.field_position
     FROM part JOIN pg_catalog.pg_type t ON t.oid = part.part_type
     CROSS JOIN LATERAL (
-        SELECT t.typbasetype AS part_type, t.typtypmod AS modifier, part.is_array, part.field, part.field_position
+        SELECT t.typbasetype AS part_type, t.typtypmod AS modifier, part.is_array, part.is_range, part.field,
+               part.field_position
         WHERE t.typtype = 'd'
       UNION ALL
-        SELECT t.typelem, part.modifier, true, part.field, part.field_position
+        SELECT t.typelem, part.modifier, true, part.is_range, part.field, part.field_position
         WHERE t.typcategory = 'A' AND t.typtype <> 'd'
       UNION ALL
-        SELECT f.atttypid, f.atttypmod, part.is_array, coalesce(part.field, f.attname),
+        SELECT r.rngsubtype, -1, part.is_array, true, part.field, part.field_position
+        FROM pg_catalog.pg_range r
+        WHERE t.typtype IN ('r', 'm') AND t.oid IN (r.rngtypid, r.rngmultitypid)
+      UNION ALL
+        SELECT f.atttypid, f.atttypmod, part.is_array, part.is_range, coalesce(part.field, f.attname),
                CASE WHEN part.field IS NULL THEN f.attnum::int ELSE part.field_position END
         FROM pg_catalog.pg_attribute f
         WHERE t.typtype = 'c' AND f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped
     ) AS inner_part
 )
-SELECT part.position, part.name, part.type, t.typname AS base, part.modifier, part.is_array, part.field,
-       part.field_position
+SELECT part.position, part.name, part.type, t.typname AS base, part.modifier, part.is_array, part.is_range, part.field,
+       part.field_position, t.typtype = 'b' AND t.oid::bigint >= 16384 AS is_own
 FROM part JOIN pg_catalog.pg_type t ON t.oid = part.part_type
-WHERE t.typtype NOT IN ('c', 'd') AND t.typcategory <> 'A'
+WHERE t.typtype NOT IN ('c', 'd', 'm', 'r') AND t.typcategory <> 'A'
 ORDER BY part.position, part.field_position
 """
-"""The scalar types in each type of the source: behind domains, in arrays, in the fields of composite types."""
+"""The scalar types in each type of the source: behind domains, in arrays, ranges and the fields of composite types.
+
+The object identifiers from 16384 on are those of the database's own types.
+"""
 
 _POSTGRESQL_COLUMNS = _POSTGRESQL_PARTS.format(
     source="""
     SELECT a.attnum AS position, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
-           a.atttypid AS part_type, a.atttypmod AS modifier, false AS is_array, NULL::name AS field, 0 AS field_position
+           a.atttypid AS part_type, a.atttypmod AS modifier, false AS is_array, false AS is_range, NULL::name AS field,
+           0 AS field_position
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped
 """
@@ -55,7 +64,7 @@ _POSTGRESQL_COLUMNS = _POSTGRESQL_PARTS.format(
 _POSTGRESQL_TYPES = _POSTGRESQL_PARTS.format(
     source="""
     SELECT y.oid::bigint AS position, y.typname AS name, format_type(y.oid, NULL) AS type, y.oid AS part_type,
-           -1 AS modifier, false AS is_array, NULL::name AS field, 0 AS field_position
+           -1 AS modifier, false AS is_array, false AS is_range, NULL::name AS field, 0 AS field_position
     FROM pg_catalog.pg_type y WHERE y.oid = any(:types)
 """
 )
@@ -116,8 +125,27 @@ async def _read_table(target: AssignedParameter, dialect: str, query: Query) -> 
 
 async def read_types(types: Collection[int], query: Query) -> Mapping[int, ParameterColumn]:
     """Types of PostgreSQL by their object identifiers, each as a column of this type without a limit."""
-    rows = await query(_POSTGRESQL_TYPES, {"types": sorted(types)})
-    return {oid: _of_parts(list(parts)) for oid, parts in groupby(rows, key=lambda row: int(row["position"]))}
+    columns = {oid: column for oid in types if (column := _builtin_column(oid)) is not None}
+    if own := sorted(oid for oid in {*types} - {*columns} if oid):
+        rows = await query(_POSTGRESQL_TYPES, {"types": own})
+        of_types = groupby(rows, key=lambda row: int(row["position"]))
+        columns |= {oid: _of_parts(list(parts)) for oid, parts in of_types}
+    return columns
+
+
+def _builtin_column(oid: int) -> ParameterColumn | None:
+    """A type that psycopg knows as a column; the type of the items of an array or a range decides."""
+    import psycopg
+    from psycopg.types.multirange import MultirangeInfo
+    from psycopg.types.range import RangeInfo
+
+    types = psycopg.adapters.types
+    if (info := types.get(oid)) is None:
+        return None
+    is_range = isinstance(info, RangeInfo | MultirangeInfo)
+    item = types.get(info.subtype_oid) if is_range else info
+    column = _postgresql_column(info.name, info.regtype, item.name if item is not None else info.name, -1)
+    return replace(column, is_array=oid == info.array_oid, is_range=is_range)
 
 
 def _column_of(target: AssignedParameter, columns: Sequence[ParameterColumn]) -> ParameterColumn | None:
@@ -134,14 +162,20 @@ def _of_parts(rows: Sequence[Mapping[str, Any]]) -> ParameterColumn:
     """A column of PostgreSQL, from the scalar types in it."""
     name, shown = str(rows[0]["name"]), str(rows[0]["type"])
     parts = [
-        replace(_postgresql_column(name, shown, str(row["base"]), int(row["modifier"])), is_array=bool(row["is_array"]))
+        replace(
+            _postgresql_column(name, shown, str(row["base"]), int(row["modifier"])),
+            is_array=bool(row["is_array"]),
+            is_range=bool(row["is_range"]),
+            is_own=bool(row["is_own"]),
+        )
         for row in rows
     ]
     if rows[0]["field"] is None:
         return parts[0]
     fields = list(dict.fromkeys(str(row["field"]) for row in rows))
     numbered = ((fields.index(str(row["field"])), str(row["field"])) for row in rows)
-    return ParameterColumn(name, shown, "composite", parts=tuple(zip(numbered, parts, strict=True)))
+    is_own = any(part.is_own for part in parts)
+    return ParameterColumn(name, shown, "composite", is_own=is_own, parts=tuple(zip(numbered, parts, strict=True)))
 
 
 def _sqlite_column(row: Mapping[str, Any]) -> ParameterColumn:
@@ -177,6 +211,10 @@ def _postgresql_column(name: str, shown: str, base: str, modifier: int) -> Param
         case "numeric" if modifier >= 4:
             precision, scale = (modifier - 4) >> 16 & 0xFFFF, (modifier - 4) & 0x7FF
             return ParameterColumn(name, shown, "decimal", precision=precision, scale=(scale ^ 1024) - 1024)
+        case "numeric":
+            return ParameterColumn(name, shown, "decimal")
+        case "oid":
+            return ParameterColumn(name, shown, "integer", 0, (1 << 32) - 1)
         case "money":
             return ParameterColumn(name, shown, "decimal", precision=18, scale=2)
         case "float8":

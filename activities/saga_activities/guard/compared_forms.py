@@ -17,9 +17,14 @@ def compared_form(name: str, value: Any, place: ComparedParameter, column: Param
     """The value as it is compared with ``column``. Raises UnusableParameter."""
     if isinstance(value, list | dict):
         return _structured(name, value, column) if place.direct and place.use == "compared" else value
-    is_text = column is not None and column.kind == "text" and place.use != "computed"
-    if dialect == "sqlite" and is_text and isinstance(value, float | Decimal) and math.isfinite(value):
+    if column is None or place.use == "computed" or isinstance(value, bool):
+        return value
+    is_number = isinstance(value, float | Decimal) and math.isfinite(value)
+    if dialect == "sqlite" and column.kind == "text" and is_number:
         return number_text(exact_number(value))  # as the column has it
+    is_float = column.kind in ("double", "single") and not column.is_array and place.direct
+    if dialect == "postgresql" and is_float and (is_number or isinstance(value, int)):
+        return number_text(exact_number(value))  # a number would be compared as a double with all of its digits
     return value
 
 

@@ -34,10 +34,10 @@ from saga_activities.guard.operand_forms import (
     check_count,
     check_time,
     computes,
-    is_finite_number,
     is_number,
     is_number_text,
 )
+from saga_activities.guard.own_types import refuse_rewritten
 from saga_activities.guard.parameter_columns import (
     InexactNumber,
     ParameterColumn,
@@ -138,7 +138,7 @@ async def exact_parameters(
     has_structured = not numbers_only and any(isinstance(value, list | dict) for _, value in given)
     if has_structured:
         await check_structured(statement, parameters, query)
-    has_uses = dialect != "postgresql" or has_structured or any(is_finite_number(value) for _, value in given)
+    has_uses = dialect != "postgresql" or has_structured or any(needs_care(value) for _, value in given)
     receivers = await _receivers(
         statement,
         places,
@@ -147,6 +147,8 @@ async def exact_parameters(
         has_uses=has_uses,
         numbers_only=numbers_only,
     )
+    if not numbers_only:
+        await receivers.check_own_types(names, parameters, query)
     forms: list[list[Any]] = []
     for values in parameters:
         forms.append([])
@@ -256,6 +258,22 @@ class _Receivers:
             column = self.columns.get(use.column) if use.column is not None else None
             value = compared_form(name, value, use, column, self.dialect)
         return without_target(name, value, self.dialect)
+
+    async def check_own_types(self, names: Sequence[str], parameters: Sequence[Parameters], query: Query) -> None:
+        """Refuse a list or a number that a type of an extension would round. Raises UnusableParameter.
+
+        PostgreSQL has a place with the type of the column for text, see postgresql_places.
+        """
+        own = [
+            (names[place], column)
+            for place, targets in self.assigned.items()
+            for target, column in targets
+            if column.is_own and target.certain and target.alone and not target.cast
+        ]
+        for name, column in own:
+            for value in (values.get(name) for values in parameters):
+                if needs_care(value):
+                    await refuse_rewritten(name, _bound(name, value, self.dialect), column, query)
 
     def _operand(self, place: int, name: str, value: Any) -> Any:
         """The value as the number, if it is one, that the operations of this place take."""

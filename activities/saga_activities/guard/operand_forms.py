@@ -1,12 +1,12 @@
 """Parameters as operands: numbers where the database computes or counts, times where it compares them.
 
 MySQL, MariaDB and SQLite compute with text as with a binary float, or with the number at its beginning, and all
-databases round a number with a fraction where they count. PostgreSQL knows the types of its operands, see time_places.
+databases round a number with a fraction where they count. PostgreSQL knows the types of its operands, see
+postgresql_places.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -98,7 +98,7 @@ def check_count(name: str, value: Any, use: ComparedParameter, dialect: str) -> 
 def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn], dialect: str) -> None:
     """Refuse text that the database would take for another time, or of which MySQL and MariaDB would drop a part.
 
-    PostgreSQL says itself what it takes at a place, see time_places. Raises UnusableParameter.
+    PostgreSQL says itself what it takes at a place, see postgresql_places. Raises UnusableParameter.
     """
     kind = use.kind
     if dialect == "postgresql" or not kind.is_known or len(columns) < len(kind.columns):
@@ -143,11 +143,6 @@ def check_bindable(name: str, value: Any, form: Any) -> None:
         raise UnusableParameter(
             f"the parameter {name} is text, and its place is an operand that is a number: give a Decimal"
         )
-
-
-def is_finite_number(value: Any) -> bool:
-    """Return whether a value is a number that may have a fraction."""
-    return isinstance(value, Decimal | float) and math.isfinite(value)
 
 
 def _shown(text: str) -> str:

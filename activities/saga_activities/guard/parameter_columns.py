@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from saga_activities.guard.json_parameters import as_json, for_array_column, for_json_column
-from saga_activities.guard.text_literals import is_literal, scalar_texts
+from saga_activities.guard.text_literals import is_literal, item_texts, scalar_texts
 from saga_activities.guard.time_columns import HeldTime, in_utc
 from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.errors import UsageError
@@ -70,7 +70,8 @@ def exact_number(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ParameterColumn:
-    """A column as far as it limits values. ``type`` is its name for messages; ``is_array``: of items of this kind.
+    """A column as far as it limits values. ``type`` is its name for messages; ``is_array``: of items of this kind;
+    ``is_range``: with bounds of this kind; ``is_own``: its type, or a part of it, is that of an extension.
 
     ``low`` and ``high`` are the bounds of an integer. ``precision`` and ``scale`` are those of a decimal; None: it has
     no limit. ``printed`` is the number of digits with which the database writes a float of four bytes. ``length`` is
@@ -91,6 +92,8 @@ class ParameterColumn:
     in_bytes: bool = False
     time: HeldTime | None = None
     is_array: bool = False
+    is_range: bool = False
+    is_own: bool = False
     parts: tuple[tuple[tuple[int, str], ParameterColumn], ...] = ()
 
     def checked(self, target: AssignedParameter, value: Any, dialect: str) -> Any:
@@ -108,7 +111,7 @@ class ParameterColumn:
             return as_json(target.parameter, value)
         if isinstance(value, list | tuple):
             return [self.checked(target, item, dialect) for item in value]
-        if self.is_array and isinstance(value, str):
+        if (self.is_array or self.is_range) and isinstance(value, str):
             self.check_loss(target, value)
             return value
         if self.time is not None and target.alone:
@@ -139,8 +142,8 @@ class ParameterColumn:
                     [value] if not isinstance(value, str) else scalar_texts(value, composite=True, field=position)
                 ):
                     part._check_scalar_loss(target, item)
-        if self.is_array and isinstance(value, str):
-            for item in scalar_texts(value, composite=False):
+        if (self.is_array or self.is_range) and isinstance(value, str):
+            for item in item_texts(value) if self.is_range else scalar_texts(value, composite=False):
                 self._check_scalar_loss(replace(target, alone=True), item)
         elif not self.parts:
             self._check_scalar_loss(target, value)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import CursorResult, Executable
@@ -20,12 +22,11 @@ from sqlalchemy.sql.visitors import iterate
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
 from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
 from saga_activities.guard.iso_times import may_be_time
-from saga_activities.guard.number_places import refuse_rounded_numbers
-from saga_activities.guard.numeric_places import as_numeric
 from saga_activities.guard.operand_forms import is_number_text
 from saga_activities.guard.parameter_columns import needs_care
+from saga_activities.guard.parameter_types import parameter_types
+from saga_activities.guard.postgresql_places import checked_places
 from saga_activities.guard.table_engines import table_problem
-from saga_activities.guard.time_places import refuse_shortened_times
 from saga_activities.result_columns import check_names, mysql_reader, undecodable_column
 from sagas.errors import AttemptOver, SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql, parse_sql
@@ -264,9 +265,9 @@ class SqlSession:
             statement, parameters, self._query, numbers_only=numbers_only, check_text=check_text
         )
         if check_text and self._dialect == "postgresql":
-            await refuse_shortened_times(self._connection, exact.statement, exact.parameters)
-            exact = await as_numeric(self._connection, exact)
-            await refuse_rounded_numbers(self._connection, exact.statement, exact.parameters, self._query)
+            ask_types = partial(parameter_types, self._connection)
+            parameters = await checked_places(exact.statement, exact.parameters, ask_types, self._query)
+            return replace(exact, parameters=parameters)
         return exact
 
     async def placed(self, statement: str, parameters: Mapping[str, Any]) -> tuple[str, BoundParameters]:

@@ -1,4 +1,4 @@
-"""Text that PostgreSQL reads as an array or a composite value: the scalars in it. Pure."""
+"""Text that PostgreSQL reads as an array, a range or a composite value: the scalars in it. Pure."""
 
 from __future__ import annotations
 
@@ -69,3 +69,10 @@ def _unquoted(item: str, *, is_array: bool) -> str | None:
     if is_array and written.startswith("{"):
         return written  # an inner array, with the quotes of its items
     return _QUOTED.sub(lambda quoted: _ESCAPED.sub(r"\1\2", quoted[1]), written)
+
+
+def item_texts(text: str) -> Iterator[str]:
+    """The bounds in the text of a range, and the items in that of an array or a multirange."""
+    for part in text.rpartition("=")[2].split(","):
+        if (item := part.strip('[](){}" ')) and item.lower() not in ("empty", "null"):
+            yield item

@@ -70,6 +70,11 @@ class HeldTime:
     is_interval: bool = False
     is_text: bool = False
 
+    @property
+    def type_name(self) -> str:
+        """The name of the type of PostgreSQL with this range."""
+        return next(name for name, held in _HELD.items() if held == replace(self, digits=0))
+
     def form_problem(self, value: Any) -> str | None:
         """The sentence about text that is not in ISO 8601 form; None for any other value."""
         if self.is_interval or not isinstance(value, str):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from sagas.sql_text.calls import NO_FUNCTIONS
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.tokens import Token
 
@@ -20,14 +21,6 @@ _TRANSPARENT = frozenset(["coalesce", "greatest", "least", "nullif"])
 
 _TAKE_ALL = frozenset(["sum", "min", "max", "avg", "unnest"])
 """Functions that take every type of integer."""
-
-_NO_FUNCTIONS = frozenset([
-    "all", "and", "any", "as", "between", "by", "case", "conflict", "distinct", "else", "except", "exists",
-    "filter", "from", "group", "having", "ilike", "in", "intersect", "into", "is", "lateral", "like", "limit",
-    "materialized", "not", "offset", "on", "only", "or", "order", "over", "recursive", "returning", "row",
-    "select", "set", "similar", "some", "then", "union", "using", "values", "when", "where", "with",
-])  # fmt: skip
-"""Words that may stand before a parenthesis and are no functions."""
 
 
 @lru_cache(maxsize=4096)
@@ -57,7 +50,7 @@ def _opened(tokens: Sequence[Token], words: Sequence[str], at: int) -> str:
     if at == 0 or tokens[at - 1].kind in ("operator", "open") or words[at - 1] in _TRANSPARENT:
         return "transparent"
     is_name = tokens[at - 1].kind in ("word", "name")
-    return "function" if is_name and words[at - 1] not in _NO_FUNCTIONS | _TAKE_ALL else "other"
+    return "function" if is_name and words[at - 1] not in NO_FUNCTIONS | _TAKE_ALL else "other"
 
 
 def _is_integer_place(tokens: Sequence[Token], words: Sequence[str], at: int, *, in_function: bool) -> bool:
@@ -95,7 +88,7 @@ def _begins_expression(tokens: Sequence[Token], words: Sequence[str], before: in
     """Return whether an expression begins after the token ``before``."""
     if before < 0 or tokens[before].kind in ("open", "operator"):
         return True
-    return tokens[before].kind == "word" and words[before] in _NO_FUNCTIONS
+    return tokens[before].kind == "word" and words[before] in NO_FUNCTIONS
 
 
 def _is_number(tokens: Sequence[Token], index: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import re
@@ -15,9 +16,11 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from psycopg import sql
+from psycopg.rows import dict_row
 
+from saga_activities.guard.parameter_types import types_of
+from saga_activities.guard.postgresql_places import checked_places
 from saga_activities.guard.sqlstates import healing_of, sqlstate_of
-from saga_activities.guard.time_places import refuse_shortened_literals
 from saga_activities.sessions import psycopg_arguments
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
@@ -26,7 +29,7 @@ from saga_spark.sinks.postgresql.tables import check_table_name, where_clause
 from saga_spark.storage import create_folder, resolve_uri
 from sagas.builtins.sql_places import Path, SqlPlace, check_query
 from sagas.errors import InfrastructureError, UsageError
-from sagas.sql_text.parsed import parse_sql
+from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.tokens import RefusedStatement, split_tokens
 
 CSV_BLOCK_BYTES = 16 * 2**20
@@ -134,9 +137,13 @@ def _author_sql(values: Mapping[str, Any], field: str) -> sql.Composable:
     return sql.Composed(parts)
 
 
-def _check_times(connection: psycopg.Connection[Any], values: Mapping[str, Any]) -> None:
-    """Refuse text of which PostgreSQL would drop a part, such as an offset. Raises UnreadableInput, psycopg.Error."""
-    given = dict(values.get("params") or {})
+def _checked(connection: psycopg.Connection[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The values of an input, with decimals for text that is an operand.
+
+    Raises UnreadableInput for text of which PostgreSQL would drop a part or read another number, and psycopg.Error.
+    """
+    params = {name: _parameter(name, value) for name, value in (values.get("params") or {}).items()}
+    given = dict(params)
     where, conditions = values.get("where"), list[str]()
     if isinstance(where, str):
         conditions = [f"(\n{where}\n)"]
@@ -150,10 +157,23 @@ def _check_times(connection: psycopg.Connection[Any], values: Mapping[str, Any])
     of_table = sql.Identifier(*values["table"].split(".")).as_string(connection) if "table" in values else ""
     source = of_table or f"(\n{_without_end(values['query'])}\n) AS input"
     text = f"SELECT * FROM {source} WHERE {' AND '.join(conditions) or 'true'}"  # noqa: S608 - the author's own SQL
+    statement = parse_sql(text, "postgresql")
+
+    async def ask_types(statement: ParsedSql, values: Mapping[str, Any]) -> Mapping[str, int]:
+        with connection.lock:
+            return connection.wait(types_of(connection, statement, values))
+
+    async def query(text: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        rendered = parse_sql(text, "postgresql").render("pyformat").text
+        with connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(cast(LiteralString, rendered), values).fetchall()
+
     try:
-        refuse_shortened_literals(connection, parse_sql(text, "postgresql"), given)
+        rows = [{name: given[name] for name in statement.parameters}]
+        (checked,) = asyncio.run(checked_places(statement, rows, ask_types, query))
     except UsageError as error:
         raise UnreadableInput(error.message) from None
+    return {**values, "params": {**params, **{name: checked[name] for name in params if name in checked}}}
 
 
 def _without_end(query: str) -> str:
@@ -192,11 +212,12 @@ def _decimals(value: Any) -> Any:
 def _copy_input(
     connection: psycopg.Connection[Any], database_input: DatabaseInput, on_progress: Callable[[dict[str, Any]], None]
 ) -> int:
-    query, name = input_query(database_input.values), database_input.name
+    name = database_input.name
+    input_query(database_input.values)  # raises before anything is asked
     try:
+        query = input_query(_checked(connection, database_input.values))
         # In binary mode the server accepts a single statement only, so that a value substituted into the SQL cannot end
         # it and begin another one.
-        _check_times(connection, database_input.values)
         cursor = connection.cursor(binary=True)
         described = cursor.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
         columns = [CopiedColumn.of(column) for column in described]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -43,6 +44,11 @@ STATEMENTS = [
     ("update text_literals set t = 'x' where m = any(:v)", "{12.345}"),
     ("update text_literals set t = 'x' where f = :v", "16777217"),
     ("update text_literals set t = 'x' where fa = :v", "{16777217}"),
+    ("update text_literals set t = 'x' where f = :v", Decimal(16777217)),
+    ("update text_literals set t = 'x' where f between 1 and :v", 16777217),
+    ("update text_literals set t = 'x' where d = :v and abs(f) > 0", "0.12345678901234567890"),
+    ("update text_literals set t = 'x' where d in (:v)", Decimal("0.12345678901234567890")),
+    ("update text_literals set t = 'x' where :v < d", 9007199254740993),
     ("update text_literals set t = 'x' where p ~= :v", "(0.1234567890123456789,1)"),
 ]
 HELD = [
@@ -86,5 +92,11 @@ async def test_text_with_numbers_is_stored_whole_or_refused(server_guard_databas
         await execute(database, "delete from text_literals")
     for statement, value in STATEMENTS:
         _check_refusal(await execute(database, statement, v=value), statement, value)
+    await execute(database, "insert into text_literals (f, d) values (0.1, 0.1)")
+    for column in ("f", "d"):
+        for value in ("0.1", Decimal("0.1"), 0.1):
+            kind = f"{column} {type(value).__name__}"
+            await execute(database, f"update text_literals set t = '{kind}' where {column} = :v", v=value)
+            assert await database.rows("select t from text_literals") == [(kind,)], value
     for statement, value in AUTHOR:
         assert (await execute(database, statement, v=value)).kind == "done", (statement, value)

@@ -260,3 +260,33 @@ def test_the_offset_of_a_parameter_is_not_dropped(url: str, tmp_path: Path, more
     cast = {"query": "select id from input_hold where until <= :now::timestamptz"}
     rows = read(url, cast["query"], tmp_path, params={"now": "2026-05-01T12:00:00+02:00"})
     assert rows.to_pylist() == [{"id": 1}]
+
+
+LONG = "0.12345678901234567890"
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ({"query": "select id from input_rate where rate = :v", "params": {"v": LONG}}, "double precision"),
+        ({"query": "select id from input_rate where small = any(:v)", "params": {"v": "{16777217}"}}, "real"),
+        ({"query": "select id from input_rate where fee <= :v", "params": {"v": "12.345"}}, "money"),
+        ({"table": "input_rate", "where": "rate < :v", "params": {"v": LONG}}, "double precision"),
+        ({"table": "input_rate", "where": {"small": ["0.5", "16777217"]}}, "real"),
+        ({"query": "select id from input_rate where span @> :v", "params": {"v": LONG}}, "input_span"),
+    ],
+)
+def test_a_number_of_a_parameter_is_not_rounded(url: str, tmp_path: Path, more: dict[str, Any], place: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("drop table if exists input_rate; drop type if exists input_span")
+        connection.execute("create type input_span as range (subtype = float8)")
+        connection.execute(
+            "create table input_rate (id int, rate float8, small real, fee money, span input_span, n numeric)"
+        )
+        connection.execute(f"insert into input_rate values (1, {LONG}, 16777216, 12.35, '[0,1)', {LONG})")  # pyright: ignore[reportArgumentType]
+    wanted = DatabaseInput("rows", more, (tmp_path / "rows" / "part.parquet").as_uri())
+    with pytest.raises(UnreadableInput, match=f"PostgreSQL takes a {place}.* at its place, which would be another"):
+        extract_database_inputs(url, [wanted], lambda _: None, lambda _: None)
+    whole = "select id, 3 * abs(:v) as v from input_rate where n = :w::numeric"
+    rows = read(url, whole, tmp_path, params={"v": "0.10", "w": LONG})
+    assert rows.to_pylist() == [{"id": 1, "v": Decimal("0.30")}]
