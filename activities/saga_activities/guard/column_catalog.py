@@ -120,7 +120,7 @@ async def _read_table(target: AssignedParameter, dialect: str, query: Query) -> 
         return [_of_parts(list(parts)) for _, parts in groupby(rows, key=lambda row: row["position"])]
     text = {"sqlite": _SQLITE_COLUMNS, "mariadb": _MARIADB_COLUMNS, "mysql": _MYSQL_COLUMNS}[dialect]
     rows = await query(text, {"schema": target.schema, "name": target.name})
-    return [_sqlite_column(row) if dialect == "sqlite" else _mysql_column(row) for row in rows]
+    return [_sqlite_column(row) if dialect == "sqlite" else mysql_column(row) for row in rows]
 
 
 async def read_types(types: Collection[int], query: Query) -> Mapping[int, ParameterColumn]:
@@ -232,7 +232,8 @@ def _postgresql_column(name: str, shown: str, base: str, modifier: int) -> Param
     return ParameterColumn(name, shown, "other", time=postgresql_time(base, modifier))
 
 
-def _mysql_column(row: Mapping[str, Any]) -> ParameterColumn:
+def mysql_column(row: Mapping[str, Any]) -> ParameterColumn:
+    """A column of MySQL or MariaDB, or an argument of a function."""
     name, shown, base = str(row["name"]), str(row["type"]), str(row["base"]).lower()
     digits, scale = row["digits"], row["scale"]
     if base in _BITS:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, time
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
+from saga_activities.guard.called_routines import read_routines
 from saga_activities.guard.column_catalog import Query, read_columns
 from saga_activities.guard.compared_forms import compared_form, refuse_structured
 from saga_activities.guard.integer_parameters import as_written
@@ -50,8 +51,9 @@ from saga_activities.guard.parameter_columns import (
 from saga_activities.guard.structured_forms import check_structured
 from saga_activities.guard.tables import ENGINE_TABLES
 from saga_activities.guard.time_columns import time_text
-from sagas.builtins.assigned_parameters import AssignedParameter, assigned_parameters, assigned_places
+from sagas.builtins.assigned_parameters import AssignedParameter, Passing, assigned_parameters, assigned_places
 from sagas.builtins.compared_parameters import ComparedParameter, compared_parameters
+from sagas.sql_text.calls import enclosing_calls
 from sagas.sql_text.integer_places import integer_places
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import numbered, place_of, placeholder_names, with_own_names
@@ -229,12 +231,15 @@ class _Receivers:
     assigned: Mapping[int, Sequence[tuple[AssignedParameter, ParameterColumn]]]
     uses: Mapping[int, Sequence[ComparedParameter]]
     columns: Mapping[AssignedParameter, ParameterColumn]
+    arguments: Mapping[int, tuple[str, tuple[ParameterColumn, ...]]] = field(default_factory=dict)
+    """The functions of the author that take a parameter, with the types of this argument."""
 
     def form(self, place: int, name: str, value: Any, *, check_text: bool) -> Any:
         """The value in the form for this place. Raises InexactNumber, UnusableParameter."""
         given = value
         if check_text:
             value = self._operand(place, name, value)
+            self._check_argument(place, name, value)
         forms: list[Any] = []
         for target, column in self.assigned.get(place, ()):
             if isinstance(value, str) and column.kind != "json" and not check_text:
@@ -291,6 +296,19 @@ class _Receivers:
                 check_count(name, value, use, self.dialect)
         return value
 
+    def _check_argument(self, place: int, name: str, value: Any) -> None:
+        """Refuse a value of which each function of this name would take only a part. Raises InexactNumber."""
+        function, columns = self.arguments.get(place, ("", ()))
+        problems: list[InexactNumber] = []
+        for column in columns:
+            target = AssignedParameter(name, "", None, function, None, alone=True)
+            try:
+                column.check_loss(target, value)
+            except InexactNumber as problem:
+                problems.append(problem)
+        if problems and len(problems) == len(columns):
+            raise problems[0]
+
     def _is_assigned_number(self, place: int) -> bool:
         columns = [column for target, column in self.assigned.get(place, ()) if target.certain]
         return bool(columns) and all(column.kind in NUMBERS for column in columns)
@@ -310,8 +328,9 @@ async def _receivers(
     if not places:
         return _Receivers(dialect, {}, {}, {})
     apart = numbered(statement)
+    routines = await read_routines(statement, query)
     # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
-    analyse = partial(_analysed, apart, has_uses=has_uses)
+    analyse = partial(_analysed, apart, routines.passing, has_uses=has_uses)
     targets, compared = analyse() if "sqlglot" in sys.modules else await asyncio.to_thread(analyse)
     uses: dict[int, list[ComparedParameter]] = {}
     for use in compared:
@@ -337,14 +356,20 @@ async def _receivers(
         for column in (*use.kind.columns, *([use.column] if use.column else ()))
         if column.name not in ENGINE_TABLES
     ]
-    return _Receivers(dialect, by_target, uses, dict(await read_columns(others, dialect, query)))
+    arguments = {
+        at: (f"the function {call.name}", routines.arguments[call.name.lower(), call.position])
+        for at, around in enumerate(enclosing_calls(statement))
+        for call in around[:1]
+        if at in places and call.direct and (call.name.lower(), call.position) in routines.arguments
+    }
+    return _Receivers(dialect, by_target, uses, dict(await read_columns(others, dialect, query)), arguments)
 
 
 def _analysed(
-    statement: ParsedSql, *, has_uses: bool
+    statement: ParsedSql, passing: Passing, *, has_uses: bool
 ) -> tuple[Sequence[AssignedParameter], Sequence[ComparedParameter]]:
     compared = compared_parameters(statement) if has_uses else ()
-    return assigned_parameters(statement.source, statement.dialect), compared
+    return assigned_parameters(statement.source, statement.dialect, passing), compared
 
 
 def _refuse_formless(name: str, value: Any, dialect: str) -> None:

@@ -194,12 +194,18 @@ class ParameterColumn:
 
     def _refuse(self, target: AssignedParameter, value: str, problem: str | None) -> None:
         if problem is not None:
-            shown = _short(value)
-            column = f"the column {self.name} of {target.name} ({self.type}) {problem}"
+            shown, kind = _short(value), "column" if target.table else "argument"
+            column = f"the {kind} {self.name} of {target.name} ({self.type}) {problem}"
             if target.certain:
                 raise InexactNumber(
                     f"the parameter {target.parameter} is {shown}, and {column}: change its type, or compute the value"
                     " that is to be stored"
+                )
+            if target.through is not None:
+                raise InexactNumber(
+                    f"the parameter {target.parameter} is {shown}, the function {target.through} may give it on"
+                    f" unchanged, and {column}: write a cast around the call to the type that is to be stored, such as"
+                    f" cast({target.through}(…) as {self.type})"
                 )
             example = f", such as cast(:{target.parameter} as {self.type})" if self.kind == "decimal" else ""
             raise InexactNumber(

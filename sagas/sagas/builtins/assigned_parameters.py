@@ -29,7 +29,7 @@ class AssignedParameter:
     position (from 0) in an insert that names no columns; None: any of the table. ``alone``: the value of the column is
     the parameter itself; ``cast``: after a cast that keeps all of it; ``zoned``: to a time in UTC. ``certain`` False:
     it may reach this column, as the statement does not show which one it reaches. ``field`` is that of a composite
-    column, by name or position.
+    column, by name or position. ``through`` is a function of the author that may give it on to this column.
     """
 
     parameter: str
@@ -42,10 +42,15 @@ class AssignedParameter:
     certain: bool = True
     zoned: bool = False
     field: str | int | None = None
+    through: str | None = None
+
+
+Passing = frozenset[tuple[str, int]]
+"""Functions that may give an argument on: their names in lower case, with the positions of these arguments."""
 
 
 @lru_cache(maxsize=1024)
-def assigned_parameters(statement: str, dialect: str) -> tuple[AssignedParameter, ...]:
+def assigned_parameters(statement: str, dialect: str, passing: Passing = frozenset()) -> tuple[AssignedParameter, ...]:
     """The parameters that an insert, update or merge writes into columns; ``dialect`` is SQLAlchemy's name of it.
 
     A parameter in a comparison, a product, a cast with a precision or a function is not among them: the author computes
@@ -64,10 +69,10 @@ def assigned_parameters(statement: str, dialect: str) -> tuple[AssignedParameter
     try:
         trees = [tree for tree in sqlglot.parse(plain, dialect=SQLGLOT_DIALECTS[dialect]) if tree is not None]
     except SqlglotError:
-        return tuple(_of_tables(parsed))
+        return tuple(_of_tables(parsed, passing))
     if any(isinstance(node, exp.Command) for tree in trees for node in tree.walk()):
-        return tuple(_of_tables(parsed))
-    analysis = _Analysis(SQLGLOT_DIALECTS[dialect], exp)
+        return tuple(_of_tables(parsed, passing))
+    analysis = _Analysis(SQLGLOT_DIALECTS[dialect], exp, passing)
     return tuple(dict.fromkeys(assigned for tree in trees for assigned in analysis.of(tree)))
 
 
@@ -79,10 +84,10 @@ def assigned_places(statement: ParsedSql) -> frozenset[int]:
     return frozenset(at for at in places if names.count(names[at]) > 1)
 
 
-def _of_tables(parsed: ParsedSql) -> Iterator[AssignedParameter]:
+def _of_tables(parsed: ParsedSql, passing: Passing) -> Iterator[AssignedParameter]:
     """Each parameter with each table that is written, for a statement that the parser does not understand."""
     for table, schema, name in written_tables(parsed):
-        for parameter in unplaced_parameters(parsed):
+        for parameter in unplaced_parameters(parsed, {name for name, _ in passing}):
             yield AssignedParameter(parameter, table, schema, name, None, alone=True, cast=True, certain=False)
 
 
@@ -95,9 +100,10 @@ class _Written:
 
 
 class _Analysis:
-    def __init__(self, dialect: str, exp: Any) -> None:
+    def __init__(self, dialect: str, exp: Any, passing: Passing) -> None:
         self._dialect = dialect
         self._exp = exp
+        self._passing = passing
         self._relations = Relations(exp)
         self._placed: set[int] = set()
         self._written: list[_Written] = []
@@ -142,6 +148,8 @@ class _Analysis:
                         return True
                 case exp.Anonymous() if parent.name.lower() in PASSING_FUNCTIONS:
                     pass
+                case exp.Func() if (self._function(parent), node.index or 0) in self._passing:
+                    pass
                 case exp.Func() if parent.sql_name().lower() not in PASSING_FUNCTIONS and not self._is_passing(parent):
                     return True
                 case exp.Predicate() | exp.Mod() | exp.IntDiv():
@@ -154,6 +162,9 @@ class _Analysis:
                 return True
             node = parent
         return False
+
+    def _function(self, node: Any) -> str:
+        return (node.name if isinstance(node, self._exp.Anonymous) else node.sql_name()).lower()
 
     def _is_only_compared(self, tree: Any, node: Any) -> bool:
         """Return whether each use of the column of a derived table in which the value stands compares or computes."""
@@ -280,9 +291,11 @@ class _Analysis:
         row = value.this if isinstance(value, self._exp.Cast) else value
         fields = enumerate(row.expressions) if self._is_row(row) else [(None, value)]
         for field, part in fields:
-            for parameter, alone, cast, zoned in self._parameters(part, alone=True):
-                assigned = self._assigned(parameter, table, column, alone=alone, cast=cast, certain=True)
-                yield replace(assigned, zoned=zoned, field=field)
+            for flow in self._parameters(part, _Flow()):
+                assigned = self._assigned(
+                    flow.parameter, table, column, alone=flow.alone, cast=flow.cast, certain=flow.through is None
+                )
+                yield replace(assigned, zoned=flow.zoned, field=field, through=flow.through)
 
     def _assigned(
         self, parameter: str, table: Any, column: str | int | None, *, alone: bool, cast: bool, certain: bool
@@ -291,47 +304,68 @@ class _Analysis:
         written = name.sql(dialect=self._dialect)
         return AssignedParameter(parameter, written, table.db or None, table.name, column, alone, cast, certain)
 
-    def _parameters(
-        self, node: Any, *, alone: bool, cast: bool = False, zoned: bool = False, visited: frozenset[int] = frozenset()
-    ) -> Iterator[tuple[str, bool, bool, bool]]:
+    def _parameters(self, node: Any, flow: _Flow) -> Iterator[_Flow]:
         """The parameters that reach the value of ``node`` without a change of their digits after the point."""
         exp = self._exp
-        if id(node) in visited:
+        if id(node) in flow.visited:
             return
-        visited |= {id(node)}
+        flow = replace(flow, visited=flow.visited | {id(node)})
         parts: Iterable[Any] = ()
         match node:
             case exp.Placeholder():
                 self._placed.add(id(node))
-                yield node.name, alone, cast, zoned
+                yield replace(flow, parameter=node.name)
             case exp.Paren() | exp.Alias() | exp.Neg() | exp.Abs() | exp.Nullif() | exp.Max() | exp.Min():
                 parts = [node.this]
             case exp.Array() | exp.Unnest() | exp.Tuple():
                 parts = node.expressions
             case exp.Explode():
-                parts, cast = [node.this, *node.expressions], True
+                parts, flow = [node.this, *node.expressions], replace(flow, cast=True)
             case exp.Anonymous() if node.name.lower() in PASSING_FUNCTIONS:
-                parts, cast = node.expressions, True
+                parts, flow = node.expressions, replace(flow, cast=True)
+            case exp.Anonymous():
+                name = node.name.lower()
+                parts = [part for at, part in enumerate(node.expressions) if (name, at) in self._passing]
+                flow = replace(flow, cast=True, alone=False, through=flow.through or node.name)
+            case exp.Dot() if isinstance(node.expression, exp.Anonymous):  # with the name of its schema
+                parts = [node.expression]
             case exp.ArrayAppend() | exp.ArrayPrepend():
-                parts, cast = [node.this, node.expression], True
+                parts, flow = [node.this, node.expression], replace(flow, cast=True)
             case exp.ArrayConcat():
-                parts, cast = [node.this, *node.expressions], True
+                parts, flow = [node.this, *node.expressions], replace(flow, cast=True)
             case exp.Column() if node.find_ancestor(exp.Select, exp.Update, exp.Merge) is not None:
                 parts = self._relations.sources(node)
             case exp.Subquery() | exp.Select():
                 parts = [row[0] for row in self._relations.rows(node) if row]
             case exp.Cast() if self._passes(node) or self._is_row(node.this):
-                parts, cast, zoned = [node.this], True, zoned or node.to.is_type("timestamptz")
+                parts = [node.this]
+                flow = replace(flow, cast=True, zoned=flow.zoned or node.to.is_type("timestamptz"))
             case exp.Add() | exp.Sub() | exp.DPipe():
-                parts, alone = [node.this, node.expression], False
+                parts, flow = [node.this, node.expression], replace(flow, alone=False)
             case exp.Sum():
-                parts, alone = [node.this], False
+                parts, flow = [node.this], replace(flow, alone=False)
             case exp.Coalesce() | exp.Greatest() | exp.Least():
                 parts = [node.this, *node.expressions]
             case exp.Case():
                 parts = [*(branch.args["true"] for branch in node.args["ifs"]), node.args.get("default")]
             case exp.If():
                 parts = [node.args["true"], node.args.get("false")]
+            case exp.Window() | exp.Collate() | exp.AnyValue() | exp.FirstValue() | exp.LastValue() | exp.NthValue():
+                parts, flow = [node.this], replace(flow, cast=True)
+            case exp.Lag() | exp.Lead():
+                parts, flow = [node.this, node.args.get("default")], replace(flow, cast=True)
         for part in parts:
             if part is not None:
-                yield from self._parameters(part, alone=alone, cast=cast, zoned=zoned, visited=visited)
+                yield from self._parameters(part, flow)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """The way of a parameter to the value of a column, as :class:`AssignedParameter` has it."""
+
+    parameter: str = ""
+    alone: bool = True
+    cast: bool = False
+    zoned: bool = False
+    through: str | None = None
+    visited: frozenset[int] = frozenset()

@@ -31,8 +31,16 @@ class Relations:
         common, relations = self._scope(column)
         for relation in relations:
             if not column.table or relation.alias_or_name.lower() == column.table.lower():
+                if self._is_function(relation):
+                    yield relation.this
+                    continue
                 outputs = self._columns(relation, common)
                 yield from (value for name, value in outputs if name == column.name.lower())
+
+    def _is_function(self, relation: Any) -> bool:
+        """Return whether a relation has the rows of a function, whose columns have any names."""
+        exp = self._exp
+        return isinstance(relation, exp.Table) and isinstance(relation.this, exp.Anonymous | exp.Dot)
 
     def uses(self, tree: Any, node: Any) -> list[Any]:
         """The columns that have the value of ``node`` outside the derived table in which it stands, by their names."""

@@ -56,6 +56,23 @@ def enclosing_calls(statement: ParsedSql) -> tuple[tuple[Call, ...], ...]:
     return tuple(places)
 
 
+@lru_cache(maxsize=4096)
+def called_functions(statement: ParsedSql) -> frozenset[tuple[str | None, str]]:
+    """Schema and name of everything that looks like the call of a function."""
+    tokens = list(statement.significant())
+    words = [statement.text_of(token) for token in tokens]
+    calls: set[tuple[str | None, str]] = set()
+    for at, token in enumerate(tokens):
+        call = _call(tokens, words, at, 0, direct=False) if token.kind == "open" else None
+        if call is not None:
+            before = at - 2 if call.schema is None else at - 4
+            # A table with its columns, or the name of a derived table with its columns.
+            is_table = before >= 0 and (words[before].lower() in ("into", "as") or tokens[before].kind == "close")
+            if not is_table:
+                calls.add((call.schema, call.name))
+    return frozenset(calls)
+
+
 def _call(tokens: Sequence[Token], words: Sequence[str], start: int, position: int, *, direct: bool) -> Call | None:
     is_named = start > 0 and words[start] == "(" and tokens[start - 1].kind in ("word", "name")
     if not is_named or words[start - 1].lower() in NO_FUNCTIONS:

@@ -6,7 +6,7 @@ the tables are found by the word before each, and the parameters that may reach 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.sql_statements import main_keyword
@@ -56,6 +56,10 @@ def _replacements(parsed: ParsedSql, tokens: Sequence[Token]) -> Iterator[tuple[
         elif parsed.dialect == "sqlite" and word == "OR" and before in ("INSERT", "UPDATE"):
             remove = 2
         elif parsed.dialect == "postgresql" and word == "OVERRIDING":
+            remove = 3
+        elif parsed.dialect == "postgresql" and token.kind in ("word", "name") and following == ":=":
+            remove = 2  # the name of an argument
+        elif parsed.dialect == "postgresql" and token.kind in ("word", "name") and words[at + 1 : at + 3] == ["=", ">"]:
             remove = 3
         elif is_mysql and word == ":=" and words[:at].count("(") == words[:at].count(")"):
             is_variable = before.startswith("@") or "@" in words[max(at - 2, 0) : at]
@@ -130,8 +134,11 @@ def _name(parsed: ParsedSql, tokens: Sequence[Token], at: int) -> list[str]:
     return parts
 
 
-def unplaced_parameters(parsed: ParsedSql) -> list[str]:
-    """The parameters that may reach a column: neither compared nor computed with, and without an own cast."""
+def unplaced_parameters(parsed: ParsedSql, passing: Collection[str] = ()) -> list[str]:
+    """The parameters that may reach a column: neither compared nor computed with, and without an own cast.
+
+    ``passing`` are functions that give an argument on, besides those of SQL.
+    """
     tokens = list(parsed.significant())
     words = [_word(parsed, token) for token in tokens]
     clauses, clause = list[str](), ""
@@ -144,20 +151,23 @@ def unplaced_parameters(parsed: ParsedSql) -> list[str]:
             clause = clauses.pop() if clauses else ""
         elif word in _CLAUSES:
             clause = word
-        elif token.kind == "parameter" and clause not in _COMPARING and not _is_computed(words, at):
+        elif token.kind == "parameter" and clause not in _COMPARING and not _is_computed(words, at, passing):
             names[parsed.text_of(token)[1:]] = None
     return list(names)
 
 
-def _is_computed(words: Sequence[str], at: int) -> bool:
+def _is_computed(words: Sequence[str], at: int, passing: Collection[str]) -> bool:
     before, opening = (words[at - 1] if at else ""), (words[at - 2] if at > 1 else "")
+    if words[max(at - 2, 0) : at] == ["=", ">"] and at > 3:  # the name of an argument
+        before, opening = words[at - 4], words[at - 5]
     following = [*words[at + 1 : at + 4], "", "", ""]
     if before in ("<", ">", "!", "*", "/", "%") or following[0] in ("<", ">", "!", "*", "/", "%"):
         return True
     if following[0] == "::" or (opening == "CAST" and following[0] == "AS"):
         return following[1].lower() not in PASSING_TYPES or following[2] == "("
     is_call = before == "(" and (opening.isidentifier() and opening not in _CLAUSES)
-    return is_call and opening.lower() not in PASSING_FUNCTIONS and opening not in ("SELECT", "AND", "OR", "IN", "AS")
+    is_passing = opening.lower() in PASSING_FUNCTIONS or opening.lower() in passing
+    return is_call and not is_passing and opening not in ("SELECT", "AND", "OR", "IN", "AS")
 
 
 def _word(parsed: ParsedSql, token: Token) -> str:

@@ -73,10 +73,10 @@ P, M, S = "postgresql", "mysql", "sqlite"
         (M, "update t set a = (@v := :x)", "a?x"),
         (M, "update t set a = @v := :x", "None?x"),
         (M, "insert into t (a, b, c) values (nvl2(1, :x, 0), elt(1, :y), 1)", "a?x b?x c?x a?y b?y c?y"),
-        (M, "insert into t (a) values (:x collate utf8mb4_bin)", "a?x"),
-        (M, "insert into t (a) select first_value(:x) over ()", "a?x"),
-        (P, 'insert into t (a) values (:x collate "C")', "a?x"),
-        (P, "insert into t (a) select lag(:x, 0) over ()", "a?x"),
+        (M, "insert into t (a) values (:x collate utf8mb4_bin)", "a=x"),
+        (M, "insert into t (a) select first_value(:x) over ()", "a=x"),
+        (P, 'insert into t (a) values (:x collate "C")', "a=x"),
+        (P, "insert into t (a) select lag(:x, 0) over ()", "a=x"),
         (P, "insert into t (a) values (trim_scale(:x))", "a=x"),
         (S, "update or ignore t set 'a' = :x", "a=x"),
         (S, "update t set (a, b) = (select :x, 1)", "a=x"),
@@ -100,3 +100,22 @@ def test_tables_keep_their_names() -> None:
     assert (target.table, target.schema, target.name) == ('shop."Order Lines"', "shop", "Order Lines")
     of_join = {one.parameter: one.name for one in assigned_parameters("update t, y set t.a = :a, y.b = :b", M)}
     assert of_join == {"a": "t", "b": "y"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("same(:x)", "a?x"), ("app.same(:x)", "a?x"), ("same(x => :x)", "a?x"), ("coalesce(same(:x), 0)", "a?x"),
+        ("(select same(s.v) from (select :x as v) s)", "a?x"), ("(select v from same(:x) as k(v))", "a?x"),
+        ("same(1, :x)", ""), ("net(:x)", ""), ("round(same(:x), 2)", ""), ("same(:x)::numeric(10, 2)", ""),
+        ("same(:x * 2)", ""), ("same(:x) * 2", ""), ("same(:x::numeric(10, 2))", ""),
+    ],
+)  # fmt: skip
+def test_a_function_of_the_author_may_give_an_argument_on(value: str, expected: str) -> None:
+    passing = frozenset([("same", 0)])
+    assigned = assigned_parameters(f"insert into t (b, a) values (1, {value})", P, passing)
+    assert (
+        " ".join(f"{target.column}{'=' if target.certain else '?'}{target.parameter}" for target in assigned)
+        == expected
+    )
+    assert all(target.through == "same" for target in assigned)
