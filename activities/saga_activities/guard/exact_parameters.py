@@ -34,6 +34,7 @@ from saga_activities.guard.operand_forms import (
     check_bindable,
     check_count,
     check_time,
+    check_typeless,
     computes,
     is_number,
     is_number_text,
@@ -288,6 +289,8 @@ class _Receivers:
             columns = [self.columns[column] for column in use.kind.columns if column in self.columns]
             check_count(name, value, use, self.dialect)
             check_time(name, value, use, columns, self.dialect)
+            if self.dialect == "sqlite":
+                check_typeless(name, value, use, columns)
             if is_number(use, columns) or (use.is_chosen and self._is_assigned_number(place)):
                 of_number.append(use)
         if of_number and self.dialect != "postgresql":

@@ -47,7 +47,7 @@ def is_number_text(value: Any) -> bool:
 def is_number(use: ComparedParameter, columns: Sequence[ParameterColumn]) -> bool:
     """Return whether the other operands are numbers; ``columns`` are those of them that exist."""
     kind = use.kind
-    if not kind.is_known or kind.is_time or len(columns) < len(kind.columns):
+    if not kind.is_known or kind.is_time or kind.is_typeless or len(columns) < len(kind.columns):
         return False
     return all(column.kind in NUMBERS for column in columns) and (kind.is_number or bool(columns))
 
@@ -92,6 +92,17 @@ def check_count(name: str, value: Any, use: ComparedParameter, dialect: str) -> 
         raise InexactNumber(
             f"the parameter {name} is {number:f}, and its place is an integer, to which the database would round it:"
             f" give an integer{cast}"
+        )
+
+
+def check_typeless(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn]) -> None:
+    """Refuse text that is a number where SQLite would compare it with a value of any type. Raises UnusableParameter."""
+    kind = use.kind
+    is_typeless = kind.is_typeless or any(column.kind == "other" and column.time is None for column in columns)
+    if kind.is_known and is_typeless and use.use in ("compared", "element") and is_number_text(value):
+        raise UnusableParameter(
+            f"the parameter {name} is the text {_shown(value)}, and it is compared with a value that may be text or a"
+            f" number, which are never equal for SQLite: write `cast(:{name} as text)` or `cast(:{name} as numeric)`"
         )
 
 

@@ -156,6 +156,8 @@ class _Analysis:
                     return True
                 case exp.Join() if node.arg_key == "on":
                     return True
+                case exp.Nullif() if node.arg_key == "expression":
+                    return True
                 case exp.Order() if isinstance(parent.parent, exp.Query):  # not that of an aggregate
                     return True
             if isinstance(parent, ends):

@@ -26,7 +26,8 @@ class ComparedParameter:
 
     ``kind`` is that of the other operands: the parameter is a number where they are. ``direct`` False: its value goes
     through a query or a function first. ``divided``: it is a part of a division, whose result depends on how a number
-    is written. ``is_chosen``: the greatest or least of values without a kind becomes the value of a column.
+    is written. ``is_chosen``: one of several values without a kind becomes the value of a column: their greatest, or
+    the first of a union.
     """
 
     parameter: str
@@ -175,9 +176,12 @@ class _Analysis:
                     return
                 case exp.Query() if key == "expressions":
                     output = node.index
+                    path = replace(path, is_among=path.is_among or isinstance(parent.parent, exp.SetOperation))
                     yield from self._of_relation(tree, node, path)
                 case exp.SetOperation():
                     yield from self._of_column(path, parent.expression if key == "this" else parent.this, output)
+                    if isinstance(parent.parent, exp.Insert):
+                        yield from self._assigned(path)
                 case _:
                     return
             node = parent

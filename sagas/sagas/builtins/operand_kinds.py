@@ -12,15 +12,20 @@ from sagas.builtins.sql_relations import Relations
 
 @dataclass(frozen=True, slots=True)
 class OperandKind:
-    """``columns`` are those whose types decide. ``is_known`` False: the statement does not show what kind it is."""
+    """``columns`` are those whose types decide. ``is_known`` False: the statement does not show what kind it is.
+
+    ``is_typeless``: a value out of JSON on SQLite, which is text or a number.
+    """
 
     is_number: bool = False
     is_time: bool = False
+    is_typeless: bool = False
     columns: tuple[AssignedParameter, ...] = ()
     is_known: bool = True
 
 
 NUMBER, TIME = OperandKind(is_number=True), OperandKind(is_time=True)
+TYPELESS = OperandKind(is_typeless=True)
 NEUTRAL = OperandKind()
 """Of NULL and of a parameter, which have the kind of the other operands."""
 UNKNOWN = OperandKind(is_known=False)
@@ -168,6 +173,8 @@ class OperandKinds:
                 return NUMBER
             case exp.CurrentTimestamp() | exp.CurrentDate() | exp.CurrentTime() | exp.UtcTimestamp():
                 return TIME
+            case exp.JSONExtractScalar() if self._dialect == "sqlite":
+                return TYPELESS
             case exp.Anonymous():
                 name = node.name.lower()
                 return NUMBER if name in _NUMBER_FUNCTIONS else TIME if name in _TIME_FUNCTIONS else UNKNOWN
@@ -204,6 +211,8 @@ class OperandKinds:
 
     def _kind_of_column(self, node: Any, visited: frozenset[int]) -> OperandKind:
         sources = list(self.relations.sources(node))
+        if self._dialect == "sqlite" and any(_is_json_table(source) for source in sources):
+            return TYPELESS
         if sources:
             return _combined(self._kind(source, visited) for source in sources)
         column = self.column(node, "")
@@ -244,10 +253,15 @@ class OperandKinds:
         yield from (join.this for join in node.args.get("joins") or ())
 
 
+def _is_json_table(node: Any) -> bool:
+    return node.name.lower() in ("json_each", "json_tree")
+
+
 def _combined(kinds: Iterable[OperandKind]) -> OperandKind:
     kinds = [kind for kind in kinds if kind != NEUTRAL]
     if not all(kind.is_known for kind in kinds):
         return UNKNOWN
     columns = tuple(column for kind in kinds for column in kind.columns)
     is_number, is_time = any(kind.is_number for kind in kinds), any(kind.is_time for kind in kinds)
-    return UNKNOWN if is_number and is_time else OperandKind(is_number, is_time, columns)
+    is_typeless = any(kind.is_typeless for kind in kinds)
+    return UNKNOWN if is_number and is_time else OperandKind(is_number, is_time, is_typeless, columns)

@@ -18,6 +18,8 @@ class Relations:
         match source:
             case exp.Values():
                 yield from (row.expressions if isinstance(row, exp.Tuple) else [row] for row in source.expressions)
+            case exp.Select() if (rows := self._all_rows(source)) is not None:
+                yield from self.rows(rows)
             case exp.Select():
                 yield self._expanded(source)
             case exp.SetOperation():
@@ -25,6 +27,13 @@ class Relations:
                 yield from self.rows(source.expression)
             case exp.Subquery():
                 yield from self.rows(source.this)
+
+    def _all_rows(self, select: Any) -> Any:
+        """The rows of which a query takes all columns, as a common table expression of VALUES is read."""
+        exp, from_ = self._exp, select.args.get("from_")
+        is_all = [type(value) for value in select.expressions] == [exp.Star] and not select.args.get("joins")
+        rows = from_.this if from_ is not None and is_all else None
+        return rows if isinstance(rows, exp.Values | exp.Subquery) else None
 
     def sources(self, column: Any) -> Iterator[Any]:
         """The expressions behind a column of a derived table, a common table expression or the source of a MERGE."""
@@ -104,9 +113,12 @@ class Relations:
             yield from zip(names, body.expressions, strict=False)
             return
         for row in self.rows(body):
-            numbered = [f"column{number}" for number in range(1, len(row) + 1)]
-            own = [value.alias_or_name.lower() or number for value, number in zip(row, numbered, strict=True)]
-            yield from zip(names or (numbered if isinstance(body, exp.Values) else own), row, strict=False)
+            # Those of the first query are the names of a union.
+            names = names or [
+                f"column{number}" if isinstance(body, exp.Values) else value.alias_or_name.lower() or f"column{number}"
+                for number, value in enumerate(row, 1)
+            ]
+            yield from zip(names, row, strict=False)
 
     def _alias_columns(self, relation: Any) -> Sequence[Any]:
         alias = relation.args.get("alias")

@@ -68,6 +68,10 @@ def _replacements(parsed: ParsedSql, tokens: Sequence[Token]) -> Iterator[tuple[
             yield token.start, "select * from"
         elif word == "REPLACE" and (at == 0 or before == ")"):
             yield token.start, "insert"
+        elif is_mysql and word == "VALUES" and before == "(" and words[at - 2 : at - 1] == ["AS"]:
+            yield token.start, "(values"  # a function, in these parentheses alone
+            end = _closing(words, at - 1)
+            yield tokens[end].start, "))"
         elif word == "ROW" and before in ("VALUES", ",") and is_mysql:
             remove = 1
         elif token.kind == "number":
@@ -75,6 +79,16 @@ def _replacements(parsed: ParsedSql, tokens: Sequence[Token]) -> Iterator[tuple[
         skipped = max(skipped, at + remove)
         if at < skipped:
             yield token.start, " "
+
+
+def _closing(words: Sequence[str], opening: int) -> int:
+    """The index of the parenthesis that closes another one."""
+    depth = 0
+    for at in range(opening, len(words)):
+        depth += (words[at] == "(") - (words[at] == ")")
+        if depth == 0:
+            return at
+    return len(words) - 1
 
 
 def written_tables(parsed: ParsedSql) -> list[tuple[str, str | None, str]]:
