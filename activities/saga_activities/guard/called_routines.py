@@ -17,7 +17,7 @@ from saga_activities.guard.parameter_columns import ParameterColumn
 from saga_activities.guard.tables import ENGINE_TABLES
 from sagas.sql_text.calls import called_functions
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.written_tables import written_tables
+from sagas.sql_text.written_tables import PASSING_FUNCTIONS, written_tables
 from sagas.text.exact_json import encode_json
 
 _POSTGRESQL = """
@@ -79,8 +79,15 @@ class Routines:
 
 
 async def read_routines(statement: ParsedSql, query: Query) -> Routines:
-    """The functions that the statement calls; none for the engine's own tables, which it fits its values to."""
-    functions = called_functions(statement)
+    """The functions that the statement calls, without those of SQL itself.
+
+    None for the engine's own tables, to which it fits its values.
+    """
+    functions = {
+        (schema, name)
+        for schema, name in called_functions(statement)
+        if schema or name not in {*PASSING_FUNCTIONS, "cast"}
+    }
     tables = written_tables(statement)
     if not functions or statement.dialect == "sqlite" or (tables and all(name in ENGINE_TABLES for *_, name in tables)):
         return Routines()
