@@ -47,7 +47,7 @@ async def _postgresql_answers(connection: Any) -> bool:
     try:
         raw.send_query(b"")
         # Not by a cursor: cancelled, it would ask the server to cancel the query, and wait for that.
-        async with asyncio.timeout(_ANSWER_TIMEOUT):  # `wait_for` may lose a cancel of the attempt
+        async with asyncio.timeout(_ANSWER_TIMEOUT):
             await waiting.wait_async(generators.execute(raw), raw.socket, interval=_ANSWER_TIMEOUT)
     except (psycopg.Error, OSError, TimeoutError):
         raw.finish()

@@ -132,7 +132,8 @@ class RunnerProcess:
         """
         pending = self._pending[number]
         try:
-            return await asyncio.wait_for(asyncio.shield(pending.answer), timeout)
+            async with asyncio.timeout(timeout):
+                return await asyncio.shield(pending.answer)
         finally:
             if pending.answer.done():
                 self._pending.pop(number, None)
@@ -155,7 +156,8 @@ class RunnerProcess:
         self._mark_lost("the runner was closed")
         self._child.stdin.close()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._child.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._child.wait()
         await self.kill("the runner was closed")
 
     # ── internals ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -64,7 +64,8 @@ async def timed_check(check: str, probe: Callable[[], str], *, timeout: float = 
     # A daemon thread of its own: a probe that never returns must not keep the command from ending.
     threading.Thread(target=run, daemon=True).start()
     try:
-        return DoctorResult(check, True, await asyncio.wait_for(answer, timeout))
+        async with asyncio.timeout(timeout):
+            return DoctorResult(check, True, await answer)
     except SagaError as error:
         return DoctorResult(check, False, error.message, error.help)
     except InfrastructureError as error:

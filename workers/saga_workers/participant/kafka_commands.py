@@ -115,7 +115,8 @@ class KafkaCommands:
 
     async def _reply(self, queue: asyncio.Queue[Outcome]) -> Outcome:
         try:
-            return await asyncio.wait_for(queue.get(), self._timeout)
+            async with asyncio.timeout(self._timeout):
+                return await queue.get()
         except TimeoutError:
             failure = Failure("NoReply", f"no reply within {self._timeout:g} s")
             return Outcome("unknown", failure=failure)

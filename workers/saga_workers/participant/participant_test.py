@@ -319,7 +319,8 @@ class _ConnectionControl:
     async def __call__(self, event: str, _: Mapping[str, Any]) -> None:
         if event == SEND_AT and self.barrier is not None and not self.barrier.broken:
             try:
-                await asyncio.wait_for(self.barrier.wait(), CONNECT_SECONDS)
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await self.barrier.wait()
             except (TimeoutError, asyncio.BrokenBarrierError):
                 await self.barrier.abort()  # one of them could not connect
         if event == CUT_AT and self.cuts:

@@ -51,13 +51,14 @@ async def set_up_database(
     watch = LockWatch(engine, connection.name, report)
     try:
         async with watch.running():
-            await asyncio.wait_for(guard_schema.create_tables(engine, shards), _SETUP_TIMEOUT)
-            if connection.keeps_outputs:
-                await asyncio.wait_for(ledger.create_table(engine), _SETUP_TIMEOUT)
-            if connection.keeps_ledger:
-                await asyncio.wait_for(create_ledger(engine), _SETUP_TIMEOUT)
-            if connection.keeps_locks:
-                await asyncio.wait_for(lock_tables.create_tables(engine), _SETUP_TIMEOUT)
+            async with asyncio.timeout(_SETUP_TIMEOUT):
+                await guard_schema.create_tables(engine, shards)
+                if connection.keeps_outputs:
+                    await ledger.create_table(engine)
+                if connection.keeps_ledger:
+                    await create_ledger(engine)
+                if connection.keeps_locks:
+                    await lock_tables.create_tables(engine)
             if text is not None:
                 await apply_schema(engine, connection, text, watch)
     except guard_schema.NewerTables as error:

@@ -70,16 +70,16 @@ async def connect(
     _log_like_the_rest()
     try:
         # Without the interceptor a start would lose the definition and the generation in its headers.
-        opening = Client.connect(
-            address,
-            **options,
-            keep_alive_config=_KEEP_ALIVE,
-            retry_config=_RETRIES,
-            data_converter=EXACT_CONVERTER,
-            interceptors=[HeaderInterceptor()],
-            plugins=plugins or [],
-        )
-        return await asyncio.wait_for(opening, _CONNECT_TIMEOUT)
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            return await Client.connect(
+                address,
+                **options,
+                keep_alive_config=_KEEP_ALIVE,
+                retry_config=_RETRIES,
+                data_converter=EXACT_CONVERTER,
+                interceptors=[HeaderInterceptor()],
+                plugins=plugins or [],
+            )
     except (RPCError, RuntimeError, OSError) as error:
         raise server_down_error(settings, address, error) from error
 

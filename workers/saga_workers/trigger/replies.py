@@ -164,7 +164,8 @@ class ReplyListener:
                     log.warning("reply listener cannot consume: %s", message)
                 self._error = message or f"{type(error).__name__}: {error}"
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _BACKOFF.delay(failures))
+                    async with asyncio.timeout(_BACKOFF.delay(failures)):
+                        await self._stopping.wait()
 
     async def _consume(self) -> None:
         """Consume until stopped. Raises whatever fails."""
