@@ -296,7 +296,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
         errors[-1] = [
             [("      ", ""), (shorten_middle(" ".join(text.split()), _MAX_ERROR), "yellow")]
             for text in dict.fromkeys(texts)
-        ]
+        ] + [[("      ", ""), (text, "dim")] for text in _calls(row)]
     lines = [line for row, below in zip(_align(rows, notes), errors, strict=True) for line in (row, *below)]
     for what, count in (view.steps_omitted or {}).items():
         lines.append([(f"    … {what}: {count} more, omitted", "dim")])
@@ -368,6 +368,16 @@ def _errors(step: StepView) -> Iterable[str]:
     for operation in (step.compensation, step.confirmation):
         if operation and operation.error and operation.state == "RUNNING":
             yield error_text(operation.error)
+
+
+_MAX_ARGUMENTS = 400
+
+
+def _calls(step: StepView) -> Iterable[str]:
+    """With what the operations were called that have failed so far."""
+    for title, call in (("", step), ("its undo ", step.compensation), ("its confirm ", step.confirmation)):
+        if call is not None and call.error is not None and call.arguments is not None:
+            yield f"{title}called with {shorten_middle(to_json(call.arguments), _MAX_ARGUMENTS)}"
 
 
 def _forward_state(step: StepView) -> str:

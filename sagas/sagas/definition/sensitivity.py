@@ -54,7 +54,12 @@ _QUOTED = 40
 
 def sensitive_texts(schema: Any, value: Any) -> tuple[str, ...]:
     """The texts in which messages may quote the `x-sensitive` values inside ``value``, the longest first."""
-    texts = {text for text in _hidden_scalars(value, masked(schema, value)) if len(text) >= _MIN_HIDDEN}
+    return _searched(hidden_values(schema, value))
+
+
+@lru_cache(maxsize=16)
+def _searched(hidden: frozenset[str]) -> tuple[str, ...]:
+    texts = {text for text in hidden if len(text) >= _MIN_HIDDEN}
     return tuple(sorted(texts | {text[:_QUOTED] for text in texts}, key=lambda text: (-len(text), text)))
 
 
@@ -81,6 +86,28 @@ def _hidden_scalars(value: Any, shown: Any) -> Iterator[str]:
                 yield from _hidden_scalars(item, shown[index] if isinstance(shown, list) else MASK)
         case str() | int() | Decimal() if shown == MASK and not isinstance(value, bool):
             yield value_text(value)
+
+
+def hidden_values(schema: Any, value: Any) -> frozenset[str]:
+    """The `x-sensitive` values inside ``value`` as texts, however short."""
+    return frozenset(_hidden_scalars(value, masked(schema, value)))
+
+
+def without_values(value: Any, hidden: frozenset[str]) -> Any:
+    """``value`` for people to read: with `•••` in place of these values and of texts and names that contain them."""
+    if not hidden:
+        return value
+    texts = _searched(hidden)
+    match value:
+        case str():
+            return MASK if value in hidden else hide_texts(value, texts)
+        case int() | Decimal() if not isinstance(value, bool):
+            return MASK if value_text(value) in hidden else value
+        case dict():
+            return {hide_texts(name, texts): without_values(item, hidden) for name, item in value.items()}
+        case list() | tuple():
+            return [without_values(item, hidden) for item in value]
+    return value
 
 
 def has_sensitive_names(schema: Any, path: tuple[str, ...]) -> bool:

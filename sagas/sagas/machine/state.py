@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, StepDefinition, StepState
+from sagas.definition.sensitivity import without_values
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.protocol.messages import CancelCall, CancelTimer, Command, DecisionMade, RecordState, StartTimer
-from sagas.protocol.outcomes import OutcomeKind, hide_in_value
+from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import EntryOperation, LockRequestState, OperationStatus, Phase, SagaState
 from sagas.protocol.size_limits import omitted
@@ -196,8 +197,15 @@ class InternalEvent:
 OUTPUT_STEP = "output"
 """The pseudo-step that evaluates the saga's `output`."""
 
-MAX_SHOWN_ARGUMENTS = 4_096
-"""Bytes of the new arguments of a decision that the view shows."""
+_MAX_SHOWN_ARGUMENTS = 4_096
+"""Bytes of the arguments of a call, or of a decision, that the view shows."""
+
+
+def shown_arguments(arguments: Mapping[str, Any], hidden: frozenset[str]) -> Mapping[str, Any]:
+    """The arguments as the view shows them. ``hidden``: the `x-sensitive` values of the input."""
+    size = len(encode_json(dict(arguments)))
+    return omitted(size) if size > _MAX_SHOWN_ARGUMENTS else without_values(dict(arguments), hidden)
+
 
 FORWARD_CALLS = frozenset({"do", "probe", "seal", "write"})
 
@@ -311,15 +319,10 @@ class SagaRun:
         row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
         if event.definition is not None:
             row["definition"] = event.definition.get("digest")
-        shown = {} if event.arguments is None else {"arguments": self._shown_arguments(event.arguments)}
+        hidden = self.plan.hidden_values(self.input) if event.arguments is not None else frozenset()
+        shown = {} if event.arguments is None else {"arguments": shown_arguments(event.arguments, hidden)}
         self.operator.append({"at": format_timestamp(event.at), **row, **shown})
         return row
-
-    def _shown_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        size = len(encode_json(arguments))
-        if size > MAX_SHOWN_ARGUMENTS:
-            return omitted(size)
-        return hide_in_value(dict(arguments), self.plan.sensitive_texts(self.input))
 
     def new_entry(self, record: StepRecord, index: int | None) -> LedgerEntry:
         id = entry_id(record.id, index)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import StepDefinition, is_read
 from sagas.definition.sensitivity import masked
 from sagas.definition.times import format_timestamp
@@ -14,7 +15,7 @@ from sagas.machine import parked
 from sagas.machine.arguments import DefinitionError, evaluate_labels
 from sagas.machine.calls import current_alternate
 from sagas.machine.locking import row_locks
-from sagas.machine.state import LedgerEntry, OperationState, SagaRun
+from sagas.machine.state import LedgerEntry, OperationState, SagaRun, shown_arguments
 from sagas.machine.undo.rollback import undo_refusal
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
@@ -36,6 +37,7 @@ from sagas.text.exact_json import encode_json
 
 def build_view(run: SagaRun) -> SagaView:
     """The view of the run. It contains timestamps only; who shows it computes ages."""
+    hidden = run.plan.hidden_values(run.input)
     return SagaView(
         id=run.saga_id,
         saga=run.definition.saga,
@@ -57,7 +59,7 @@ def build_view(run: SagaRun) -> SagaView:
         overdue=run.overdue,
         parent=run.parent,
         children=parked.children(run),
-        steps=tuple(row for step in run.definition.steps for row in _rows(run, step)),
+        steps=tuple(row for step in run.definition.steps for row in _rows(run, step, hidden)),
         parked=parked.rows(run),
         not_done=tuple(run.not_done),
         residue=tuple(map(ResidueView.from_json, run.residue)),
@@ -106,17 +108,17 @@ def _labels(run: SagaRun) -> dict[str, str]:
         return {}  # such a saga never runs: the client refuses the input, and the worker refuses the run
 
 
-def _rows(run: SagaRun, step: StepDefinition) -> Iterator[StepView]:
+def _rows(run: SagaRun, step: StepDefinition, hidden: frozenset[str]) -> Iterator[StepView]:
     record = run.steps[step.id]
     for entry in record.entries:
-        yield _row(step, entry)
+        yield _row(step, entry, hidden)
     for n in range(len(record.entries), len(record.items or ())):
-        yield _row(step, LedgerEntry(entry_id(step.id, n), step.id, n, record.generation or run.generation))
+        yield _row(step, LedgerEntry(entry_id(step.id, n), step.id, n, record.generation or run.generation), hidden)
     if not record.entries and not record.items:
-        yield _row(step, LedgerEntry(step.id, step.id, generation=record.generation or run.generation))
+        yield _row(step, LedgerEntry(step.id, step.id, generation=record.generation or run.generation), hidden)
 
 
-def _row(step: StepDefinition, entry: LedgerEntry) -> StepView:
+def _row(step: StepDefinition, entry: LedgerEntry, hidden: frozenset[str]) -> StepView:
     return StepView(
         id=entry.id,
         step=step.id,
@@ -130,10 +132,11 @@ def _row(step: StepDefinition, entry: LedgerEntry) -> StepView:
         effect="none" if is_read(step) else None,
         result=entry.result,
         error=_error(entry.error),
+        arguments=_arguments(entry, hidden),
         started_at=format_timestamp(entry.started_at),
         ended_at=format_timestamp(entry.ended_at),
-        compensation=_compensation_view(step, entry),
-        confirmation=_operation_view(step.confirm.uses if step.confirm else None, entry.confirm),
+        compensation=_compensation_view(step, entry, hidden),
+        confirmation=_operation_view(step.confirm.uses if step.confirm else None, entry.confirm, hidden),
     )
 
 
@@ -141,14 +144,21 @@ def _error(error: dict[str, Any] | None) -> ErrorView | None:
     return None if error is None else ErrorView.from_json(error)
 
 
-def _compensation_view(step: StepDefinition, entry: LedgerEntry) -> OperationView | None:
+def _arguments(call: LedgerEntry | OperationState, hidden: frozenset[str]) -> Mapping[str, Any] | None:
+    """The arguments of a call in flight, of which Temporal knows the failed attempts, or of one without success."""
+    if call.arguments is None or call.outcome == "done" or call.state == "DONE":
+        return None
+    return shown_arguments(call.arguments, hidden)
+
+
+def _compensation_view(step: StepDefinition, entry: LedgerEntry, hidden: frozenset[str]) -> OperationView | None:
     if entry.undo is None:
         return None
     uses = "saga" if step.compensate is None else current_alternate(step, entry.undo).uses
-    return _operation_view(uses, entry.undo)
+    return _operation_view(uses, entry.undo, hidden)
 
 
-def _operation_view(uses: str | None, operation: OperationState | None) -> OperationView | None:
+def _operation_view(uses: str | None, operation: OperationState | None, hidden: frozenset[str]) -> OperationView | None:
     if uses is None or operation is None:
         return None
     return OperationView(
@@ -157,6 +167,7 @@ def _operation_view(uses: str | None, operation: OperationState | None) -> Opera
         attempts=operation.attempts,
         alternate=operation.alternate,
         error=_error(operation.error),
+        arguments=None if uses == RESTORE else _arguments(operation, hidden),  # its rows are in `parked`
         ended_at=format_timestamp(operation.ended_at),
     )
 
@@ -204,15 +215,20 @@ def _json_size(value: Any) -> int:
 def _without_large_values(view: SagaView, excess: int) -> SagaView:
     """Replace values by placeholders, the largest first, until ``excess`` bytes are saved."""
     rows = list(view.steps)
-    sizes = [(_json_size(row.result), str(number)) for number, row in enumerate(rows)]
-    sizes += [(_json_size(view.input), "input"), (_json_size(view.output), "output")]
-    for size, name in sorted(sizes, reverse=True):
+    sizes = [
+        (_json_size(value), number, name)
+        for number, row in enumerate(rows)
+        for name in ("result", "arguments")
+        if (value := getattr(row, name)) is not None
+    ]
+    sizes += [(_json_size(getattr(view, name)), -1, name) for name in ("input", "output")]
+    for size, number, name in sorted(sizes, reverse=True):
         saved = size - _json_size(omitted(size))
         if excess <= 0 or saved <= 0:
             break
         excess -= saved
-        if name.isdigit():
-            rows[int(name)] = replace(rows[int(name)], result=omitted(size))
+        if number >= 0:
+            rows[number] = replace(rows[number], **{name: omitted(size)})
         else:
             view = replace(view, **{name: omitted(size)})
     return replace(view, steps=tuple(rows))

@@ -108,6 +108,14 @@ class ErrorView(JsonView):
     details: Annotated[Mapping[str, Any] | None, "further data; notifications have none", OMITTED] = None
 
 
+_Arguments = Annotated[
+    Mapping[str, Any] | None,
+    "with what it was called, unless it has succeeded; `x-sensitive` values of the input are `•••`; "
+    "a placeholder with `omitted` above 4 KiB, and in a view that would be too large",
+    OMITTED,
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationView(JsonView):
     """The compensation or the confirm of a step."""
@@ -117,6 +125,7 @@ class OperationView(JsonView):
     attempts: Annotated[int | None, "attempts so far; null if unknown"] = None
     alternate: Annotated[int, "which of the alternates of `compensate` it is, from 0"] = 0
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
+    arguments: _Arguments = None
     next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None
     ended_at: Timestamp | None = None
 
@@ -137,6 +146,7 @@ class StepView(JsonView):
     effect: Annotated[Literal["none"] | None, "`none` for a read, which has nothing to undo", OMITTED] = None
     result: Annotated[Any, "its result; a placeholder with `omitted` in a view that would be too large"] = None
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
+    arguments: _Arguments = None
     next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None
     started_at: Timestamp | None = None
     ended_at: Timestamp | None = None

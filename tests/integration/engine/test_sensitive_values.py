@@ -22,6 +22,7 @@ SQL = f"""
           params: {{card: "${{{{ input.card }}}}"}}
         compensate: {{uses: sql, with: {{connection: bank, run: select 1}}}}
 """
+CALLED = {"connection": "bank", "run": [{"sql": "select (:card::text)::int", "params": {"card": "•••"}}]}
 EXPRESSION = f"""
     saga: quoted-by-an-expression
     {INPUT}
@@ -31,10 +32,12 @@ EXPRESSION = f"""
 
 
 @pytest.mark.parametrize(
-    ("definition", "words"), [(SQL, "integer"), (EXPRESSION, "timestamp")], ids=["sql", "expression"]
+    ("definition", "words", "arguments"),
+    [(SQL, "integer", CALLED), (EXPRESSION, "timestamp", None)],
+    ids=["sql", "expression"],
 )
 async def test_a_failure_does_not_quote_it(
-    env: Environment, postgres_server: DatabaseServer, definition: str, words: str
+    env: Environment, postgres_server: DatabaseServer, definition: str, words: str, arguments: object
 ) -> None:
     env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url=postgres_server.url())
     await set_up_database(env.connections["bank"])
@@ -46,6 +49,7 @@ async def test_a_failure_does_not_quote_it(
     assert words in story["reason"]["message"]
     assert "•••" in story["reason"]["message"]
     assert "hush" not in str(story)
+    assert story["steps"][0].get("arguments") == arguments
     failures = [event.activity_task_failed_event_attributes.failure for event in history.events]
     failures += [event.workflow_execution_failed_event_attributes.failure for event in history.events]
     assert "hush" not in str(failures)

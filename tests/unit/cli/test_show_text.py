@@ -68,6 +68,19 @@ def test_an_error_that_is_told_elsewhere_is_not_repeated(more: dict[str, Any]) -
     assert text(story(steps=[step("pay", "FAILED", error=error)], **more)).count("; correct the statement") == 1
 
 
+def test_the_arguments_of_what_has_failed_are_shown_below_it() -> None:
+    error, undo = {"type": "X", "message": "no"}, {"uses": "give", "state": "PARKED", "arguments": {"sku": "fig"}}
+    failed = step("pay", "FAILED", error=error, arguments={"amount": 12, "to": "A-7"})
+    undone = step("take", "PARKED", compensation={**undo, "error": error})
+    running = step("ship", "RUNNING", arguments={"to": "Rome"})
+    page = view_page(story(steps=[failed, undone, running]))
+    lines = [line.strip() for line in text(story(steps=[failed, undone, running])).splitlines()]
+    assert 'called with {"amount": 12, "to": "A-7"}' in lines
+    assert 'its undo called with {"sku": "fig"}' in lines
+    assert not any("Rome" in line for line in lines)
+    assert page.count("called with") == 2
+
+
 def test_a_long_for_each_is_summarized() -> None:
     items = [step(f"reserve#{number}", "DONE") for number in range(500)]
     items[3] = step("reserve#3", "REJECTED", error={"type": "SoldOut", "message": "sold out"})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import Definition, StepDefinition
-from sagas.definition.sensitivity import has_sensitive_values, sensitive_texts
+from sagas.definition.sensitivity import has_sensitive_values, hidden_values, sensitive_texts
 from sagas.expressions import Template, compile_value
 
 
@@ -112,6 +112,10 @@ class ExecutionPlan:
     def sensitive_texts(self, input: Any) -> tuple[str, ...]:
         """Return what no message may quote of an input."""
         return () if self.sensitive_schema is None else sensitive_texts(self.sensitive_schema, input)
+
+    def hidden_values(self, input: Any) -> frozenset[str]:
+        """Return what no document for people may show of an input."""
+        return frozenset() if self.sensitive_schema is None else hidden_values(self.sensitive_schema, input)
 
     def _descendants(self, start: str) -> set[str]:
         ancestors: set[str] = set()

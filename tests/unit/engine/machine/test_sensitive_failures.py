@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sagas.definition.sensitivity import hide_texts, sensitive_texts
+from sagas.machine.view import shrink_view
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
-from tests.unit.engine.machine.driver import MachineDriver, op, saga, step
+from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
 
 SCHEMA = {
     "properties": {
@@ -49,6 +50,31 @@ def test_details_and_the_reason_of_parking_are_hidden_too() -> None:
 def test_the_details_of_a_rejection_are_the_participants_own() -> None:
     rejected = hide_in_failure(Outcome("rejected", failure=Failure("X", "4111-x", {"card": "4111-x"})), ("4111-x",))
     assert rejected.failure == Failure("X", "•••", {"card": "4111-x"})
+
+
+def test_the_arguments_of_failed_calls_are_shown_without_sensitive_values() -> None:
+    sent = {"card": "${{ input.card }}", "pin": "${{ input.pins[0] }}", "text": "of ${{ input.card }}", "n": 42}
+    definition = saga(
+        step("a", compensate=undo(op("give", {"owner": "${{ input.owner }}"}, on="shop"))),
+        step("b", with_=sent),
+        input=SCHEMA,
+    )
+    value = {"card": "4111-x", "pins": [7], "owner": {"4111-x": 36}}
+    driver = MachineDriver(definition, value, {"b": "rejected", "a~undo": "rejected"}).run()
+    assert driver.row("b")["arguments"] == {"card": "•••", "pin": "•••", "text": "of •••", "n": 42}
+    assert driver.row("a")["compensation"]["arguments"] == {"owner": {"•••": "•••"}}
+    assert "arguments" not in driver.row("a")
+
+
+def test_large_arguments_are_left_out_and_those_of_a_large_view_too() -> None:
+    definition = saga(step("a", with_={"text": "${{ input.text }}"}))
+    large = MachineDriver(definition, {"text": "x" * 5_000}, {"a": "rejected"}).run()
+    assert large.row("a")["arguments"] == {"omitted": "size", "bytes": 5_011}
+    small = MachineDriver(definition, {"text": "x" * 3_000}, {"a": "rejected"}).run()
+    assert small.row("a")["arguments"] == {"text": "x" * 3_000}
+    shrunk = shrink_view(small.view, 4_500).to_json()
+    assert shrunk["steps"][0]["arguments"]["text" if "omitted" in shrunk["input"] else "omitted"]
+    assert shrink_view(small.view, 2_000).to_json()["steps"][0]["arguments"] == {"omitted": "size", "bytes": 3_011}
 
 
 @pytest.mark.parametrize(

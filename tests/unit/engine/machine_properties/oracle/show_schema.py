@@ -106,9 +106,10 @@ def problems(story: Mapping[str, Any]) -> list[str]:
         found += _differs("reason", story["reason"], REASON)
     for step in story.get("steps", ()):
         read = {"effect": _one_of({"none"})} if "effect" in step else {}
-        found += _differs(f"step {step.get('id')}", step, {**STEP, **read})
-        if step.get("compensation") is not None:
-            found += _differs(f"compensation of {step.get('id')}", step["compensation"], COMPENSATION)
+        found += _differs(f"step {step.get('id')}", step, {**STEP, **read, **_arguments(step)})
+        for name in ("compensation", "confirmation"):
+            if (operation := step.get(name)) is not None:
+                found += _differs(f"{name} of {step.get('id')}", operation, {**COMPENSATION, **_arguments(operation)})
     shapes = (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR), ("notifications", NOTIFICATION))
     for name, shape in shapes:
         for item in story.get(name, ()):
@@ -116,6 +117,14 @@ def problems(story: Mapping[str, Any]) -> list[str]:
             given = {field: kind for field, kind in kinds.items() if field in item}
             found += _differs(name, item, {**shape, **given})
     return found
+
+
+def _arguments(call: Mapping[str, Any]) -> dict[str, Check]:
+    """A call that has succeeded has none."""
+    if "arguments" not in call:
+        return {}
+    ended = call["state"] == "DONE" or call.get("outcome") == "done"
+    return {"arguments": (lambda _: False) if ended else _is(dict)}
 
 
 def _differs(where: str, value: Mapping[str, Any], shape: Mapping[str, Check]) -> list[str]:
