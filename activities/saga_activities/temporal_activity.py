@@ -35,7 +35,7 @@ from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.reported_failure import reported_failure
 from saga_activities.server_clock import ServerClock
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
-from sagas.definition.input_validation import validate_input
+from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
@@ -349,7 +349,7 @@ class DefinitionLoader:
         definition = self._project.definition(saga)
         checked, problems = await asyncio.to_thread(validate_input, definition, input)
         if problems:
-            raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
+            raise UsageError(invalid_input(saga, problems))
         return {
             "definition": to_snapshot(definition),
             "input": checked,

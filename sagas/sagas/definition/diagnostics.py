@@ -242,6 +242,9 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     ),
     "SAGA212": _error("a field for rollback in a saga with `recovery: forward`", "remove it"),
     "SAGA213": _error("a nested saga that is not defined", "name a saga of this project"),
+    "SAGA215": _error(
+        "an input that the nested saga refuses", "write under `input` what the `input` schema of that saga takes"
+    ),
     "SAGA214": _error(
         "`finish` is not possible here",
         "put it before the pivot, without `for_each`, and let each step with an effect need it or be needed by it",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from sagas.definition.input_completion import fill_in_defaults, with_integers
@@ -47,13 +48,23 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     except ArithmeticError:
         return input, ["input: a number cannot be checked against the schema; correct the numbers in the schema"]
     errors.sort(key=lambda error: [str(part) for part in error.absolute_path])
-    messages = [_error_message(error, schema) for error in errors[:MAX_ERRORS]]
+    messages = [error_message(error, schema) for error in errors[:MAX_ERRORS]]
     if len(errors) > MAX_ERRORS:
         messages.append("and more errors")
     return value, messages
 
 
-def _error_message(error: Any, schema: Any) -> str:
+_MAX_LISTED = 3
+
+
+def invalid_input(saga: str, problems: Sequence[str]) -> str:
+    """The sentence about an input with these mistakes; it has the first of them."""
+    more = f" (and {len(problems) - _MAX_LISTED} more)" if len(problems) > _MAX_LISTED else ""
+    return f"the input of {saga} is not valid: {'; '.join(problems[:_MAX_LISTED])}{more}"
+
+
+def error_message(error: Any, schema: Any) -> str:
+    """The sentence about one error, which begins with its place in the input."""
     error = closest_error(error)
     location, path = "input", ()
     for part in error.absolute_path:

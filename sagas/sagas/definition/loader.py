@@ -58,10 +58,11 @@ def load_definitions(
             diagnostics += report.diagnostics
         else:
             drafts[draft.definition.saga] = draft
-    definitions = {name: draft.definition for name, draft in drafts.items()}
+    every = {name: draft.definition for name, draft in drafts.items()}
+    definitions = dict(every)
     for name, draft in drafts.items():
         report = Report(draft.file)
-        check_nested(draft, definitions, all_known=not broken, report=report)
+        check_nested(draft, every, all_known=not broken, report=report)
         diagnostics += report.diagnostics
         if report.failed:
             del definitions[name]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sagas.definition.input_validation import validate_input
+from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition, Probe
 from sagas.errors import UsageError
 from sagas.machine.locking.locks import TIMERS as LOCK_TIMERS
@@ -76,7 +76,7 @@ def simulate_calls(
     script.validate(definition)
     filled, problems = validate_input(definition, input)
     if problems:
-        raise UsageError(f"the input of {definition.saga} is not valid: {problems[0]}")
+        raise UsageError(invalid_input(definition.saga, problems))
     simulation = _Simulation(definition, filled, script, environment, saga_id or f"{definition.saga}-simulated")
     return simulation.run(), simulation.calls
 
@@ -300,7 +300,7 @@ class _Simulation:
                 answers("COMPLETED", actor.sample_results.get(command.entry.partition("#")[0]))
                 return
             if problems:
-                refuse(f"the input of {command.saga} is not valid: {problems[0]}")
+                refuse(invalid_input(command.saga, problems))
                 return
             child = self._add_saga(definition, filled, command.saga_id, f"{actor.path}{command.entry}/")
             child.ended, child.id = ends, command.id

@@ -32,7 +32,7 @@ from saga_workers.temporal.temporal_client import start_headers, to_header
 from saga_workers.temporal.temporal_runs import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.wire_format import MAX_MEMBERS
-from sagas.definition.input_validation import validate_input
+from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
 from sagas.definition.snapshot import to_snapshot
@@ -143,8 +143,7 @@ class SagaStarter:
         name = self._definition.saga
         checked, problems = validate_input(self._definition, input)
         if problems:
-            more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-            raise UsageError(f"the input of {name} is not valid: {'; '.join(problems[:3])}{more}")
+            raise UsageError(invalid_input(name, problems))
         context = {"input": checked, "vars": self._variables, "saga": {"name": name}}
         labels: Mapping[str, str] = {}
         what = "the id"

@@ -18,7 +18,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from sagas.definition.input_validation import validate_input
+from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.loader import load_definitions
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
@@ -109,7 +109,7 @@ class ProjectTrust:
         for checked in [input] if inputs is None else inputs:
             _, problems = await asyncio.to_thread(validate_input, definition, checked)
             if problems:
-                raise UsageError(f"the input of {saga} is not valid: {problems[0]}")
+                raise UsageError(invalid_input(saga, problems))
 
     def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""

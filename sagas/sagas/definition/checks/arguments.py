@@ -13,6 +13,7 @@ from sagas.builtins.registry import BUILTINS
 from sagas.definition.action_arguments import CONVERSIONS
 from sagas.definition.checks.expressions import operation_scope, template_type
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
+from sagas.definition.literal_values import argument_mistakes
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.parser.field_types import report_planned
 from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
@@ -88,9 +89,11 @@ def _check_action(operation: OperationDraft, forward: OperationDraft, action: Ac
             takes = ", ".join(f"`{name}`" for name in names) or "none"
             help = suggestion_help(name, names, f"it takes {takes}")
             report.add("SAGA403", place_of(name), f"`{action.name}` has no argument `{name}`{where}", help)
-        elif not frozen and not value.has_expression:  # its value is unknown, so no schema is needed
-            for position, message in mismatches(value, parameter.schema, parameter.schema):
-                report.add("SAGA404", position, f"argument `{name}` of `{action.name}`: {message}")
+        elif not value.has_expression:  # its value is unknown, so no schema is needed
+            mistakes = list(mismatches(value, parameter.schema, parameter.schema))
+            for place, message in mistakes or argument_mistakes(parameter.schema_text, value):
+                position = operation.position if frozen else place
+                report.add("SAGA404", position, f"argument `{name}` of `{action.name}`{where}: {message}")
     for argument in signature.twice(given):
         message = f"`{argument.variable}` and `{argument.name}` name the same argument of `{action.name}`{where}"
         report.add("SAGA113", place_of(argument.variable), message)

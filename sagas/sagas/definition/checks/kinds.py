@@ -8,6 +8,7 @@ from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import Report, suggestion_help
+from sagas.definition.literal_values import input_mistakes
 from sagas.definition.model import ENGINE_ACTIONS, Definition
 from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT, can_be_local
 from sagas.definition.parser.draft import SagaDraft, StepDraft
@@ -172,7 +173,7 @@ def _check_attempt_limits(step: StepDraft, report: Report) -> None:
 
 # Nested sagas, which can be checked only when every definition of the project is known
 def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known: bool, report: Report) -> None:
-    """Check that every `uses: saga` names a saga, and one that can be undone if the parent may roll back.
+    """Check that every `uses: saga` names a saga that takes its input, and can be undone if the parent may roll back.
 
     ``all_known`` False: some file could not be read, so a missing saga may be defined in it.
     """
@@ -189,6 +190,10 @@ def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known
             reason = undo_obstacle(child)
             if reason:
                 report.add("SAGA211", position, f"the nested saga `{name}` cannot be undone: {reason}")
+        if child is not None:
+            written = step.parsed.node_of("with").value.get("input")
+            for place, message in input_mistakes(child, written):
+                report.add("SAGA215", place or position, f"`{step.id}` starts `{name}`: {message}")
 
 
 def _must_be_undone(step: StepDraft) -> bool:

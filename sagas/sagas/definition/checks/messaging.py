@@ -19,11 +19,11 @@ from sagas.builtins.messaging import (
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.arguments import check_connection, check_operation
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
+from sagas.definition.literal_values import input_mistakes
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
 from sagas.definition.parser.field_types import ParsedMapping, quoted_names
 from sagas.definition.parser.operation_builder import has_reply_probe
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
-from sagas.definition.schema_mismatches import mismatches
 
 MAX_BULK_WAIT = 5.0
 """Seconds that an event may wait for others to share a workflow with."""
@@ -171,9 +171,9 @@ def check_triggers(draft: SagaDraft, report: Report) -> None:
         if trigger.values.get("signal"):
             _check_signal(draft, trigger, report)
         elif "input" in trigger:
-            schema = draft.definition.input
-            for node, message in mismatches(trigger.node_of("input"), schema, schema):
-                report.add("SAGA132", node, message)
+            node = trigger.node_of("input")
+            for place, message in input_mistakes(draft.definition, node):
+                report.add("SAGA132", place or node, message)
 
 
 def _check_bulk(trigger: ParsedMapping, report: Report) -> None:

@@ -377,6 +377,14 @@ ACTION_MISTAKES = [
             ("a truth inside a mapping", "shop.count, with: {n: 1, sizes: {width: ⟦'${{ input.n > 1 }}'}}"),
         )
     ),
+    *(
+        Mistake("SAGA404", about, saga(f"  - {{id: a, uses: {call}}}\n"))
+        for about, call in (
+            ("a number out of range", "shop.pack, with: {boxes: [1, ⟦0]}, pivot: true"),
+            ("a list with too many elements", "shop.pack, with: {boxes: ⟦[1, '${{ input.n }}', 3]}, pivot: true"),
+            ("a frozen literal that the undo does not take", "shop.fetch, with: {n: few}, compensate: ⟦shop.count"),
+        )
+    ),
     Mistake(
         "SAGA404",
         "frozen arguments that the undo takes in another type",

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Annotated
+
+from pydantic import Field
 
 from sagas.actions import Action, Actions
 from sagas.definition.parser.draft import KafkaResources, ProjectContext, SparkResources
@@ -20,6 +23,7 @@ def _book(step: object) -> None: ...
 def _charge(step: object, amount: str) -> None: ...
 def _move(step: object, from_: str, to: str) -> None: ...
 def _note(step: object, id: str, **marks: int) -> None: ...
+def _pack(step: object, boxes: Annotated[list[Annotated[int, Field(gt=0)]], Field(max_length=2)]) -> None: ...
 def _fetch(step: object, n: str) -> None: ...
 def _count(step: object, n: int, sizes: Sizes | None = None) -> None: ...
 
@@ -48,6 +52,7 @@ ACTIONS = Actions(
         Action("shop.price", _price, connection="shop"),
         Action("shop.move", _move, connection="shop"),
         Action("shop.note", _note, connection="shop"),
+        Action("shop.pack", _pack, connection="shop"),
         Action("shop.fetch", _fetch, connection="shop"),
         Action("shop.count", _count, connection="shop"),
         Action("bank.charge", _charge),

@@ -33,6 +33,8 @@ ACROSS_FILES = {
     "SAGA111": "Two files say `saga: checkout`. The first one found is used, the second is left out.",
     "SAGA211": "`uses: saga` names a saga with a pivot, with `recovery: forward`, or with a confirmed step that has no "
     "`compensate.confirmed`, and the parent could still go backward after it.",
+    "SAGA215": "`uses: saga` with `input: {sku: 7}`, and the schema of that saga says `sku: {type: string}`, or "
+    "requires another field. An expression is not compared; the names of the fields are.",
     "SAGA213": "`uses: saga` with `name: chekout`, and the project has no saga of that name.",
 }
 

@@ -202,6 +202,53 @@ def test_an_unknown_nested_saga_is_reported(tmp_path: Path) -> None:
     assert diagnostics[0].help == "did you mean `child`?"
 
 
+SCHEMA = """
+saga: child
+input:
+  required: [no, kind]
+  additionalProperties: false
+  patternProperties: {"^x_": {type: string}}
+  properties:
+    no: {type: integer, minimum: 1}
+    kind: {type: string, maxLength: 3, default: car}
+    lines: {type: array, items: {required: [sku], properties: {sku: {type: string}, n: {exclusiveMaximum: 9}}}}
+    of: {anyOf: [{required: [a]}, {properties: {b: {const: 1}}, required: [b]}]}
+  if: {properties: {no: {maximum: 10}}}
+  then: {properties: {kind: {const: car}}}
+steps: [{id: a, uses: shop.tell, compensate: shop.tell}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "messages"),
+    [
+        ("", ["input needs `no`"]),
+        (", input: {no: 1, x_note: free}", []),
+        (", input: {extra: '${{ input }}'}", ["input has the unknown field `extra`", "input needs `no`"]),
+        (", input: {no: '3', kind: car}", ['input.no: "3" is not a whole number']),
+        (", input: {no: 11, kind: lorry}", ['input.kind: "lorry" has more characters than 3']),
+        (", input: {no: 0}", ["input.no: 0 is less than 1"]),
+        (", input: {no: 5, kind: van}", ['input.kind: "van" is not car']),
+        (", input: {no: '${{ input.n }}', kind: van}", []),
+        (", input: '${{ input }}'", []),
+        (
+            ", input: {no: 11, lines: [{n: 8, sku: '${{ input.s }}'}, {n: 9}]}",
+            ["input.lines[1] needs `sku`", "input.lines[1].n: 9 is not less than 9"],
+        ),
+        (", input: {no: 11, of: {b: '${{ input.s }}'}}", []),
+        (", input: {no: 11, of: {b: 2}}", ["input.of needs `a`"]),
+    ],
+)
+def test_the_literals_of_a_nested_sagas_input_are_compared(tmp_path: Path, given: str, messages: list[str]) -> None:
+    parent = PARENT.replace("name: child", f"name: child{given}") + "    for_each: ${{ input.all }}\n"
+    _write(tmp_path, parent=parent, child=SCHEMA)
+    _, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
+    assert len(diagnostics) == len(messages)
+    for diagnostic, message in zip(sorted(diagnostics, key=lambda one: one.message), messages, strict=True):
+        assert (diagnostic.code, diagnostic.line) == ("SAGA215", 5), diagnostic
+        assert diagnostic.message == f"`part` starts `child`: {message}"
+
+
 @pytest.mark.parametrize("used", ["vars.limit", "default(vars.limti, 5)", "vars", "has(vars.limti) ? 1 : 2"])
 def test_a_variable_with_a_default_may_be_missing(used: str) -> None:
     text = f'saga: shop\nsteps:\n  - {{id: a, uses: shop.book, pivot: true}}\noutput: "${{{{ {used} }}}}"\n'
