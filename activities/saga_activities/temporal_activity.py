@@ -16,7 +16,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationErrorCategory
 
 from saga_activities.attempt_context import (
     AttemptContext,
@@ -92,7 +92,7 @@ class SagaActivities:
         info = activity.info()
         if not info.in_workflow:
             # Temporal also runs single activities for any client, whose arguments no definition has formed.
-            raise ApplicationError(
+            raise SagaApplicationError(
                 f"{info.activity_type} is performed for sagas only; start a saga",
                 type=REFUSED_TYPE,
                 non_retryable=True,
@@ -110,7 +110,7 @@ class SagaActivities:
         try:
             invocation = decode_call(info.activity_type, argument)
         except (KeyError, TypeError, AttributeError):
-            raise ApplicationError(
+            raise SagaApplicationError(
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
             ) from None
         watched = ObservedAttempt(
@@ -157,7 +157,7 @@ class SagaActivities:
                 return {}
             return await self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
         except SagaError as error:
-            raise ApplicationError(
+            raise SagaApplicationError(
                 mask(error.message), type=REFUSED_TYPE, non_retryable=True, category=ApplicationErrorCategory.BENIGN
             ) from None
 
@@ -170,7 +170,7 @@ async def _perform_lock_activity(
     try:
         outcome = await locks.perform(activity_type, request, attempt, info.workflow_id or "")
     except (KeyError, TypeError, AttributeError):
-        raise ApplicationError(
+        raise SagaApplicationError(
             f"the argument of {activity_type} is not a request of a saga", type=REFUSED_TYPE, non_retryable=True
         ) from None
     except UsageError as error:
@@ -190,12 +190,12 @@ async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, reque
     except (KeyError, TypeError, AttributeError, ValueError):
         if not info.workflow_id or not info.workflow_id.startswith(BULK_PREFIX):
             message = f"the argument of {activity_type} is not a request of a bulk workflow"
-            raise ApplicationError(message, type=REFUSED_TYPE, non_retryable=True) from None
+            raise SagaApplicationError(message, type=REFUSED_TYPE, non_retryable=True) from None
         raise
     except SagaError as error:
         # Once ids are claimed, sagas depend on an answer: Temporal tries again, and shows the attempts and the reason.
         refused = isinstance(error, RefusedError) and activity_type == CLAIM_ACTIVITY
-        raise ApplicationError(
+        raise SagaApplicationError(
             mask(error.message),
             type=REFUSED_TYPE if refused else type(error).__name__,
             non_retryable=refused,
@@ -205,7 +205,7 @@ async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, reque
         classified = classify_database_error(error)
         if classified is None:
             raise
-        raise ApplicationError(mask(classified.message), type="Infrastructure") from None
+        raise SagaApplicationError(mask(classified.message), type="Infrastructure") from None
 
 
 _WITHOUT_EFFECT = "attempts_without_effect"
@@ -225,7 +225,7 @@ def note_no_effect(outcome: Outcome, info: activity.Info) -> Outcome:
     return replace(outcome, nothing_before=clean and info.attempt > 1)
 
 
-def _not_registered_error(message: str, invocation: Invocation, number: int) -> ApplicationError:
+def _not_registered_error(message: str, invocation: Invocation, number: int) -> SagaApplicationError:
     """The error of an attempt that was not made because its action is not registered.
 
     On the first attempt the saga is notified at once and retries later, without counting the attempt. Later attempts
@@ -235,8 +235,8 @@ def _not_registered_error(message: str, invocation: Invocation, number: int) -> 
     details = {"outcome": "unknown", "attempt": number, "details": {}}
     wait = timedelta(seconds=NOT_REGISTERED_RETRY_INTERVAL)
     if number == 1:
-        return ApplicationError(message, raw_json(details), type="NotFoundError", non_retryable=True)
-    return ApplicationError(message, raw_json(details), type="NotFoundError", next_retry_delay=wait)
+        return SagaApplicationError(message, raw_json(details), type="NotFoundError", non_retryable=True)
+    return SagaApplicationError(message, raw_json(details), type="NotFoundError", next_retry_delay=wait)
 
 
 async def _attempt_context(saga: str, traceparent: str | None, clock: ServerClock) -> AttemptContext:

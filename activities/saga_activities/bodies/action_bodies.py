@@ -21,6 +21,7 @@ from saga_activities.messaging.outbox import (
     hold_refusal,
     insert_events,
 )
+from saga_activities.own_frames import logging_own_frames
 from sagas.actions import Action, Actions
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.events import Event, EventLog
@@ -90,7 +91,8 @@ class ActionBodies:
 
         async def run(sql: SqlSession | None) -> Any:
             try:
-                result, events = await perform(action, bound, invocation, attempt, sql)
+                with logging_own_frames(attempt.logger, action.function, name, attempt.number):
+                    result, events = await perform(action, bound, invocation, attempt, sql)
                 if sql is not None:
                     sql.check_statements()
             except (Rejected, AlreadyCompensated):
@@ -98,10 +100,6 @@ class ActionBodies:
             except (UsageError, UnusableResult) as error:
                 kind = UsageError if isinstance(error, UsageError) else UnusableResult
                 raise kind(f"step {invocation.entry}: {action.place}: {error}") from error
-            except Exception:
-                # The outcome keeps only the message; debugging needs the traceback.
-                attempt.logger.debug("%s raised an error", name, exc_info=True)
-                raise
             if sql is not None:
                 await insert_events(sql, events, invocation, self._max_event_bytes, attempt.traceparent)
             return result

@@ -29,6 +29,7 @@ from saga_spark.runner.task_context import TaskContext
 from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask
+from sagas.text.own_frames import keep_own_frames
 
 JVM_EXIT_TIMEOUT = 5.0
 """Seconds between a broken connection and the exit of the JVM that broke it."""
@@ -107,7 +108,7 @@ class RunnerServer:
             answer: dict[str, Any] = {"result": task(context, message["request"])}
         except BaseException as error:  # noqa: BLE001 - every outcome of a run is reported
             if not isinstance(error, TaskCancelled | SourcesChanged):
-                print(mask(traceback.format_exc()), end="", file=sys.stderr)
+                print(mask(_traceback(error)), end="", file=sys.stderr)
             answer = {"error": error_to_json(self._explain(context, error, message["task"]))}
         finally:
             self._contexts.pop(context.number, None)
@@ -139,6 +140,13 @@ def import_spark(settings: SparkSettings) -> None:
     if settings.remote:
         with contextlib.suppress(ImportError):  # a dependency of Connect is missing: the first session reports which
             importlib.import_module("pyspark.sql.connect.session")
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of a job in the author's own files; that of the engine if the job has no part in it."""
+    whole = "".join(traceback.format_exception(error))
+    keep_own_frames(error)
+    return whole if error.__traceback__ is None else "".join(traceback.format_exception(error))
 
 
 def named(error: BaseException) -> str:

@@ -43,7 +43,12 @@ async def test_the_text_log_has_one_line_per_event(temporal: TemporalServer, tmp
         f"INFO temporalio.workflow {declined}: saga ended COMPENSATED: rejected at charge: card declined",
     ):
         assert lines.count(line) == 1, (line, text)
-    assert "Traceback" not in text
+    assert [line.strip() for line in text.splitlines() if line.startswith("    ")] == [
+        "Traceback (most recent call last):",
+        f'File "{tmp_path}/shop/shop_actions.py", line 24, in charge',
+        'raise RuntimeError("the till is jammed")',
+        "RuntimeError: the till is jammed",
+    ]
 
 
 async def test_the_json_log_has_one_object_per_line(temporal: TemporalServer, tmp_path: Path) -> None:
@@ -59,11 +64,13 @@ async def test_the_json_log_has_one_object_per_line(temporal: TemporalServer, tm
         "outcome": "rejected",
     }
     assert all(line["time"].endswith("Z") and line["logger"] and line["message"] for line in lines)
-    assert not any("traceback" in line for line in lines)
+    [where] = [line["traceback"] for line in lines if "traceback" in line]
+    assert where.splitlines()[1:2] == [f'  File "{tmp_path}/shop/shop_actions.py", line 24, in charge']
+    assert where.count("File ") == 1
 
 
-async def test_debug_shows_where_an_action_failed(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_debug_shows_successful_attempts(temporal: TemporalServer, tmp_path: Path) -> None:
     text, ids = await run_the_shop(temporal, tmp_path / "shop", "--debug")
     assert text.count("RuntimeError: the till is jammed") == 2  # the line, and the end of its traceback
-    assert "in charge" in text
     assert f"DEBUG saga.step {ids['jammed']} charge attempt 2: payments.charge: done" in text
+    assert "/saga_activities/" not in text

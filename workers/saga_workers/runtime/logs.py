@@ -14,11 +14,11 @@ from textwrap import indent
 from typing import Any, Literal
 
 from temporalio import activity, workflow
-from temporalio.exceptions import ApplicationError
 
 from saga_activities.attempt_context import ObservedAttempt
 from sagas.settings.masking import mask, mask_properties
 from sagas.text.printable import printable, printable_json, printable_line
+from sagas.workflow.failures import SagaApplicationError
 
 LogFormat = Literal["text", "json"]
 
@@ -27,7 +27,6 @@ def configure_logs(format: LogFormat, *, debug: bool = False) -> None:
     """Set up the root logger of this process; everything goes to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonFormatter() if format == "json" else _TextFormatter())
-    handler.addFilter(_is_not_duplicate)
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
     for name in ("httpx", "httpcore"):  # they log every request; our line per attempt has more
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
@@ -38,14 +37,17 @@ def configure_logs(format: LogFormat, *, debug: bool = False) -> None:
     workflow.logger.workflow_info_on_message = False
 
 
-def _is_not_duplicate(record: logging.LogRecord) -> bool:
-    """False for Temporal's record of a failed attempt, with the traceback of our response: `saga.step` has logged it.
+def leave_out_responses() -> None:
+    """Leave Temporal's records of failed attempts of sagas out of the log, also in a worker that has other activities.
 
-    An exception that is not such a response is a bug, and stays in the log.
+    Their tracebacks show where the engine has responded; `saga.step` has logged the attempts.
     """
-    if record.name != "temporalio.activity" or record.msg != "Completing activity as failed":
-        return True
-    return not (record.exc_info and isinstance(record.exc_info[1], ApplicationError))
+    activity.logger.base_logger.addFilter(_is_no_response)
+
+
+def _is_no_response(record: logging.LogRecord) -> bool:
+    """True unless it is about a response of the engine. Any other exception is a bug, or an activity of the worker."""
+    return not (record.exc_info and isinstance(record.exc_info[1], SagaApplicationError))
 
 
 def fields(**fields: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.record_codec import record_value
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
 from saga_activities.messaging.outbox import check_topic, header_strings, key_text
+from saga_activities.own_frames import logging_own_frames
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.careful_partitions import log_careful_attempt
@@ -410,7 +411,9 @@ def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> B
         try:
             message = record.message()
             message.attempt = number
-            return BridgeOutput(tuple(_records_for(bridge, record, message, bridge.function(message))))
+            about = fields(group=group, record=record.position)
+            with logging_own_frames(log, bridge.function, bridge.name, number, extra=about):
+                return BridgeOutput(tuple(_records_for(bridge, record, message, bridge.function(message))))
         except (MalformedRecord, UnreadableHeader) as error:
             reason = str(error)
             break

@@ -23,6 +23,7 @@ from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
 from saga_activities.kafka.record_codec import REPLY_TO_HEADER, REPLY_TOKEN_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER
 from saga_activities.messaging import inbox
 from saga_activities.messaging.outbox import insert_events
+from saga_activities.own_frames import logging_own_frames
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
@@ -164,7 +165,9 @@ class ConsumerRunner:
         """The result of the handler, whose events are in the outbox."""
         message = replace(message, events=EventLog(sql.doom))  # an attempt may run this twice, on two connections
         try:
-            result = jsonable(await self._call_handler(message, threads, sql))
+            about = fields(group=self._group, record=record.position)
+            with logging_own_frames(log, self._consumer.function, self._consumer.name, message.attempt, extra=about):
+                result = jsonable(await self._call_handler(message, threads, sql))
             sql.check_statements()
         except UsageError as error:
             raise UsageError(f"{self._consumer.place}: {error}") from error

@@ -36,7 +36,7 @@ from saga_workers.ledger.recording import LedgerInterceptor
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.location.locator import Locator
-from saga_workers.runtime.logs import log_attempt
+from saga_workers.runtime.logs import leave_out_responses, log_attempt
 from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
@@ -107,6 +107,7 @@ class SagaPlugin(SimplePlugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Called by Temporal when a worker is created."""
+        leave_out_responses()
         config = super().configure_worker(config)
         settings = self._project.settings
         databases = DatabaseConnections(settings.sql_connections())

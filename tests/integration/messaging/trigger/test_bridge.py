@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from pathlib import Path
 from random import randbytes
+from traceback import extract_tb
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def _run(folder: Path, kafka: Broker, one: Any) -> Any:
     return project_of(folder, kafka.settings(), NOWHERE, readers=[one])
 
 
-async def test_a_bridge_writes_what_it_returns(kafka: Broker, tmp_path: Path) -> None:
+async def test_a_bridge_writes_what_it_returns(kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, target, other = (kafka.create_topic() for _ in range(3))
 
     @bridge(source, to=target, name="sorter", max_attempts=2)
@@ -74,6 +75,8 @@ async def test_a_bridge_writes_what_it_returns(kafka: Broker, tmp_path: Path) ->
     assert len({one.headers["ce_id"] for one in parts}) == 2
     reasons = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{source}.dlq")]
     assert reasons[0] == "ValueError: no such product"
+    [(_, _, where)] = [record.exc_info for record in caplog.records if record.exc_info]
+    assert [frame.name for frame in extract_tb(where)] == ["sort"]
     assert "not JSON" in reasons[1]
 
 

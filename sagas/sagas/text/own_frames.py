@@ -1,0 +1,42 @@
+"""Tracebacks of an author's functions, without the frames of the engine, of Python and of libraries."""
+
+from __future__ import annotations
+
+import sysconfig
+from types import TracebackType
+
+_ENGINE = frozenset({"sagas", "saga_activities", "saga_spark", "saga_workers", "saga_cli"})
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def keep_own_frames(error: BaseException, *, package: str = "") -> None:
+    """Leave only the author's frames in the tracebacks of an error and of those that caused it.
+
+    ``package``: that of the author, whose frames count even if it is installed like a library.
+    """
+    seen: set[int] = set()
+    errors: list[BaseException | None] = [error]
+    while errors:
+        each = errors.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = _own(each.__traceback__, package)
+            errors += [each.__cause__, each.__context__]
+
+
+def _own(traceback: TracebackType | None, package: str) -> TracebackType | None:
+    own = []
+    while traceback is not None:
+        frame = traceback.tb_frame
+        names = frame.f_globals
+        # A program that was started with `python -m` calls itself `__main__`.
+        name = names.get("__package__") if names.get("__name__") == "__main__" else names.get("__name__")
+        module = str(name).partition(".")[0]
+        is_library = module in _ENGINE or frame.f_code.co_filename.startswith(("<", *_LIBRARIES))
+        if module == package or not is_library:
+            own.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for each in reversed(own):
+        kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept
