@@ -90,12 +90,12 @@ class Unavailable(InfrastructureError):
 class RowLocked(Exception):
     """A row that an attempt would change belongs to another saga; nothing was changed.
 
-    ``row`` names the row (``the row sku=A of stock``), ``owner`` is the id of the saga that has it, ``since`` is in
-    seconds since the epoch.
+    ``row`` names the row (``the row sku=A of stock``), ``owner`` is the id of the saga that has it, ``since`` a
+    timestamp.
     """
 
-    def __init__(self, row: str, owner: str, since: float) -> None:
-        super().__init__(f"{row} is locked by the saga {owner}")
+    def __init__(self, row: str, owner: str, since: str) -> None:
+        super().__init__(f"{row} is locked by the saga {owner} since {since}")
         self.details = {"row": row, "owner": owner, "since": since}
 
 

@@ -33,6 +33,7 @@ from saga_workers.temporal.temporal_runs import (
     no_poller_message,
     read_definition,
 )
+from saga_workers.views.notifications import check_notification_decision, decide_notification, is_notification
 from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
@@ -218,13 +219,17 @@ async def resolve(
     *,
     web_ui: str | None = None,
 ) -> SagaView:
-    """Decide about a parked step; returns the view afterwards. ``keys`` sign new arguments and definitions.
+    """Decide about a parked step or a notification; returns the view afterwards. ``keys`` sign new arguments and
+    definitions.
 
     ``web_ui``, its address, is for the link in the view, which no worker knows.
 
     Raises RefusedError if the decision is not possible.
     """
     temporal = locator.temporal
+    if is_notification(decision):
+        await decide_notification(temporal, await read_view(locator, saga_id), decision)
+        return await read_view(locator, saga_id, web_ui=web_ui)
     described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     request = dict(decision)
@@ -244,6 +249,9 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
     from sagas.protocol.messages import DecisionMade
 
     temporal = locator.temporal
+    if is_notification(decision):
+        check_notification_decision(await read_view(locator, saga_id), decision)
+        return ["it is sent again" if decision["decision"] == "retry" else "it is closed undelivered"]
     described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     handle = temporal.get_workflow_handle(described.run.id)
@@ -302,9 +310,10 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
 
 
 def _remaining(row: ResidueView) -> str:
-    what = "stays as it is" if row.kind == "effect_stays" else "is missing"
+    what = "stays" if row.kind == "effect_stays" else "is missing"
+    where = "".join([f" in {row.system}" if row.system else "", f", key {row.key}" if row.key else ""])
     by_hand = f"; by hand: {row.command[:_SHOWN_COMMAND]}" if row.command else ""
-    return f"the effect of {row.step} ({row.system} {row.key}) {what}: the saga will end RESIDUE{by_hand}"
+    return f"the effect of {row.step}{where}, {what}: the saga will end RESIDUE{by_hand}"
 
 
 _SHOWN_COMMAND = 300

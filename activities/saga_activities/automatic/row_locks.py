@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from saga_activities.automatic.table_access import Key, TableAccess
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import now_sql, row_lock_table
+from sagas.definition.times import format_timestamp
 from sagas.errors import RowLocked
 from sagas.protocol.locks import owner_id
 from sagas.sql_text.row_changes import NotImageable
@@ -84,7 +85,8 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
             parameters = {f"hash{index}": hash for index, hash in enumerate(batch)}
             for row in await sql.all(_select_statement(sql.dialect, lock_table, len(batch)), parameters):
                 if row["saga_id"] != owner:
-                    raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], row["acquired_at"])
+                    since = format_timestamp(row["acquired_at"]) or ""
+                    raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], since)
                 if row["image_schema"] != row["own_schema"]:
                     raise NotImageable(
                         f"this saga has changed {by_hash[row['row_hash']].label} through a connection to"

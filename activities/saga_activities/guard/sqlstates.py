@@ -48,6 +48,7 @@ _NEVER = (
     "54",  # the statement exceeds a limit of the server
 )  # fmt: skip
 _CONFLICT = "23"
+_SEVERAL_ROWS = "21"
 _VALUES = ("22", "23502", "23514", "44")
 RIGHT = "42501"
 
@@ -225,6 +226,8 @@ def what_to_correct(sqlstate: str, *, is_file: bool = False, about_json: bool = 
         return (
             "let the worker write the database's file" if is_file else "grant the right to the user of the connection"
         )
+    if sqlstate.startswith(_SEVERAL_ROWS):
+        return "give each row once, or correct the statement: it meets several rows where one is expected"
     is_value = sqlstate.startswith(_VALUES)
     help = "correct the value or the statement" if is_value else "correct the statement or the database"
     return (

@@ -133,7 +133,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
 
 
 def _reason_kind(reason: ReasonView) -> str:
-    return "refused" if reason.type == REFUSED_TYPE else reason.kind
+    return "refused" if reason.type == REFUSED_TYPE else reason.title
 
 
 def _times(view: SagaView, now: datetime) -> str:
@@ -221,7 +221,8 @@ def _residue(view: SagaView) -> list[Line]:
         where = f" in {effect.system}" if effect.system else ""
         key = f" (key {effect.key})" if effect.key else ""
         what = _RESIDUE_TEXTS[effect.kind]
-        lines.append([("! ", "bold red"), (effect.step, "bold red"), (f": {what}{where}{key}", "")])
+        step = f"{effect.saga} {effect.step}" if effect.saga else effect.step
+        lines.append([("! ", "bold red"), (step, "bold red"), (f": {what}{where}{key}", "")])
         if effect.command:
             lines.append([("    " + effect.command, "cyan")])
     return lines
@@ -285,6 +286,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
     notes: dict[int, list[Span]] = {}
     errors: list[list[Line]] = []
     told = "\n".join([*(operation.why for operation in view.parked), (view.reason and view.reason.message) or ""])
+    with_residue = {child.step for child in view.children if child.state == "RESIDUE"}
     for row in _rows_to_show(view.steps):
         errors.append([])
         if isinstance(row, str):
@@ -292,6 +294,8 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
             rows.append([])
             continue
         rows.append(_step_row(row, now))
+        if row.id in with_residue and rows[-1][-1][0]:
+            rows[-1][-1] = ("↩ ended RESIDUE (saga)", "red")
         texts = [text for text in _errors(row) if len(text) > _MAX_INLINE and text not in told]
         errors[-1] = [
             [("      ", ""), (shorten_middle(" ".join(text.split()), _MAX_ERROR), "yellow")]
@@ -433,8 +437,7 @@ def notification_lines(view: SagaView, now: datetime) -> list[Line]:
     lines: list[Line] = []
     for row in view.notifications:
         lines.append([("  ", ""), *notification_line(row, now)])
-        if row.state in ("EXHAUSTED", "STOPPED"):
-            lines.append([("    " + saga_command("notify", view.id, row.id, again=True), "cyan")])
+        lines += [[("    " + command, "cyan")] for command in row.commands(view.id)]
     return [[("notifications", "dim")], *lines] if lines else []
 
 
@@ -449,6 +452,8 @@ def notification_line(row: NotificationView, now: datetime) -> Line:
         line.append((f"  {local_time(ended)}", "dim"))
     if row.error:
         line.append((f"  {row.error.message}", "yellow"))
+    if row.closed:
+        line.append((f"  closed by {row.closed}", "dim"))
     following = parse_timestamp(row.next_attempt_at)
     if following is not None and following > now:
         line.append((f"  next attempt in {format_duration(following, now)}", "dim"))

@@ -32,7 +32,7 @@ def mark(cell: FailurePoint | None) -> str:
 
 
 LEGEND = (
-    ("✔", "completed", "green"),
+    ("✔", "completed: the step is retried until it is done, or passed over, or the request comes too late", "green"),
     ("↩ n", "compensated, n undone", "blue"),
     ("⏸", "parked: an operator decides", "yellow"),
     ("✖ n left", "an effect stays or is missing", "bold red"),

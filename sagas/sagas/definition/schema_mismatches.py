@@ -191,7 +191,8 @@ def _object_mismatches(
         if name in properties:
             yield from mismatches(child, properties[name], root)
         elif schema.get("additionalProperties") is False:
-            close = suggestion_help(name, properties)
-            yield child, f"`{name}` is not known here" + (f". {close}" if close else "")
+            takes = ", ".join(f"`{each}`" for each in properties)
+            help = suggestion_help(name, properties, f"it takes {takes}" if takes else "")
+            yield child, f"`{name}` is not known here" + (f". {help}" if help else "")
         elif isinstance(schema.get("additionalProperties"), Mapping):
             yield from mismatches(child, schema["additionalProperties"], root)

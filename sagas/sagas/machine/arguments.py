@@ -323,7 +323,15 @@ def _definition_error(
     shown = f", in `{text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}`" if text else ""
     message = hide_texts(error.message + shown, plan.sensitive_texts(names.get("input")))
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
-    return DefinitionError(f"{'.'.join(place)}{field}: {message}")
+    return DefinitionError(f"{'.'.join(map(_written, place))}{field}: {message}")
+
+
+def _written(part: str) -> str:
+    """A part of the path of a template as the definition has it: the arguments stand under `with`."""
+    if part.startswith("compensate."):
+        part = part.removesuffix(".0").replace(".1", "[1]").replace(".2", "[2]")
+        return f"{part}.with"
+    return {"do": "with", "confirm": "confirm.with", "probe": "probe.with"}.get(part, part)
 
 
 def publish_result(run: SagaRun, record: StepRecord) -> None:

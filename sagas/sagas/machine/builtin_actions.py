@@ -239,7 +239,8 @@ def child_ended(run: SagaRun, entry: LedgerEntry, event: SagaEnded, flight: Flig
     if event.view is not None and event.view.row_locks:
         run.child_row_locks = sorted({*run.child_row_locks, *event.view.row_locks})
     if event.state == "RESIDUE":
-        run.residue += [row.to_json() for row in event.view.residue] if event.view else []
+        nested = event.view.residue if event.view else ()
+        run.residue += [{**row.to_json(), "saga": row.saga or child_saga_id(run, entry)} for row in nested]
     if flight.call_kind == "undo":
         return _undo_outcome(event)
     return _forward_outcome(event)

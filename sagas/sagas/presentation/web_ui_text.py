@@ -89,7 +89,7 @@ def _reason_phrase(reason: ReasonView | None) -> str:
     if reason is None:
         return ""
     where = f" at {markdown_text(reason.step)}" if reason.step else ""
-    return f" ({reason.kind}{where}: {markdown_text(reason.message or 'no reason was given')})"
+    return f" ({reason.title}{where}: {markdown_text(reason.message or 'no reason was given')})"
 
 
 def _button_advice(view: SagaView) -> str:

@@ -19,6 +19,7 @@ from sagas.definition.model import Guarantee, Milestone, StepState
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.waits import parked_hint
 from sagas.text.records import Read, field_readers
+from sagas.text.shell import saga_command
 
 SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
 
@@ -37,7 +38,7 @@ EntryOperation = Literal["do", "undo", "confirm"]
 Decision = Literal["retry", "done", "skip", "compensate"]
 Intervention = Literal["retry", "done", "skip", "compensate", "pause", "resume"]
 LockRequestState = Literal["WAITING", "HELD", "RELEASED"]
-DeliveryState = Literal["PENDING", "DELIVERED", "EXHAUSTED", "STOPPED"]
+DeliveryState = Literal["PENDING", "DELIVERED", "EXHAUSTED", "STOPPED", "SKIPPED"]
 ReasonKind = Literal[
     "rejected",
     "failed",
@@ -97,6 +98,11 @@ class ReasonView(JsonView):
         Mapping[str, Any],
         "the details of the failure; `before` is the reason of a rollback that was under way at a terminate",
     ] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The kind for people, to whom an expression may fail because of the definition or of the input."""
+        return "definition or input" if self.kind == "definition" else self.kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +233,7 @@ class ResidueView(JsonView):
     """An effect that contradicts the end of the saga."""
 
     step: Annotated[str, "the ledger id of the step"]
+    saga: Annotated[str | None, "the nested saga that has the step", OMITTED] = None
     kind: Annotated[Literal["effect_stays", "effect_missing"], "what is wrong with the effect"]
     system: Annotated[str | None, "the connection, task queue or action that has the effect"] = None
     key: Annotated[str | None, "the row of an automatic compensation, else the idempotency key of the operation"] = None
@@ -301,6 +308,19 @@ class NotificationView(JsonView):
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
     next_attempt_at: Timestamp | None = None
     ended_at: Timestamp | None = None
+    closed: Annotated[str | None, "who has closed it undelivered, as the client has said, and why", OMITTED] = None
+
+    @property
+    def can_be_sent(self) -> bool:
+        """False if its arguments could not be computed, so that it would fail the same way."""
+        return self.error is None or self.error.type != "definition" or bool(self.attempts)
+
+    def commands(self, saga_id: str) -> tuple[str, ...]:
+        """The decisions about one that was not delivered and is not attempted any more."""
+        if self.state not in ("EXHAUSTED", "STOPPED"):
+            return ()
+        again = (saga_command("notify", saga_id, self.id, again=True),) if self.can_be_sent else ()
+        return (*again, saga_command("resolve", saga_id, self.id, "skip", reason="…"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

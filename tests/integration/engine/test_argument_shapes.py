@@ -69,7 +69,7 @@ SENTENCES = {
     "request": "a: argument `headers` of `kafka.request`: expected a mapping, found 5",
     "call": "a: argument `query` of `http`: expected a mapping, found 5",
     "twophase": "a: argument `run[0].params` of `sql`: expected a mapping, found 5",
-    "divided": "a.do.run[0].params.n: division by zero, in `${{ 6 / input.x }}`",
+    "divided": "a.with.run[0].params.n: division by zero, in `${{ 6 / input.x }}`",
 }
 INPUTS: dict[str, Any] = {"rows": "x", "emit": [{"value": 1}], "divided": 0}
 

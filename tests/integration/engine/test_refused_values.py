@@ -92,9 +92,13 @@ async def test_the_retry_with_another_value_is_offered(
             await preview_decision(client.locator, f"refused-value-{name}", decision) for name in ("after", "undo")
         ]
         assert seal == "seal bad: unless it has happened already, it never will"
-        assert any("the effect of bad (shop refused-value-after/bad) is missing" in line for line in missing), missing
+        assert any("the effect of bad in shop, key refused-value-after/bad, is missing" in line for line in missing), (
+            missing
+        )
         assert any("will end RESIDUE; by hand: sql {" in line and "12.505" in line for line in missing), missing
-        assert any("the effect of bad (shop refused-value-undo/bad/undo) stays as it is" in line for line in remains)
+        assert any(
+            "the effect of bad in shop, key refused-value-undo/bad/undo, stays: the saga" in line for line in remains
+        )
         for name in DEFINITIONS:
             run = "insert into fee values (:id, :n)"
             corrected = {"connection": "shop", "run": run, "params": {"id": name, "n": "12.50"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -101,7 +102,10 @@ async def test_rows_of_a_parked_saga(env: Environment, monkeypatch: pytest.Monke
             assert (await finished(client, waiting))["state"] == "COMPENSATED"
         assert (refused["state"], refused["reason"]["type"]) == ("COMPENSATED", "RowLocked")
         row_and_holder = f"the row sku=A of stock is locked by the saga {parked['id']}"
-        assert refused["reason"]["message"] == f"still not free after 0 s: {row_and_holder}; {hint(parked['id'])}"
+        since = refused["reason"]["details"]["since"]
+        assert re.fullmatch(r"20..-..-..T..:..:..(\.\d+)?Z", since)
+        expected = f"still not free after 0 s: {row_and_holder} since {since}; {hint(parked['id'])}"
+        assert refused["reason"]["message"] == expected
         await client.undo(done["id"], reason="returned", who="ada")
         await said_once(client, done["id"], parked["id"])
         assert (await resolve(client, parked["id"], "pay", "compensate"))["state"] == "COMPENSATED"

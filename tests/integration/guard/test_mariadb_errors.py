@@ -29,7 +29,18 @@ VALUE = "correct the value or the statement"
 STATEMENT = "correct the statement or the database"
 RIGHT = "grant the right to the user of the connection"
 
-ATTEMPTS = {VALUE: 1, STATEMENT: 1, RIGHT: 1, "conflict": 3, "infrastructure": 5, "timeout": 5, "unknown": 5}
+SEVERAL = "give each row once, or correct the statement: it meets several rows where one is expected"
+
+ATTEMPTS = {
+    VALUE: 1,
+    STATEMENT: 1,
+    RIGHT: 1,
+    SEVERAL: 1,
+    "conflict": 3,
+    "infrastructure": 5,
+    "timeout": 5,
+    "unknown": 5,
+}
 """Attempts of each class; five stands for as many as the step's `retry` has, or without limit."""
 
 SIGNALS = {
@@ -40,7 +51,7 @@ SIGNALS = {
     "23514": VALUE,
     "44000": VALUE,
     "0A000": STATEMENT,
-    "21000": STATEMENT,
+    "21000": SEVERAL,
     "42000": STATEMENT,
     "42501": RIGHT,
     "23000": "conflict",

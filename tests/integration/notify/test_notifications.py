@@ -6,11 +6,15 @@ Nothing here is ever allowed to change how the saga ends.
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from saga_cli.render.saga_view import notification_lines
+from saga_cli.render.text import to_plain
+from saga_workers import interventions
 from saga_workers.client import Client
 from saga_workers.views.notifications import resend
 from saga_workers.views.saga_list import SagaFilter, query_sagas
@@ -32,6 +36,8 @@ TOLD = f"""
     output: {{x: 1}}
 """
 ID = "notify-0-completed"
+CLOSE = {"step": ID, "decision": "skip", "reason": "told by phone", "who": "ada"}
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 async def stuck(client: Client, **wanted: Any) -> list[SagaView]:
@@ -103,10 +109,13 @@ async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: En
         assert one.id == story["id"]
         assert f"saga notify {story['id']} {ID} --again" in one.stuck[0]
         assert await stuck(client, saga="other") == []
+        assert f"saga resolve {story['id']} {ID} skip --reason '…'" in one.stuck[0]
+        decided = await interventions.resolve(client.locator, story["id"], CLOSE)
+        assert [each.state for each in decided.notifications] == ["SKIPPED"]
+        assert await stuck(client) == []
 
         receiver.server.start()
-        [again] = await resend(client.temporal, SagaView.from_json(story), None)
-        assert again["done"] == "sent again"
+        await interventions.resolve(client.locator, story["id"], {**CLOSE, "decision": "retry"})
         story = await settled(client, story["id"])
         assert notified(story) == {ID: "DELIVERED"}
         assert [event["id"] for event in receiver.received()] == [row["event"]]
@@ -195,11 +204,31 @@ async def test_a_failing_expression_is_reported_and_changes_nothing(env: Environ
     async with env.serving(definition) as client:
         story = await run_saga(client, "wrong", {"large": "x" * 1_200_000})
         story = await settled(client, story["id"])
-    assert story["state"] == "COMPLETED"
-    first, second = story["notifications"]
-    assert (first["state"], first["attempts"]) == (second["state"], second["attempts"]) == ("EXHAUSTED", 0)
-    assert "notify.0" in first["error"]["message"]
-    assert "Temporal accepts" in second["error"]["message"]
+        assert story["state"] == "COMPLETED"
+        first, second = story["notifications"]
+        assert (first["state"], first["attempts"]) == (second["state"], second["attempts"]) == ("EXHAUSTED", 0)
+        assert "notify.0" in first["error"]["message"]
+        assert "Temporal accepts" in second["error"]["message"]
+        [advised] = await until(lambda: stuck(client), 60)
+        assert advised.stuck is not None
+        assert len(advised.stuck) == 2
+        for row, why in zip((first, second), advised.stuck, strict=True):
+            skip = f"saga resolve {story['id']} {row['id']} skip --reason '…'"
+            assert why.endswith(f"; {skip}    closes it")
+            assert f"    {skip}" in map(to_plain, notification_lines(SagaView.from_json(story), NOW))
+            with pytest.raises(RefusedError, match=r"would fail the same way: .*; close it with skip"):
+                await interventions.resolve(
+                    client.locator, story["id"], {**CLOSE, "step": row["id"], "decision": "retry"}
+                )
+            with pytest.raises(RefusedError, match="only be sent again"):
+                await interventions.preview_decision(
+                    client.locator, story["id"], {**CLOSE, "step": row["id"], "decision": "done"}
+                )
+            await interventions.resolve(client.locator, story["id"], {**CLOSE, "step": row["id"]})
+        view = await read_view(client.locator, story["id"])
+        assert [(row.state, row.closed) for row in view.notifications] == [("SKIPPED", "ada: told by phone")] * 2
+        assert [row.commands("s") for row in view.notifications] == [(), ()]
+        assert await stuck(client) == []
 
 
 async def test_a_guarded_action_notifies_once_and_a_rejection_ends_it(env: Environment) -> None:

@@ -81,6 +81,23 @@ def test_the_arguments_of_what_has_failed_are_shown_below_it() -> None:
     assert page.count("called with") == 2
 
 
+def test_the_residue_of_a_nested_saga_names_it() -> None:
+    stays = {"step": "ma", "saga": "s-1/v", "kind": "effect_stays", "system": "bank", "key": "s-1/v/ma"}
+    nested = step("v", "COMPENSATED", uses="saga", outcome="done", compensation={"uses": "saga", "state": "DONE"})
+    children = [{"id": "s-1/v", "step": "v", "saga": "pay", "state": "RESIDUE"}]
+    reported = text(story(state="RESIDUE", steps=[nested], residue=[stays], children=children))
+    assert "! s-1/v ma: its effect stays in bank (key s-1/v/ma)" in reported
+    assert "↩ ended RESIDUE (saga)" in reported
+    assert "undone (saga)" not in reported
+
+
+def test_a_failed_expression_may_come_from_the_input() -> None:
+    reason = {"kind": "definition", "step": "pay", "message": 'pay.with.n: "abc" is no number'}
+    assert 'definition or input at pay: pay.with.n: "abc" is no number' in text(
+        story(state="COMPENSATED", reason=reason)
+    )
+
+
 def test_a_long_for_each_is_summarized() -> None:
     items = [step(f"reserve#{number}", "DONE") for number in range(500)]
     items[3] = step("reserve#3", "REJECTED", error={"type": "SoldOut", "message": "sold out"})

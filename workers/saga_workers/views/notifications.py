@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.temporal.temporal_client import start_headers
-from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
+from sagas.definition.times import format_timestamp
 from sagas.errors import RefusedError, UsageError, did_you_mean
 from sagas.protocol.payloads import (
     NOTIFICATION_MEMO,
+    NOTIFICATION_PREFIX,
     NOTIFICATION_WORKFLOW,
     OWNER_HEADER,
     RETRY_NOTIFICATION_SIGNAL,
@@ -24,6 +29,7 @@ from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
 
 _CONCURRENCY = 16
+_CLOSING_DELAY = timedelta(hours=1)
 _CLOSED_STATES: Mapping[WorkflowExecutionStatus | None, DeliveryState] = {
     WorkflowExecutionStatus.COMPLETED: "DELIVERED",
     WorkflowExecutionStatus.FAILED: "EXHAUSTED",
@@ -43,13 +49,16 @@ async def with_notifications(temporal: Temporal, view: SagaView) -> SagaView:
 
 
 async def _with_delivery_state(row: NotificationView, run: RunInfo) -> NotificationView:
-    """PENDING, DELIVERED, EXHAUSTED, or STOPPED if it was ended in Temporal."""
+    """PENDING, DELIVERED, EXHAUSTED, SKIPPED by an operator, or STOPPED if it was ended in Temporal."""
     memo = await _delivery_status(run)
     attempts, error = memo.get("attempts"), memo.get("error")
     next_attempt_at, ended_at = memo.get("next_attempt_at"), memo.get("ended_at")
+    closed = memo.get("closed")
+    skipped = run.status is WorkflowExecutionStatus.TERMINATED and memo.get("state") == "SKIPPED"
     return replace(
         row,
-        state="PENDING" if run.running else _CLOSED_STATES.get(run.status, "STOPPED"),
+        state="PENDING" if run.running else "SKIPPED" if skipped else _CLOSED_STATES.get(run.status, "STOPPED"),
+        closed=closed if skipped and isinstance(closed, str) else None,
         attempts=attempts if isinstance(attempts, int) else None,
         error=ErrorView(type=str(error.get("type")), message=str(error.get("message")))
         if isinstance(error, Mapping)
@@ -85,10 +94,13 @@ def exhausted_reasons(view: SagaView) -> list[str]:
     """One message for each notification of this view that was given up."""
     return [
         f"{row.id} is EXHAUSTED after {_attempts_text(row.attempts)}: {row.error and row.error.message}; "
-        f"{saga_command('notify', view.id, row.id, again=True)}    sends it again"
+        + " or ".join(f"{command}    {_EFFECTS[command.split()[1]]}" for command in row.commands(view.id))
         for row in view.notifications
         if row.state == "EXHAUSTED"
     ]
+
+
+_EFFECTS = {"notify": "sends it again", "resolve": "closes it"}
 
 
 def _attempts_text(attempts: int | None) -> str:
@@ -117,7 +129,7 @@ async def resend(temporal: Temporal, view: SagaView, name: str | None) -> list[d
     """
     wanted = select_notifications(view, name)
     if name is None:
-        wanted = [row for row in wanted if row.state not in ("DELIVERED", None)]
+        wanted = [row for row in wanted if row.state not in ("DELIVERED", "SKIPPED", None)]
         if not wanted:
             raise RefusedError(f"no notification of {view.id} is pending or exhausted")
     rows: list[dict[str, Any]] = []
@@ -131,10 +143,85 @@ async def resend(temporal: Temporal, view: SagaView, name: str | None) -> list[d
     return rows
 
 
-async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
+def is_notification(decision: Mapping[str, Any]) -> bool:
+    """Return whether a decision is about a notification: no step has such an id."""
+    return str(decision.get("step")).startswith(NOTIFICATION_PREFIX)
+
+
+def check_notification_decision(view: SagaView, decision: Mapping[str, Any]) -> NotificationView:
+    """The notification that is decided about. Raises UsageError if there is none, RefusedError if it cannot be done."""
+    [row] = select_notifications(view, str(decision["step"]))
+    if decision["decision"] not in ("retry", "skip"):
+        raise RefusedError(
+            f"a notification can only be sent again (retry) or closed (skip), not {decision['decision']}"
+        )
+    if decision.get("with") is not None or decision.get("definition") is not None:
+        raise RefusedError(f"{row.id} is sent again as it was, without --with and --definition")
+    if row.state == "DELIVERED":
+        raise RefusedError(f"{row.id} of {view.id} has been delivered, so there is nothing to decide")
+    if decision["decision"] == "retry":
+        _require_content(row)
+    return row
+
+
+async def decide_notification(temporal: Temporal, view: SagaView, decision: Mapping[str, Any]) -> None:
+    """Send a notification again, or close it undelivered. Raises like :func:`check_notification_decision`."""
+    row = check_notification_decision(view, decision)
+    if decision["decision"] == "retry":
+        await _resend_one(temporal, row)
+    else:
+        await _close(temporal, row, decision)
+
+
+async def _close(temporal: Temporal, row: NotificationView, decision: Mapping[str, Any]) -> None:
+    """Replace the run of a notification by one that is terminated before it begins: its memo has the decision.
+
+    So it needs no worker. If this process dies in between, the notification is sent after the delay.
+    """
+    described = await _described(temporal, row)
+    order, saga_id = await _read_delivery(temporal, row.run, described.run.run_id)
+    closed = f"{decision.get('who') or temporal.identity}: {decision['reason']}"
+    memo = {
+        "state": "SKIPPED",
+        "saga_id": saga_id,
+        "attempts": row.attempts,
+        "error": None if row.error is None else row.error.to_json(),
+        "ended_at": format_timestamp(time.time()),
+        "closed": closed,
+    }
+    with start_headers({OWNER_HEADER: saga_id}):
+        handle = await temporal.start_workflow(
+            NOTIFICATION_WORKFLOW,
+            order,
+            id=row.run,
+            task_queue=described.run.task_queue,
+            memo={NOTIFICATION_MEMO: memo},
+            static_summary=run_summary(f"✉ {row.uses}, closed undelivered"),
+            start_delay=_CLOSING_DELAY,
+            id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING,
+        )
+    await handle.terminate(closed)
+
+
+async def _described(temporal: Temporal, row: NotificationView) -> RunDescription:
     described = await describe_run(temporal, row.run)
     if described is None:
         raise RefusedError(f"Temporal has deleted the run of the notification {row.id}")
+    return described
+
+
+def _require_content(row: NotificationView) -> None:
+    """Raise RefusedError for a notification whose arguments could not be computed."""
+    if not row.can_be_sent:
+        raise RefusedError(
+            f"{row.id} would fail the same way: {row.error and row.error.message}; close it with skip, and correct the "
+            "definition for later sagas"
+        )
+
+
+async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
+    _require_content(row)
+    described = await _described(temporal, row)
     handle = temporal.get_workflow_handle(row.run, run_id=described.run.run_id)
     if described.run.running:
         await handle.signal(RETRY_NOTIFICATION_SIGNAL)

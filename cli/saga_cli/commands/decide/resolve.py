@@ -14,7 +14,7 @@ from saga_cli.output import confirm, echo, print_document, warn
 from saga_cli.shared_options import json_object, json_option, operator_name, print_target, required_text
 from saga_cli.wait import noting_silence
 from sagas.errors import RefusedError, SagaError, UsageError
-from sagas.protocol.payloads import LOCK_ACTIVITY, RELEASE_ACTIVITY
+from sagas.protocol.payloads import LOCK_ACTIVITY, NOTIFICATION_PREFIX, RELEASE_ACTIVITY
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def resolve(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:
     """Decide about a parked step: retry, done, skip or compensate. `saga show ID` lists the possible decisions.
+
+    A notification that was not delivered can be sent again with retry, and closed with skip.
 
     \b
     saga resolve ID STEP retry --reason TEXT [--with JSON] [--definition FILE]
@@ -157,6 +159,8 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
         if not yes:
             with_locator(preview)  # nobody should confirm what will be refused
         remains = _SKIPPED_LOCKS.get(fields["step"], "may leave a residue (RESIDUE)")
+        if fields["step"].startswith(NOTIFICATION_PREFIX):
+            remains = "closes it undelivered"
         confirm(f"skipping {fields['step']} of {saga_id} {remains}", yes=yes)
     answer = with_locator(run)
 

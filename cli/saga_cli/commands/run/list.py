@@ -149,7 +149,7 @@ def _cells(view: SagaView, now: datetime) -> list[str]:
     because = ""
     if (reason := view.reason) is not None:
         where = f" at {reason.step}" if reason.step else ""
-        because = f"{reason.kind}{where}" + (f": {reason.message}" if reason.message else "")
+        because = f"{reason.title}{where}" + (f": {reason.message}" if reason.message else "")
     labels = " ".join(f"{name}={value}" for name, value in view.labels.items())
     source = "from the ledger" if view.source else ""
     cells = (view.id, view.saga, view.state, when, "  ".join(part for part in (source, because, labels) if part))

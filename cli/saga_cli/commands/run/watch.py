@@ -110,7 +110,7 @@ class _ChangePrinter:
         from saga_cli.render.text import local_time, progress_text, reason_text
 
         now = local_time(datetime.now(UTC))
-        because = f": {view.reason.kind}: {reason_text(view)}" if view.reason else ""
+        because = f": {view.reason.title}: {reason_text(view)}" if view.reason else ""
         facts = {"": [f"{view.id} {view.state}{because}"]}
         if view.pause_text:
             facts["paused"] = [f"{view.id} is {view.pause_text}"]

@@ -14,6 +14,13 @@ from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT, can_be_local
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 
 _NOT_ON_A_PIVOT = ("compensate", "confirm", "for_each", "if")
+_WITHOUT = {
+    "sql": "leave out `expect_rows`",
+    "http": "write `rejected: []` without `rejected_when`",
+    "wait": "write `on_timeout: continue` or `park`",
+}
+"""Without what the step cannot be rejected."""
+
 _NOT_ON_A_READ = ("compensate", "confirm", "pivot")
 _UNDO_OR_CONFIRM = {"compensate": "undo", "confirmed": "undo", "confirm": "confirm"}
 
@@ -111,7 +118,17 @@ def _check_after_commit(draft: SagaDraft, step: StepDraft, report: Report) -> No
         message = f"`{step.id}` comes after the commit point, where nothing is rolled back"
         report.add("SAGA208", step.parsed.node_of("on_failure"), message)
     if not forward and step.step.on_failure == "compensate" and step.step.do.rejects:
-        report.add("SAGA103", step.parsed.node_of("uses"), f"{step.id} comes after the pivot and may be rejected")
+        message, uses = f"{step.id} comes after the pivot and may be rejected", step.step.do.uses
+        without = "declare the action with rejects=False" if uses in draft.project.actions else _WITHOUT.get(uses)
+        report.add("SAGA103", step.parsed.node_of("uses"), message, _may_be_rejected(without))
+
+
+def _may_be_rejected(without: str | None) -> str:
+    words = ["move the step before the pivot", *([without] if without else ())]
+    return (
+        "after the pivot nothing is rolled back, so a rejection parks the saga: "
+        f"{', '.join(words)}, or write `on_failure: park` or `continue`"
+    )
 
 
 def _check_compensatable(step: StepDraft, report: Report) -> None:

@@ -288,7 +288,7 @@ def test_rule_14_a_childs_residue_is_copied(committed_at: str | None, outcome: s
     answers = {"c": ("RESIDUE", _story(committed_at=committed_at, residue=rows))}
     driver = MachineDriver(PARENT, answers=answers).run()
     assert driver.row("c")["outcome"] == outcome
-    assert driver.story["residue"] == rows
+    assert driver.story["residue"] == [{**row, "saga": "s1/c"} for row in rows]
     assert driver.state == state
 
 

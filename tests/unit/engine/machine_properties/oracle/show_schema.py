@@ -113,7 +113,9 @@ def problems(story: Mapping[str, Any]) -> list[str]:
     shapes = (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR), ("notifications", NOTIFICATION))
     for name, shape in shapes:
         for item in story.get(name, ()):
-            kinds = {"arguments": _is(dict), "definition": _TEXT} if name == "operator" else {}
+            kinds = {"operator": {"arguments": _is(dict), "definition": _TEXT}, "residue": {"saga": _TEXT}}.get(
+                name, {}
+            )
             given = {field: kind for field, kind in kinds.items() if field in item}
             found += _differs(name, item, {**shape, **given})
     return found
