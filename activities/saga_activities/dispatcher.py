@@ -17,7 +17,7 @@ from saga_activities.automatic.nested_images import close_nested
 from saga_activities.automatic.restoration import check_decision, skip_restoration
 from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
-from saga_activities.bodies.sql_action import with_inherited_rows
+from saga_activities.bodies.sql_action import with_appended_changes, with_inherited_rows
 from saga_activities.conflict_retries import repeat_conflicts
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.guard import Guard
@@ -128,6 +128,8 @@ class Dispatcher:
                 )
                 if invocation.action == RESTORE:
                     confirmed = with_inherited_rows(confirmed, invocation)
+            if body is not None and invocation.op == "confirm" and guard_spec.images:
+                body = with_appended_changes(body, invocation)
         except (InvalidArguments, UsageError, ActionNotRegistered):
             raise
         except Exception as error:  # noqa: BLE001 - becomes an outcome: nothing is visible yet

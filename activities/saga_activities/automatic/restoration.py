@@ -25,7 +25,6 @@ from saga_activities.automatic.row_changes import (
     Types,
     images_digest,
     mark_undone,
-    open_later_entry,
     pass_on,
     pass_on_to_the_last,
 )
@@ -57,8 +56,8 @@ async def restore(
     :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
     """
     await mark_undone(sql, entry_key)
-    types, all_stored = await load_images(sql, entry_key)
-    stored = [row for row in all_stored if row["sequence"] < 0] if inherited else all_stored
+    types, stored = await load_images(sql, entry_key)
+    stored = [row for row in stored if row["sequence"] < 0] if inherited else stored
     if not stored:
         return {"restored": 0}
     tables, images = await open_tables(sql, types, stored)
@@ -67,8 +66,10 @@ async def restore(
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
     reliance = Reliance(entry_key, stored[0]["undo_scope"], undone_steps)
-    passed = await pass_on(sql, reliance, images, stored, types, all_stored)
-    images = [image for image in images if image.row not in passed.rows]
+    digest = images_digest(stored)
+    passed = await pass_on(sql, reliance, images, stored, types)
+    images = [image for place, image in enumerate(images) if place not in passed.places]
+    stored = [row for place, row in enumerate(stored) if place not in passed.places]
     first, last = net_images(images)
     try:
         current = await read_rows(tables, last)
@@ -76,7 +77,7 @@ async def restore(
         raise NeedsOperator(error.why) from error
     # A row that is as before this step is restored, unless it is so by a later step, whose undo would change it again.
     built_upon = frozenset(row for row, image in passed.built_upon.items() if current.get(row) == _decoded(image))
-    rows = StepRows(tables, first, last, current, images_digest(stored), built_upon)
+    rows = StepRows(tables, first, last, current, digest, built_upon | passed.blocked)
     if rows.changed_rows:
         raise await changed_since(sql, entry_key, rows)
     open_rows = rows.open_rows
@@ -89,21 +90,6 @@ async def restore(
             return {"restored": 0}
         raise await cannot_restore(sql, entry_key, rows, error.why) from error
     return {"restored": len(open_rows)}
-
-
-async def check_order(sql: SqlSession, entry_key: EntryKey, undone_steps: Collection[str] | None) -> None:
-    """Check that the statement that undoes a confirmed step may change its rows now.
-
-    Raises :class:`InfrastructureError` as long as a later step has changed one of them whose own undo will restore it
-    from its image: it would find the row changed.
-    """
-    _, stored = await load_images(sql, entry_key)
-    if not stored:
-        return
-    if other := await open_later_entry(sql, Reliance(entry_key, stored[0]["undo_scope"], undone_steps), stored):
-        raise InfrastructureError(
-            f"{other.entry} of the saga {other.saga_id} has changed a row of this step later, and is to be undone first"
-        )
 
 
 async def check_decision(sql: SqlSession, *, entry_key: EntryKey, digest: str | None, inherited: bool = False) -> None:

@@ -84,71 +84,141 @@ class Reliance:
 
 @dataclass(frozen=True, slots=True)
 class PassedOn:
-    """The rows whose images another entry has now, and those that an entry has changed later which may stay done."""
+    """The places of the images that other entries have now, and the rows that an entry which may stay has changed.
 
-    rows: frozenset[LockedRow]
+    ``built_upon``: after the last image of the row, with the image after that change. ``blocked``: between two of them.
+    """
+
+    places: frozenset[int]
     built_upon: Mapping[LockedRow, str | None]
+    blocked: frozenset[LockedRow]
 
 
 async def pass_on(
-    sql: SqlSession,
-    reliance: Reliance,
-    images: Sequence[RowImage],
-    stored: Sequence[Row],
-    types: Types,
-    all_stored: Sequence[Row],
+    sql: SqlSession, reliance: Reliance, images: Sequence[RowImage], stored: Sequence[Row], types: Types
 ) -> PassedOn:
-    """Give the images of the rows that another entry has changed later to that entry, whose undo restores them.
+    """Give the images of the rows that other entries have changed later to these entries, whose undos restore them.
 
-    ``stored`` are the stored images, ``types`` those of the columns of their tables. ``all_stored``: also those that
-    need no restoration, as something else has undone the step itself.
+    ``stored`` are the stored images, ``types`` those of the columns of their tables. An image goes to the next later
+    change, as another entry may have changed the row between two images of this one.
     """
-    rows = {image.row.hash: image.row for image in images}
-    last = {row["row_hash"]: row for row in all_stored}
-    seen: set[str] = set()
+    places: dict[str, list[int]] = {}
+    for place, row in sorted(enumerate(stored), key=lambda item: item[1]["row_change"]):
+        places.setdefault(row["row_hash"], []).append(place)
+    heirs: dict[EntryKey, list[int]] = {}
     built_upon: dict[LockedRow, str | None] = {}
-    heirs: dict[EntryKey, set[str]] = {}
-    for names, values in _batches(list(rows)):
+    blocked: set[LockedRow] = set()
+    for hash, others in (await _later_changes(sql, reliance.entry_key, list(places))).items():
+        row, last = images[places[hash][0]].row, stored[places[hash][-1]]["row_change"]
+        for other, group in _below(others, [(stored[place]["row_change"], place) for place in places[hash]]):
+            is_certain = reliance.covers(_entry_of(other), other["undo_scope"])
+            # Otherwise something else has changed the row between the two, and its change must not be lost.
+            if is_certain and other["before_image"] == stored[group[-1]]["after_image"]:
+                heirs.setdefault(_entry_of(other), []).extend(group)
+            elif other["row_change"] < last:
+                blocked.add(row)
+        for other in others:
+            if other["row_change"] > last and not reliance.covers(_entry_of(other), other["undo_scope"]):
+                built_upon[row] = other["after_image"]
+    for heir, group in heirs.items():
+        await _inherit(sql, heir, [stored[place] for place in sorted(group)], types)
+    return PassedOn(frozenset(place for group in heirs.values() for place in group), built_upon, frozenset(blocked))
+
+
+async def _later_changes(sql: SqlSession, entry_key: EntryKey, hashes: Sequence[str]) -> dict[str, list[Row]]:
+    """The changes of other entries of rows that are still to be undone, by the hash of the row, in their order."""
+    changes: dict[str, list[Row]] = {}
+    for names, values in _batches(hashes):
         # The undo of another step may be on its way: it has marked its images, and this waits for its end.
-        of_root = {**values, **_root(reliance.entry_key.saga_id)}
-        for other in await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), of_root):
-            hash, key = other["row_hash"], EntryKey(other["saga_id"], other["step"], other["generation"])
-            if key == reliance.entry_key or other["row_change"] <= last[hash]["row_change"]:
-                continue
-            first, certain = hash not in seen, reliance.covers(key, other["undo_scope"])
-            seen.add(hash)
-            if not certain:
-                built_upon[rows[hash]] = other["after_image"]
-            elif first and (
-                other["before_image"] == last[hash]["after_image"] or await _is_undone_by_statement(sql, key, other)
-            ):
-                # Otherwise something else has changed the row between the two, and its change must not be lost.
-                heirs.setdefault(key, set()).add(hash)
-    passed: set[str] = set()
-    for heir, hashes in heirs.items():
-        await _inherit(sql, heir, [row for row in stored if row["row_hash"] in hashes], types)
-        passed |= hashes
-    return PassedOn(frozenset(rows[hash] for hash in passed), built_upon)
+        rows = await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), {**values, **_root(entry_key.saga_id)})
+        for row in rows:
+            if _entry_of(row) != entry_key:
+                changes.setdefault(row["row_hash"], []).append(row)
+    return changes
 
 
-async def open_later_entry(sql: SqlSession, reliance: Reliance, stored: Sequence[Row]) -> EntryKey | None:
-    """An entry that has changed one of the rows later, and whose undo is certain to restore it from its image."""
-    last = {row["row_hash"]: row["row_change"] for row in stored}
-    for names, values in _batches(list(last)):
-        of_root = {**values, **_root(reliance.entry_key.saga_id)}
-        for other in await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), of_root):
-            key = EntryKey(other["saga_id"], other["step"], other["generation"])
-            is_later = other["row_change"] > last[other["row_hash"]] and key != reliance.entry_key
-            if not is_later or not reliance.covers(key, other["undo_scope"]):
-                continue
-            if not await _is_undone_by_statement(sql, key, other):
-                return key
-    return None
+def _below(others: Sequence[Row], own: Sequence[tuple[int, int]]) -> Iterator[tuple[Row, list[int]]]:
+    """Each change of another entry with the places of the own ones, given with their numbers, that are next below."""
+    lowest = 0
+    for other in others:
+        group = [place for change, place in own if lowest <= change < other["row_change"]]
+        lowest = other["row_change"]
+        if group:
+            yield other, group
 
 
-async def _is_undone_by_statement(sql: SqlSession, key: EntryKey, image: Row) -> bool:
+def _entry_of(row: Row) -> EntryKey:
+    return EntryKey(row["saga_id"], row["step"], row["generation"])
+
+
+async def is_undone_by_statement(sql: SqlSession, key: EntryKey, sequence: int) -> bool:
     """True for the own image of a confirmed entry: its undo does not restore it."""
-    return image["sequence"] > 0 and bool(await sql.all(_SELECT_CONFIRM, key.values))
+    return sequence > 0 and bool(await sql.all(_SELECT_CONFIRM, key.values))
+
+
+@dataclass(slots=True)
+class ChainedChange:
+    """A change of a row that is still to be undone, with its images as JSON.
+
+    ``before`` and ``after`` may be set: a statement of the saga can leave the row otherwise than its image says.
+    """
+
+    key: EntryKey
+    sequence: int
+    undo_scope: str
+    before: str | None
+    after: str | None
+    stored: tuple[str | None, str | None]
+
+    def is_own(self, entry_key: EntryKey) -> bool:
+        """False also for images that other undos have passed on to the entry."""
+        return self.key == entry_key and self.sequence > 0
+
+
+async def image_chains(sql: SqlSession, entry_key: EntryKey, hashes: Sequence[str]) -> dict[str, list[ChainedChange]]:
+    """The changes of rows that are still to be undone, by the hash of the row, in their order; also those of the entry
+    itself, whose undo has begun.
+    """
+    rows: list[Row] = []
+    for names, values in _batches(hashes):
+        statement = _SELECT_CHAIN.format(names=names) + _locking(sql)
+        rows += await sql.all(statement, {**values, **_root(entry_key.saga_id)})
+    chains: dict[str, list[ChainedChange]] = {}
+    for row in sorted(rows, key=lambda row: (row["row_change"], row["sequence"])):
+        key = _entry_of(row)
+        if key == entry_key or (row["undone"] == 0 and row["op"] is None):
+            states = (row["before_image"], row["after_image"])
+            change = ChainedChange(key, row["sequence"], row["undo_scope"], *states, states)
+            chains.setdefault(row["row_hash"], []).append(change)
+    return chains
+
+
+async def replace_images(sql: SqlSession, chain: Sequence[ChainedChange]) -> None:
+    """Store the images that were set."""
+    for change in chain:
+        if (change.before, change.after) != change.stored:
+            await sql.run(
+                f"UPDATE saga_image SET before_image = :before, after_image = :after WHERE {_ENTRY}"
+                " AND sequence = :sequence",
+                {**change.key.values, "sequence": change.sequence, "before": change.before, "after": change.after},
+            )
+
+
+async def append_images(sql: SqlSession, entry_key: EntryKey, images: Sequence[dict[str, Any]]) -> None:
+    """Add changes to the images of an entry, whose tables it has changed before."""
+    if not images:
+        return
+    values = entry_key.values
+    header = await sql.one(f"SELECT * FROM saga_image WHERE {_ENTRY} AND sequence = 0", values)
+    last = await sql.one(
+        f"SELECT MAX(sequence) AS sequence, MAX(statement) AS statement FROM saga_image WHERE {_ENTRY}", values
+    )
+    await number_changes(sql, entry_key.saga_id, images)
+    await _add_to_number(sql, header, len(images))
+    shared = {**values, "created_at": header["created_at"], "undo_scope": header["undo_scope"]}
+    shared["statement"] = last["statement"] + 1
+    rows = [{**image, **shared, "sequence": last["sequence"] + at} for at, image in enumerate(images, 1)]
+    await sql.run(INSERT_IMAGE, rows)
 
 
 async def pass_on_to_the_last(sql: SqlSession, reliance: Reliance, stored: Sequence[Row], types: Types) -> bool:
@@ -165,13 +235,13 @@ async def pass_on_to_the_last(sql: SqlSession, reliance: Reliance, stored: Seque
     later: set[EntryKey] = set()
     for names, hashes in _batches(list(first)):
         for row in await sql.all(_SELECT_CHANGES.format(names=names), {**hashes, **root}):
-            key = EntryKey(row["saga_id"], row["step"], row["generation"])
+            key = _entry_of(row)
             if row["row_change"] < last[row["row_hash"]]:
                 earlier.add(key)
             if row["row_change"] > first[row["row_hash"]]:
                 later.add(key)
     for row in headers:
-        key = EntryKey(row["saga_id"], row["step"], row["generation"])
+        key = _entry_of(row)
         if key == reliance.entry_key or not reliance.covers(key, row["undo_scope"]):
             continue
         if key not in earlier:
@@ -199,11 +269,7 @@ async def _inherit(
         values,
     )
     tables = {row["table_name"] for row in stored}
-    merged = {name: types[name] for name in tables} | decode_json(header["before_image"])
-    await sql.run(
-        f"UPDATE saga_image SET row_key = :row_key, before_image = :types WHERE {_ENTRY} AND sequence = 0",
-        {**values, "row_key": str(int(header["row_key"]) + len(stored)), "types": encode_json(merged).decode()},
-    )
+    await _add_to_number(sql, header, len(stored), {name: types[name] for name in tables})
     numbers = [row["statement"] for row in stored]
     changes = {row["row_hash"]: row["row_change"] for row in stored}
     own = await sql.all(
@@ -229,6 +295,16 @@ async def _inherit(
     )
 
 
+async def _add_to_number(sql: SqlSession, header: Row, count: int, types: Types | None = None) -> None:
+    """Add to the number of images in the row 0 of an entry, and to the types of columns there."""
+    key = _entry_of(header)
+    merged = {**(types or {}), **decode_json(header["before_image"])}
+    await sql.run(
+        f"UPDATE saga_image SET row_key = :row_key, before_image = :types WHERE {_ENTRY} AND sequence = 0",
+        {**key.values, "row_key": str(int(header["row_key"]) + count), "types": encode_json(merged).decode()},
+    )
+
+
 _ENTRY = "saga_id = :saga_id AND step = :step AND generation = :generation"
 
 _SELECT_CONFIRM = f"SELECT 1 AS n FROM saga_guard WHERE {_ENTRY} AND op = 'confirm' AND reason = 'confirm'"
@@ -251,6 +327,13 @@ ORDER BY i.created_at, i.saga_id, i.step"""
 _SELECT_CHANGES = f"""
 SELECT i.saga_id, i.step, i.generation, i.row_hash, i.row_change FROM saga_image i
 WHERE i.row_hash IN ({{names}}) AND {_OF_ROOT}"""
+
+_SELECT_CHAIN = f"""
+SELECT i.saga_id, i.step, i.generation, i.sequence, i.row_hash, i.row_change, i.undo_scope, i.before_image,
+  i.after_image, i.undone, g.op
+FROM saga_image i LEFT JOIN saga_guard g
+  ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
+WHERE i.row_hash IN ({{names}}) AND i.sequence <> 0 AND {_OF_ROOT}"""
 
 _SELECT_LAST = f"""
 SELECT i.row_hash, i.row_change FROM saga_image i WHERE i.row_hash IN ({{names}}) AND {_OF_ROOT}"""

@@ -15,7 +15,8 @@ from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.automatic.image_recorder import ImageRecorder
-from saga_activities.automatic.restoration import check_order, restore
+from saga_activities.automatic.own_statements import confirm_by_statement, undo_by_statement
+from saga_activities.automatic.restoration import restore
 from saga_activities.guard.database_errors import MAX_QUOTED
 from saga_activities.guard.postgresql import read_result
 from saga_activities.guard.result_codec import to_json_value
@@ -161,10 +162,19 @@ def with_inherited_rows(body: ActionBody, invocation: Invocation) -> ActionBody:
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
-        await check_order(sql, _entry_key(invocation), _undone_steps(invocation))
-        result = await body(sql)
+        result = await undo_by_statement(sql, body, _entry_key(invocation), _undone_steps(invocation))
         await restore(sql, _entry_key(invocation), _undone_steps(invocation), inherited=True)
         return result
+
+    return run
+
+
+def with_appended_changes(body: ActionBody, invocation: Invocation) -> ActionBody:
+    """The body of the `confirm` of a step with images, to which its changes are added."""
+
+    async def run(sql: SqlSession | None) -> Any:
+        assert sql is not None
+        return await confirm_by_statement(sql, body, _entry_key(invocation))
 
     return run
 

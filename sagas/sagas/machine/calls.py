@@ -276,7 +276,8 @@ def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         confirm.arguments = arguments.operation_arguments(run, entry, "confirm", action, key, confirm.override)
     guard = None
     if action.connection is not None:
-        guard = GuardSpec(action.connection, "decide" if step.do.connection == action.connection else "own", True)
+        is_own = step.do.connection == action.connection
+        guard = GuardSpec(action.connection, "decide" if is_own else "own", True, images=is_own and step.do.images)
     call = _new_call(run, entry, flight, action, action.uses, confirm.arguments, summary)
     return replace(call, guard=guard, earlier_attempts=confirm.min_attempts)
 

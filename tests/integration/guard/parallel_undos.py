@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from saga_activities.automatic import row_locks
-from saga_activities.bodies.sql_action import restore_body, sql_body, with_inherited_rows
+from saga_activities.bodies.sql_action import restore_body, sql_body, with_appended_changes, with_inherited_rows
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
@@ -17,10 +17,11 @@ from tests.integration.guard.conftest import clock, new_attempt
 
 @dataclass(frozen=True)
 class ParallelStep:
-    """The statements of a step; ``confirmed``: it is confirmed, and these statements undo it then."""
+    """The statements of a step; ``confirmed``: it is confirmed with ``confirm``, and these statements undo it then."""
 
     run: Sequence[str]
     confirmed: Sequence[str] = ()
+    confirm: Sequence[str] = ()
 
 
 Steps = Mapping[str, ParallelStep]
@@ -53,7 +54,10 @@ def generate(kind: str, seed: int) -> Steps:
         counter = chance.choice((1, 1, 2))
         if chance.random() < 0.25:
             add = f"update @counter set n = n {{}} {chance.randint(1, 3)} where id = {counter}"
-            steps[name] = ParallelStep([add.format("+")], confirmed=[add.format("-")])
+            # It need not restore the row exactly: the author decides what undoes a confirmed effect.
+            undo = f"update @counter set n = n - {chance.randint(1, 3)} where id = {counter}"
+            confirm = [f"update @counter set n = n + 50 where id = {counter}"] if chance.random() < 0.3 else []
+            steps[name] = ParallelStep([add.format("+")], confirmed=[undo], confirm=confirm)
             continue
         free = chance.randint(4, 9)
         pool = [
@@ -70,7 +74,8 @@ def generate(kind: str, seed: int) -> Steps:
         steps[name] = ParallelStep([statement for part in chance.sample(pool, 2) for statement in part])
     names = list(steps)
     chance.shuffle(names)
-    return {name: steps[name] for name in names}
+    # The first step restores both rows, whatever the statements of confirmed steps leave.
+    return {"first": ParallelStep(["update @counter set n = n + 7"]), **{name: steps[name] for name in names}}
 
 
 async def play(tables: Tables, steps: Steps, saga: str) -> list[str]:
@@ -79,10 +84,20 @@ async def play(tables: Tables, steps: Steps, saga: str) -> list[str]:
     for name, step in steps.items():
         if (await tables.do(step.run, name, saga)).kind != "done":
             continue
-        if step.confirmed:
-            assert (await tables.database.guard.confirm(tables.entry(name, saga), None, **clock())).kind == "done"
         done.append(name)
+    for name in done:  # after the commit point
+        if steps[name].confirmed:
+            await confirm(tables, name, steps[name], saga)
     return done
+
+
+async def confirm(tables: Tables, name: str, step: ParallelStep, saga: str = "saga") -> None:
+    entry = tables.entry(name, saga)
+    guard = GuardSpec("shop", images=True)
+    arguments = {"connection": "shop", "run": [{"sql": tables.named(text)} for text in step.confirm]}
+    invocation = Invocation("sql", arguments, str(entry), entry.saga_id, name, "confirm", 1, guard=guard)
+    body = with_appended_changes(sql_body(arguments, invocation, new_attempt()), invocation)
+    assert (await tables.database.guard.confirm(entry, body, **clock())).kind == "done"
 
 
 async def undo(

@@ -37,6 +37,17 @@ def cases(kind: str) -> dict[str, Steps]:
             "b": ParallelStep([ADD.format(1)], confirmed=[ADD.format(-1)]),
             "c": ParallelStep([ADD.format(100)]),
         },
+        "inexact": {  # the row was as neither step had left it, though nobody else had changed it
+            "a": ParallelStep([ADD.format(10)]),
+            "b": ParallelStep([ADD.format(1)], confirmed=[ADD.format(-5)], confirm=[ADD.format(1000)]),
+            "c": ParallelStep([ADD.format(100)]),
+        },
+        "between": {  # b restored the changes of a and d, and skipped that of c, which lies between them
+            "a": ParallelStep([ADD.format(7)]),
+            "b": ParallelStep([ADD.format(1)], confirmed=[ADD.format(-1)], confirm=[ADD.format(50)]),
+            "c": ParallelStep([ADD.format(3)], confirmed=[ADD.format(-3)]),
+            "d": ParallelStep([ADD.format(1)]),
+        },
         "basket": {  # "still referenced from table line"
             f"f#{item}": ParallelStep([shared_basket(kind, 1), f"insert into @line values ({item}, 1)"])
             for item in (2, 0, 1)
@@ -74,14 +85,14 @@ async def _restored(tables: Tables, steps: Steps, order: list[str], saga: str) -
 
 
 @everywhere
-@pytest.mark.parametrize("case", ["confirmed", "basket", "code", "rows"])
+@pytest.mark.parametrize("case", ["confirmed", "inexact", "between", "basket", "code", "rows"])
 async def test_parallel_steps_are_undone_in_any_order(
     case: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     steps = cases(kind)[case]
     orders = list(permutations(steps))
     async with _tables(kind, request, tmp_path) as tables:
-        for number, order in enumerate(orders if kind == "sqlite" else [orders[0], orders[3]]):
+        for number, order in enumerate(orders if kind == "sqlite" else [orders[0], orders[3], orders[-2]]):
             assert await _restored(tables, steps, list(order), f"saga{number}") == len(steps)
 
 
@@ -139,6 +150,19 @@ async def test_a_change_of_others_between_two_steps_is_kept(
         assert "has been changed since" in str((await undo(tables, "a", steps["a"])).park_reason)
         assert (await undo(tables, "b", steps["b"])).kind == "done"
         assert [tuple(row) for row in await tables.sql(COUNTER)] == [(50,)]
+
+
+@everywhere
+async def test_a_change_of_others_before_a_confirmed_step_is_undone_is_kept(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    steps = {"a": ParallelStep([ADD.format(10)]), "b": ParallelStep([ADD.format(1)], confirmed=[ADD.format(-5)])}
+    async with _tables(kind, request, tmp_path) as tables:
+        assert await play(tables, steps, "saga") == ["a", "b"]
+        await tables.sql("update @counter set n = 50 where id = 1")
+        assert (await undo(tables, "b", steps["b"])).kind == "done"
+        assert "has been changed since" in str((await undo(tables, "a", steps["a"])).park_reason)
+        assert [tuple(row) for row in await tables.sql(COUNTER)] == [(45,)]
 
 
 @everywhere
