@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.postgresql import merge_with_returning
 from saga_activities.automatic.restore_order import rehearse
-from saga_activities.automatic.row_changes import INSERT_IMAGE, number_changes
+from saga_activities.automatic.row_changes import INSERT_IMAGE, check_scope, number_changes
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.statement_check import check_statement
@@ -280,10 +280,13 @@ class ImageRecorder:
     async def store(self) -> None:
         """Store the images, in the transaction of the changes, after a rehearsal of the undo.
 
-        Raises :class:`NotImageable` if the undo would fail now.
+        Raises :class:`NotImageable` if the undo would fail now, or could not restore a row that the saga has changed
+        before.
         """
+        earlier = await number_changes(self._sql, self._entry_key.saga_id, self._stored)
+        for row in {image.row: None for image in self._images}:
+            check_scope(self._undo_scope, row.label, earlier.get(row.hash, ()))
         await rehearse(self._sql, self._tables, self._images)
-        await number_changes(self._sql, self._entry_key.saga_id, self._stored)
         header = {"statement": 0, "row_hash": "", "row_change": 0, "table_name": "", "row_key": str(len(self._stored))}
         header["before_image"] = encode_json(self._types).decode()
         entry = {

@@ -14,11 +14,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
+from sagas.errors import RowLocked
+from sagas.protocol import undo_scopes
 from sagas.protocol.locks import owner_id
+from sagas.sql_text.row_changes import NotImageable
 from sagas.text.exact_json import decode_json, encode_json
 
 _BATCH = 500
@@ -35,20 +41,63 @@ INSERT_IMAGE = (
 _MYSQL = ("mysql", "mariadb")
 
 
-async def number_changes(sql: SqlSession, saga_id: str, images: Sequence[dict[str, Any]]) -> None:
+async def number_changes(sql: SqlSession, saga_id: str, images: Sequence[dict[str, Any]]) -> dict[str, list[Row]]:
     """Set ``row_change`` of the images of a step, whose rows are locked by this transaction.
 
-    Only the changes of one root saga are compared. A popular row has images of thousands of others, which are final.
+    Returns the earlier changes by the hash of their row. Only the changes of one root saga are compared. A popular row
+    has images of thousands of others, which are final.
     """
     last: dict[str, int] = {}
+    earlier: dict[str, list[Row]] = {}
     # A snapshot may be older than the change of a step that this transaction has waited for; a locking read never is.
     lock = " LOCK IN SHARE MODE" if sql.dialect in _MYSQL else ""
     for names, values in _batches([image["row_hash"] for image in images]):
         statement = f"{_SELECT_LAST.format(names=names)}{lock}"
         for row in await sql.all(statement, {**values, **_root(saga_id)}):
             last[row["row_hash"]] = max(row["row_change"], last.get(row["row_hash"], 0))
+            earlier.setdefault(row["row_hash"], []).append(row)
     for image in images:
         last[image["row_hash"]] = image["row_change"] = last.get(image["row_hash"], 0) + 1
+    return earlier
+
+
+def check_scope(undo_scope: str, label: str, earlier: Sequence[Row]) -> None:
+    """Check that a step in ``undo_scope`` may change a row after the ``earlier`` changes of its root saga.
+
+    Raises :class:`RowLocked` as long as a nested saga that changed it may be undone alone, :class:`NotImageable` if an
+    undo could not restore the row exactly. ``label`` names the row.
+    """
+    for change in sorted(earlier, key=lambda row: row["row_change"], reverse=True):
+        if change["undone"]:
+            continue
+        changed = f"{label} has been changed by {change['step']} of the saga {change['saga_id']}"
+        match undo_scopes.conflict(change["undo_scope"], undo_scope):
+            case "wait":
+                raise RowLocked(label, change["saga_id"], change["created_at"])
+            case "replaced":
+                raise NotImageable(
+                    f"{changed}, and a `compensate` of a nested saga replaces the undo that restores its rows: change"
+                    " the row either inside or outside of that nested saga"
+                )
+            case "elsewhere":
+                raise NotImageable(
+                    f"{changed}, and the `compensate.confirmed` of this step uses another connection, so its undo"
+                    " could not restore the row for that one"
+                )
+            case None:
+                pass
+
+
+async def end_scope(engine: AsyncEngine, owner: str, scope: str) -> None:
+    """Let the changes of a nested saga that has completed belong to the undo scope around it."""
+    values = {"owner": owner, "scopes": f"{scope}%"}
+    async with engine.connect() as connection:
+        entries = (await connection.execute(sa.text(_SELECT_SCOPES), values)).all()
+        for *key, stored_scope in entries:
+            await connection.execute(
+                sa.text(f"UPDATE saga_image SET undo_scope = :scope WHERE {_ENTRY}"),
+                {**EntryKey(*key).values, "scope": undo_scopes.after_end(stored_scope, scope)},
+            )
 
 
 def images_digest(stored: Sequence[Mapping[str, Any]]) -> str:
@@ -335,8 +384,13 @@ FROM saga_image i LEFT JOIN saga_guard g
   ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
 WHERE i.row_hash IN ({{names}}) AND i.sequence <> 0 AND {_OF_ROOT}"""
 
+_SELECT_SCOPES = """
+SELECT DISTINCT saga_id, step, generation, undo_scope FROM saga_image
+WHERE row_hash IN (SELECT row_hash FROM saga_row_lock WHERE saga_id = :owner) AND undo_scope LIKE :scopes"""
+
 _SELECT_LAST = f"""
-SELECT i.row_hash, i.row_change FROM saga_image i WHERE i.row_hash IN ({{names}}) AND {_OF_ROOT}"""
+SELECT i.saga_id, i.step, i.row_hash, i.row_change, i.undo_scope, i.undone, i.created_at
+FROM saga_image i WHERE i.row_hash IN ({{names}}) AND {_OF_ROOT}"""
 
 
 def _root(saga_id: str) -> dict[str, Any]:

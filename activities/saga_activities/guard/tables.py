@@ -123,7 +123,7 @@ image_table = sa.Table(
     sa.Column("row_hash", sa.String(64), nullable=False),
     # The changes of one row in the order of their commits, from 1: whoever changes it holds it until then.
     sa.Column("row_change", sa.Integer, nullable=False, server_default="0"),
-    # The nested saga within which the undo of the step may be relied on, empty: the whole of the root saga.
+    # Which other undos may be relied on: see sagas.protocol.undo_scopes.
     sa.Column("undo_scope", sa.String(MAX_SAGA_ID), nullable=False, server_default=""),
     # 1 as soon as the step is undone.
     sa.Column("undone", sa.SmallInteger, nullable=False, server_default="0"),

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.automatic import row_locks
+from saga_activities.automatic.row_changes import end_scope
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.locks.lock_table import Answer, Granted, LockTable
@@ -87,7 +88,11 @@ class LockActivities:
         owner = request["owner"]
         for connection in request.get("row_locks", ()):
             try:
-                await row_locks.release(self._databases.engine(connection), owner)
+                engine = self._databases.engine(connection)
+                if scope := request.get("undo_scope"):
+                    await end_scope(engine, owner, scope)
+                else:
+                    await row_locks.release(engine, owner)
             except (SQLAlchemyError, OSError) as error:
                 return outcome_of_error(error)
         connection = request.get("connection")

@@ -11,7 +11,7 @@ from sagas.definition import times
 from sagas.definition.model import is_nested
 from sagas.definition.saga_ids import check_saga_name
 from sagas.errors import UsageError
-from sagas.machine import arguments
+from sagas.machine import arguments, row_images
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import Flight, LedgerEntry, SagaRun
 from sagas.protocol.messages import CancelSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
@@ -189,18 +189,8 @@ def start_command(run: SagaRun, entry: LedgerEntry) -> StartSaga:
         child_saga_id(run, entry),
         step_arguments.get("input"),
         run.generation,
-        _undo_scope(run, entry),
+        row_images.nested_scope(run, entry),
     )
-
-
-def _undo_scope(run: SagaRun, entry: LedgerEntry) -> str:
-    """The scope of the undos of a nested saga: itself, if it may stay when this saga is undone, or the reverse.
-
-    A `compensate` replaces its own undo; with another `on_failure`, or a savepoint, it is undone without the rest.
-    """
-    step = run.step(entry)
-    apart = step.compensate is not None or step.on_failure != "compensate" or bool(run.plan.savepoints)
-    return child_saga_id(run, entry) if apart else run.undo_scope
 
 
 def child_saga_id(run: SagaRun, entry: LedgerEntry) -> str:

@@ -179,8 +179,8 @@ class GuardSpec:
     ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None: there is none;
     ``elsewhere``: it uses another connection, so this guard only decides, and returns ``confirmed``.
     ``holds``, ``images``, ``two_phase``: see :class:`sagas.definition.model.Operation`.
-    ``undo_scope`` is the nested saga within which the images of the step count as undone by its own undo, empty: the
-    root saga. ``undone_steps``: only these steps are sure to be undone together with this one; None: the whole saga is.
+    ``undo_scope``: see :mod:`sagas.protocol.undo_scopes`. ``undone_steps``: only these steps are sure to be undone
+    together with this one; None: the whole saga is.
     ``forward_hash``: :func:`sagas.protocol.payloads.arguments_hash` of the effect to undo; None: whatever they were.
     """
 
@@ -372,13 +372,15 @@ class ReleaseLocks:
 
     It is sent at the commit point or with the end of the saga; the run does not close before it is carried out, however
     long that takes. ``connection`` and ``holder`` are those of its ``AcquireLocks``; None: it has none.
-    ``row_locks`` are the connections on which ``owner`` has row locks of automatic compensations.
+    ``row_locks`` are the connections on which ``owner`` has row locks of automatic compensations. ``undo_scope`` is
+    that of a nested saga, whose rows belong to the scope around it from now on; empty: all rows of the root saga.
     """
 
     owner: str
     holder: str
     connection: str | None = None
     row_locks: tuple[str, ...] = ()
+    undo_scope: str = ""
 
 
 Command = (

@@ -80,6 +80,7 @@ class LockCalls:
             "owner": command.owner,
             "holder": command.holder,
             "row_locks": list(command.row_locks),
+            "undo_scope": command.undo_scope,
         }
         await perform_until_answered(
             RELEASE_ACTIVITY, raw_json(request), "release the locks", timeout=_ATTEMPT, activity_id=activity_id

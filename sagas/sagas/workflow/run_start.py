@@ -190,7 +190,7 @@ def _undo_scope_in_memo() -> str:
     except UnreadableValue:
         scope = None
     if not isinstance(scope, str):
-        raise refused_error(f"the memo {UNDO_SCOPE_MEMO} is not the id of a saga")
+        raise refused_error(f"the memo {UNDO_SCOPE_MEMO} is not the scope of an undo")
     return scope
 
 

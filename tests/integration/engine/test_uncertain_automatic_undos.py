@@ -1,6 +1,6 @@
-"""An automatic undo leaves a row to the undo of another step only if that one is certain, and nothing gets lost then.
+"""A step changes a row that `earlier`, another step of the same root saga, has changed only if both undos restore it.
 
-`earlier` changes a row before another step of the same root saga does. Then the saga is rolled back.
+An automatic undo leaves a row to the undo of another step only if that one is certain, and nothing gets lost then.
 """
 
 from __future__ import annotations
@@ -48,6 +48,21 @@ steps:
   - {{id: pause, uses: wait, with: {{for: 1s}}, needs: []}}
   - {{id: later, uses: sql, compensate: auto, needs: [pause], with: {ADD.format(n=1)}}}
 """
+AT_ONCE = f"""saga: at-once
+steps:
+  - {{id: earlier, uses: saga, with: {{name: child}}, on_failure: continue, needs: []}}
+  - {{id: pause, uses: wait, with: {{for: 1s}}, needs: []}}
+  - {{id: later, uses: sql, compensate: auto, needs: [pause], with: {ADD.format(n=10)}}}
+  - {{id: no, uses: require, needs: [earlier, later], with: {{that: "false", message: "no"}}}}
+"""
+AGAIN = f"""saga: again
+steps:
+  - {{id: stays, uses: sql, compensate: auto, savepoint: {{attempts: 2}}, with: {ADD.format(n=100)}}}
+  - {{id: earlier, uses: saga, with: {{name: child}}, needs: [stays]}}
+  - {{id: pause, uses: wait, with: {{for: 1s}}, needs: [stays]}}
+  - {{id: later, uses: sql, compensate: auto, needs: [pause], with: {ADD.format(n=10)}}}
+  - {{id: no, uses: require, needs: [earlier, later], with: {{that: "false", message: "no"}}}}
+"""
 PARKS = """uses: sql, with: {connection: shop, run: "insert into seen values (1)"},
      compensate: {uses: sql, with: {connection: shop, run: "delete from seen where v = 2", expect_rows: 1}}"""
 MOVED = f"""saga: moved
@@ -75,6 +90,8 @@ SAGAS = {
     "replaced": REPLACED,
     "replaced-nested": REPLACED_NESTED,
     "stays": STAYS,
+    "at-once": AT_ONCE,
+    "again": AGAIN,
     "shared": SHARED,
 }
 TABLES = (
@@ -87,24 +104,37 @@ PLACES = "select id, code, v from place"
 
 @everywhere
 @pytest.mark.parametrize("saga", ["replaced", "replaced-nested"])
-async def test_a_compensate_of_the_parent_restores_no_row_of_another_step(
+async def test_a_nested_saga_with_a_compensate_changes_no_row_of_another_step(
     saga: str, kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     async with shop(kind, tmp_path, temporal, request, SAGAS, *TABLES) as place:
         run = await place.client.start(saga, {})
         view = await place.ended_or_parked(run.id)
         assert (view.state, await place.read(PLACES)) == ("COMPENSATED", [(1, "X", 0)])
+        refusal = "a `compensate` of a nested saga replaces the undo that restores its rows"
+        assert view.reason is not None
+        assert refusal in str(view.reason.message)
 
 
 @on_postgresql
-async def test_no_row_is_left_to_a_step_that_stays(
+async def test_a_step_that_stays_waits_for_a_nested_saga_that_may_be_undone_alone(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     async with shop(kind, tmp_path, temporal, request, SAGAS, *TABLES) as place:
         run = await place.client.start("stays", {})
-        parked = await place.ended_or_parked(run.id)
-        assert "has been changed since by step later of the saga" in parked.parked[0].why
-        assert await place.read(PLACES) == [(1, "X", 11)]
+        view = await place.ended_or_parked(run.id)
+        assert (view.state, await place.read(PLACES)) == ("COMPLETED", [(1, "X", 1)])
+
+
+@everywhere
+@pytest.mark.parametrize("saga", ["at-once", "again"])
+async def test_the_rows_of_a_nested_saga_that_has_ended_are_restored_with_those_of_its_parent(
+    saga: str, kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with shop(kind, tmp_path, temporal, request, SAGAS, *TABLES) as place:
+        run = await place.client.start(saga, {})
+        view = await place.ended_or_parked(run.id)
+        assert (view.state, await place.read(PLACES)) == ("COMPENSATED", [(1, "X", 0)])
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])

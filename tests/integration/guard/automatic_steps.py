@@ -41,13 +41,14 @@ class Tables:
         """All rows of all tables, as texts."""
         return {name: sorted(map(repr, await self.sql(f"select * from @{name}"))) for name in self.names}
 
-    async def do(self, run: Sequence[str | Mapping[str, Any]], step: str = "change", saga: str = "saga") -> Outcome:
+    async def do(
+        self, run: Sequence[str | Mapping[str, Any]], step: str = "change", saga: str = "saga", undo_scope: str = ""
+    ) -> Outcome:
         statements = [{"sql": one} if isinstance(one, str) else one for one in run]
         arguments = {"connection": "shop", "run": [{**one, "sql": self.named(one["sql"])} for one in statements]}
         entry = self.entry(step, saga)
-        invocation = Invocation(
-            "sql", arguments, str(entry), entry.saga_id, step, "do", 1, guard=GuardSpec("shop", images=True)
-        )
+        guard = GuardSpec("shop", images=True, undo_scope=undo_scope)
+        invocation = Invocation("sql", arguments, str(entry), entry.saga_id, step, "do", 1, guard=guard)
         return await self.database.guard.do(entry, "h", sql_body(arguments, invocation, new_attempt()), **clock())
 
     async def undo(self, step: str = "change", saga: str = "saga") -> Outcome:
@@ -57,7 +58,8 @@ class Tables:
         return await self.database.guard.undo(entry, body, known_done=True, **clock())
 
     def entry(self, step: str = "change", saga: str = "saga") -> EntryKey:
-        return EntryKey(f"{saga}-{self.id}", step)
+        root, slash, nested = saga.partition("/")
+        return EntryKey(f"{root}-{self.id}{slash}{nested}", step)
 
     async def drop(self) -> None:
         await row_locks.release(self.database.engine, f"saga-{self.id}")

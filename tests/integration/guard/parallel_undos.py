@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from saga_activities.automatic import row_locks
+from saga_activities.automatic.row_changes import end_scope
 from saga_activities.bodies.sql_action import restore_body, sql_body, with_appended_changes, with_inherited_rows
+from sagas.protocol import undo_scopes
 from sagas.protocol.messages import GuardSpec
-from sagas.protocol.outcomes import Outcome
+from sagas.protocol.outcomes import ROW_LOCKED, Outcome
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import clock, new_attempt
@@ -17,11 +18,20 @@ from tests.integration.guard.conftest import clock, new_attempt
 
 @dataclass(frozen=True)
 class ParallelStep:
-    """The statements of a step; ``confirmed``: it is confirmed with ``confirm``, and these statements undo it then."""
+    """The statements of a step; ``confirmed``: it is confirmed with ``confirm``, and these statements undo it then.
+
+    ``nested`` is the nested saga of the step. The saga `same` is undone with its parent only, the others may be undone
+    alone, and `fails` is.
+    """
 
     run: Sequence[str]
     confirmed: Sequence[str] = ()
     confirm: Sequence[str] = ()
+    nested: str = ""
+
+    @property
+    def undo_scope(self) -> str:
+        return undo_scopes.of_nested("", self.nested) if self.nested in ("apart", "fails") else ""
 
 
 Steps = Mapping[str, ParallelStep]
@@ -48,16 +58,17 @@ def shared_basket(kind: str, basket: int) -> str:
 def generate(kind: str, seed: int) -> Steps:
     """Two to five steps with one or two statements each; the rarer kinds meet only if they are not too rare."""
     chance = Random(seed)
-    steps = {}
+    steps: dict[str, ParallelStep] = {}
     for number in range(chance.randint(2, 5)):
         name = f"f#{number}"
         counter = chance.choice((1, 1, 2))
+        nested = chance.choice(("", "", "same", "apart", "fails"))
         if chance.random() < 0.25:
             add = f"update @counter set n = n {{}} {chance.randint(1, 3)} where id = {counter}"
             # It need not restore the row exactly: the author decides what undoes a confirmed effect.
             undo = f"update @counter set n = n - {chance.randint(1, 3)} where id = {counter}"
             confirm = [f"update @counter set n = n + 50 where id = {counter}"] if chance.random() < 0.3 else []
-            steps[name] = ParallelStep([add.format("+")], confirmed=[undo], confirm=confirm)
+            steps[name] = ParallelStep([add.format("+")], confirmed=[undo], confirm=confirm, nested=nested)
             continue
         free = chance.randint(4, 9)
         pool = [
@@ -71,7 +82,9 @@ def generate(kind: str, seed: int) -> Steps:
             ["update @place set pos = pos + 10"],
             ["delete from @line where basket = 5", "delete from @basket where id = 5"],
         ]
-        steps[name] = ParallelStep([statement for part in chance.sample(pool, 2) for statement in part])
+        # Undone alone, it needs the values and references of its rows, and other steps may have these.
+        parts = pool[:2] if nested == "fails" else chance.sample(pool, 2)
+        steps[name] = ParallelStep([statement for part in parts for statement in part], nested=nested)
     names = list(steps)
     chance.shuffle(names)
     # The first step restores both rows, whatever the statements of confirmed steps leave.
@@ -79,20 +92,55 @@ def generate(kind: str, seed: int) -> Steps:
 
 
 async def play(tables: Tables, steps: Steps, saga: str) -> list[str]:
-    """Run the steps, and confirm those that are; returns the names of those that the database has not refused."""
-    done = []
-    for name, step in steps.items():
-        if (await tables.do(step.run, name, saga)).kind != "done":
-            continue
-        done.append(name)
-    for name in done:  # after the commit point
-        if steps[name].confirmed:
-            await confirm(tables, name, steps[name], saga)
+    """Run the steps, and confirm those that are; returns the names of those that are done in the end.
+
+    A nested saga goes on while others run, and ends if it waits for no row. Steps that wait for rows are tried again
+    then; if all nested sagas wait, the first step is rejected.
+    """
+    done: list[str] = []
+    left = list(steps)
+    open_nested = {step.nested for step in steps.values() if step.nested}
+    while left or open_nested:
+        waiting = []
+        for name in left:
+            outcome = await tables.do(steps[name].run, name, _saga(saga, steps[name]), steps[name].undo_scope)
+            if outcome.failure is not None and outcome.failure.type == ROW_LOCKED:
+                waiting.append(name)
+            elif outcome.kind == "done":
+                done.append(name)
+        ended = open_nested - {steps[name].nested for name in waiting}
+        for nested in sorted(ended):
+            done = await _end_nested(tables, steps, done, saga, nested)
+        open_nested -= ended
+        left = waiting if ended else waiting[1:]
+    await _confirm_all(tables, steps, [name for name in done if not steps[name].nested], saga)
     return done
 
 
-async def confirm(tables: Tables, name: str, step: ParallelStep, saga: str = "saga") -> None:
-    entry = tables.entry(name, saga)
+async def _end_nested(tables: Tables, steps: Steps, done: list[str], saga: str, nested: str) -> list[str]:
+    """Confirm and complete a nested saga, or undo it; returns the steps that are done then."""
+    own = [name for name in done if steps[name].nested == nested]
+    if nested == "fails":
+        await undo_all(tables, steps, own, saga)
+        return [name for name in done if name not in own]
+    await _confirm_all(tables, steps, own, saga)
+    if own and (scope := steps[own[0]].undo_scope):
+        await end_scope(tables.database.engine, tables.entry(saga=saga).saga_id, scope)
+    return done
+
+
+async def _confirm_all(tables: Tables, steps: Steps, names: Sequence[str], saga: str) -> None:
+    for name in names:
+        if steps[name].confirmed:
+            await confirm(tables, name, steps[name], saga)
+
+
+def _saga(root: str, step: ParallelStep) -> str:
+    return f"{root}/{step.nested}" if step.nested else root
+
+
+async def confirm(tables: Tables, name: str, step: ParallelStep, saga: str) -> None:
+    entry = tables.entry(name, _saga(saga, step))
     guard = GuardSpec("shop", images=True)
     arguments = {"connection": "shop", "run": [{"sql": tables.named(text)} for text in step.confirm]}
     invocation = Invocation("sql", arguments, str(entry), entry.saga_id, name, "confirm", 1, guard=guard)
@@ -103,7 +151,7 @@ async def confirm(tables: Tables, name: str, step: ParallelStep, saga: str = "sa
 async def undo(
     tables: Tables, name: str, step: ParallelStep, saga: str = "saga", undone_steps: tuple[str, ...] | None = None
 ) -> Outcome:
-    entry = tables.entry(name, saga)
+    entry = tables.entry(name, _saga(saga, step))
     guard = GuardSpec("shop", undone_steps=undone_steps)
     invocation = Invocation("sql.restore", {}, str(entry), entry.saga_id, name, "undo", 1, guard=guard)
     arguments = {"connection": "shop", "run": [{"sql": tables.named(text)} for text in step.confirmed]}
@@ -125,4 +173,3 @@ async def undo_all(tables: Tables, steps: Steps, order: Sequence[str], saga: str
                 assert outcome.kind == "done", (name, outcome.park_reason or outcome, steps, order)
         assert len(waiting) < len(open_steps), (steps, order)
         open_steps = waiting
-    await row_locks.release(tables.database.engine, tables.entry(saga=saga).saga_id)

@@ -10,6 +10,8 @@ from random import Random
 
 import pytest
 
+from saga_activities.automatic import row_locks
+from sagas.protocol import undo_scopes
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import database_url, open_guard_database
 from tests.integration.guard.parallel_undos import (
@@ -24,7 +26,7 @@ from tests.integration.guard.parallel_undos import (
 )
 
 everywhere = pytest.mark.parametrize("kind", ["postgres", "mariadb", "sqlite"])
-SEEDS, MANY_SEEDS = range(12), range(1000, 1150)
+SEEDS, MANY_SEEDS = range(12), range(1000, 2000)
 COUNTER = "select n from @counter where id = 1"
 ADD = "update @counter set n = n + {} where id = 1"
 
@@ -80,6 +82,7 @@ async def _restored(tables: Tables, steps: Steps, order: list[str], saga: str) -
     before = await tables.dump()
     done = await play(tables, steps, saga)
     await undo_all(tables, steps, [name for name in order if name in done], saga)
+    await row_locks.release(tables.database.engine, tables.entry(saga=saga).saga_id)
     assert await tables.dump() == before, (steps, order)
     return len(done)
 
@@ -166,7 +169,7 @@ async def test_a_change_of_others_before_a_confirmed_step_is_undone_is_kept(
 
 
 @everywhere
-async def test_behind_a_savepoint_only_the_steps_after_it_restore_rows_for_each_other(
+async def test_only_steps_that_are_certain_to_be_undone_restore_rows_for_others(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     toggle = ParallelStep(["update @counter set n = 1 - n where id = 1"])
@@ -180,3 +183,22 @@ async def test_behind_a_savepoint_only_the_steps_after_it_restore_rows_for_each_
         for name in ("stays-too", "stays", "f#0"):
             assert (await undo(tables, name, toggle)).kind == "done"
         assert [tuple(row) for row in await tables.sql(COUNTER)] == [(0,)]
+
+
+@everywhere
+async def test_an_undo_that_restores_no_rows_keeps_other_steps_from_its_rows(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    elsewhere, replaced = undo_scopes.undone_elsewhere("", "b"), undo_scopes.of_nested("", "n", replaced=True)
+    async with _tables(kind, request, tmp_path) as tables:
+        assert (await tables.do([ADD.format(1)], "b", "saga", elsewhere)).kind == "done"
+        assert (await tables.do([ADD.format(1)], "a")).kind == "done"
+        for name, saga, scope, why in (
+            ("c", "saga", undo_scopes.undone_elsewhere("", "c"), "uses another connection"),
+            ("d", "saga/n", replaced, "replaces the undo"),
+        ):
+            refused = await tables.do([ADD.format(1)], name, saga, scope)
+            assert (refused.kind, refused.retryable) == ("failed", False)
+            assert f"has been changed by a of the saga saga-{tables.id}, and" in str(refused.failure)
+            assert why in str(refused.failure)
+        assert [tuple(row) for row in await tables.sql(COUNTER)] == [(2,)]

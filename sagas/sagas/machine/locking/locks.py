@@ -17,6 +17,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import RequestRollback
 from sagas.machine.locking import row_locks
 from sagas.machine.state import LockState, SagaRun
+from sagas.protocol import undo_scopes
 from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
 from sagas.protocol.waits import parked_hint
@@ -217,11 +218,13 @@ def release_at_commit(run: SagaRun) -> None:
 
 def release_at_end(run: SagaRun) -> None:
     """The saga is final: it releases its locks, and the row locks of its automatic compensations."""
-    rows = () if run.parent else row_locks.connections(run)
+    ends_scope = run.phase != "backward" and bool(run.parent) and undo_scopes.is_own(run.undo_scope, run.saga_id)
+    rows = row_locks.connections(run) if ends_scope or not run.parent else ()
     if run.locks is not None and (run.locks.state == "WAITING" or run.locks.state == "HELD" or run.locks.release_again):
         _withdraw(run, run.locks, rows)
     elif rows:
-        run.emit(ReleaseLocks(owner_id(run.saga_id), holder_id(run.saga_id, run.generation), row_locks=rows))
+        holder = holder_id(run.saga_id, run.generation)
+        run.emit(ReleaseLocks(owner_id(run.saga_id), holder, row_locks=rows, undo_scope=run.undo_scope))
 
 
 def doubt_release(run: SagaRun) -> None:
@@ -238,4 +241,4 @@ def _withdraw(run: SagaRun, locks: LockState, rows: tuple[str, ...] = ()) -> Non
     for timer in TIMERS:
         run.cancel_timer(timer)
     if connection is not None or rows:
-        run.emit(ReleaseLocks(owner_id(run.saga_id), locks.holder, connection, rows))
+        run.emit(ReleaseLocks(owner_id(run.saga_id), locks.holder, connection, rows, run.undo_scope if rows else ""))
