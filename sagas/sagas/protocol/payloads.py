@@ -245,12 +245,21 @@ def encode_result(outcome: Outcome, attempt: int) -> dict[str, Any]:
 
 
 def decode_result(value: Any) -> Outcome:
-    """Decode a returned value: with an envelope from this project's workers, without one from other workers."""
-    if isinstance(value, dict) and isinstance(value.get(ENVELOPE), dict):
-        envelope = value[ENVELOPE]
-        attempt, marker = envelope.get("attempt"), envelope.get("marker")
-        return Outcome("done", value.get("result"), attempt=attempt, marker=marker, repeats=envelope.get("repeats", 0))
-    return Outcome.done(value, attempt=None)
+    """Decode a returned value: with an envelope from this project's workers, without one from other workers.
+
+    A worker in another language may return its argument, whose envelope is that of the call.
+    """
+    envelope = value.get(ENVELOPE) if isinstance(value, dict) else None
+    attempt = _count(envelope.get("attempt")) if isinstance(envelope, dict) else None
+    if envelope is None or attempt is None:
+        return Outcome.done(value, attempt=None)
+    repeats = _count(envelope.get("repeats")) or 0
+    return Outcome("done", value.get("result"), attempt=attempt, marker=envelope.get("marker"), repeats=repeats)
+
+
+def _count(value: Any) -> int | None:
+    """The number in a field that any worker may fill; None if it is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
@@ -276,11 +285,14 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
 
 def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
     """Decode a failure from its type and first detail, raised by a worker of this project or by another one."""
-    ours = details if isinstance(details, dict) and isinstance(details.get("attempt"), int) else None
-    attempt = ours["attempt"] if ours else None
-    repeats = ours.get("repeats", 0) if ours else 0
+    attempt = _count(details.get("attempt")) if isinstance(details, dict) else None
+    ours = None if attempt is None else details
+    repeats = (_count(ours.get("repeats")) or 0) if ours else 0
     clean = ours is not None and ours.get("nothing_before", False)
-    inner = (ours or {}).get("details") if ours else details
+    if ours is None or "details" not in ours:
+        inner = details if ours is None else {name: value for name, value in ours.items() if name != "attempt"}
+    else:
+        inner = ours["details"]
     shown = inner if isinstance(inner, dict) else ({} if inner is None else {"details": inner})
     failure = Failure(type or "Error", message, shown)
     if type == REJECTED_TYPE:

@@ -289,6 +289,8 @@ async def _with_attempts(row: _Row, activity: PendingActivityInfo, converter: Da
     error = ErrorView(type=failure.type, message=failure.message, details=failure.details)
     attempts = None if row.attempts is None else row.attempts + counted
     is_waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    # An attempt that is due and waits for a worker has no time.
+    is_waiting = is_waiting and activity.HasField("next_attempt_schedule_time")
     following = activity.next_attempt_schedule_time.ToDatetime(UTC) if is_waiting else None
     return replace(row, attempts=attempts, error=error, next_attempt_at=iso_time(following))
 
