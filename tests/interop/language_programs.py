@@ -101,7 +101,8 @@ class Programs:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            output, errors = await asyncio.wait_for(process.communicate(), CLIENT_TIMEOUT)
+            async with asyncio.timeout(CLIENT_TIMEOUT):
+                output, errors = await process.communicate()
         finally:
             if process.returncode is None:
                 process.kill()
