@@ -232,6 +232,8 @@ inbox_table = sa.Table(
     sa.Column("consumer", sa.String(MAX_NAME), nullable=False),
     sa.Column("event_id", sa.String(MAX_NAME), nullable=False),
     sa.Column("topic", sa.String(255), nullable=False),
+    # That of the brokers: a topic that is created again has another one.
+    sa.Column("topic_id", sa.String(36), nullable=False),
     # `partition` and `offset` are reserved words of MySQL.
     sa.Column("topic_partition", sa.Integer, nullable=False),
     sa.Column("topic_offset", sa.BigInteger, nullable=False),

@@ -197,6 +197,13 @@ class KafkaAdmin:
             consumer.close()
         return {one.partition: (one.offset, one.metadata or "") for one in committed if one.offset >= 0}
 
+    def groups(self, prefix: str) -> list[str]:
+        """The consumer groups whose names begin with ``prefix``, as far as this client may see them."""
+        listed = self._result(
+            "consumer groups", lambda: self._admin.list_consumer_groups(request_timeout=self._timeout)
+        )
+        return sorted(group.group_id for group in listed.valid if group.group_id.startswith(prefix))
+
     # ── changes ─────────────────────────────────────────────────────────────────────────────────────────
 
     def ensure_topic(

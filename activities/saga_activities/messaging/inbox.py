@@ -22,8 +22,8 @@ from sagas.errors import UsageError
 InboxStatus = Literal["DONE", "REJECTED", "DEAD"]
 """The result of a message: it had its effect, was rejected, or had no effect because every attempt failed."""
 
-_COLUMNS = "(consumer, event_id, topic, topic_partition, topic_offset, status, reason, received_at)"
-_VALUES = "(:consumer, :event_id, :topic, :partition, :offset, :status, :reason, :at)"
+_COLUMNS = "(consumer, event_id, topic, topic_id, topic_partition, topic_offset, status, reason, received_at)"
+_VALUES = "(:consumer, :event_id, :topic, :topic_id, :partition, :offset, :status, :reason, :at)"
 _SELECT_ENTRY = "SELECT status, reason FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id"
 _RAISE_VERSION = (
     "UPDATE saga_version_seen SET version = :version"
@@ -38,8 +38,18 @@ class InboxEntry:
     consumer: str
     event_id: str
     topic: str
+    topic_id: str
     partition: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUse:
+    """The messages of a topic that a consumer has handled: how many, and when the last (seconds since the epoch)."""
+
+    consumer: str
+    messages: int
+    last_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,7 @@ async def record(
         consumer=entry.consumer,
         event_id=entry.event_id,
         topic=entry.topic,
+        topic_id=entry.topic_id,
         partition=entry.partition,
         offset=entry.offset,
         status=status,
@@ -81,6 +92,17 @@ async def record(
     read = f"{_SELECT_ENTRY} LOCK IN SHARE MODE" if dialect in MYSQL_DIALECTS else _SELECT_ENTRY
     row: Mapping[str, str] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
     return Duplicate(row["status"], row["reason"])  # pyright: ignore[reportArgumentType]
+
+
+async def topic_uses(engine: AsyncEngine, topic: str, topic_id: str) -> list[TopicUse]:
+    """The consumers that have handled messages of a topic, as far as their entries are kept. Reads all entries."""
+    statement = (
+        "SELECT consumer, count(*), max(received_at) FROM saga_inbox"
+        " WHERE topic = :topic AND topic_id = :topic_id GROUP BY consumer ORDER BY consumer"
+    )
+    async with engine.connect() as connection:
+        rows = await connection.execute(sa.text(statement), {"topic": topic, "topic_id": topic_id})
+        return [TopicUse(*row) for row in rows]
 
 
 async def is_newer(sql: SqlSession, consumer: str, entity: str, version: int) -> bool:

@@ -50,6 +50,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     project = Project(settings)
     findings += [*_check_definitions(project), _check_keys(settings)]
     closed = await unusable_databases(settings.sql_connections())
+    client = None
     try:
         client = await connect(settings)
     except SagaError as error:
@@ -72,7 +73,7 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     findings += await results_of("automatic compensations", _check_automatic_steps(project, without=closed))
     findings += await results_of("spark", check_spark(settings)) if spark else [_find_java()]
     if uses_kafka(project):
-        findings += await results_of("kafka", check_kafka(project))
+        findings += await results_of("kafka", check_kafka(project, client))
     return findings
 
 

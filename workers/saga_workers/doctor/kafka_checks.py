@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
 
+from temporalio.client import Client as Temporal
+
+from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
+from saga_workers.client import Client
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
 from saga_workers.trigger.delivery import DeliveryMark
+from saga_workers.trigger.first_position import FirstPositions
+from saga_workers.trigger.project_readers import project_readers
+from saga_workers.trigger.retry import DependencyUnavailable
 from saga_workers.trigger.topic_inventory import Access, bulk_trigger_problem, event_topics, named_topics
 from sagas.errors import SagaError
 from sagas.settings.project import Project
@@ -20,9 +30,12 @@ _OBSERVATION_PERIOD = 2.0
 _REQUIRED_ACLS: dict[Access, str] = {"read": "READ", "write": "WRITE"}
 
 
-async def check_kafka(project: Project) -> list[DoctorResult]:
-    """Return what triggers need, the client package, brokers, transactions, topics, and the lag of readers."""
-    return [*check_bulk_triggers(project), *await _check_cluster(project)]
+async def check_kafka(project: Project, temporal: Temporal | None = None) -> list[DoctorResult]:
+    """Return what triggers need, the client package, brokers, transactions, topics, and the lag of readers.
+
+    ``temporal``: None if it is unavailable.
+    """
+    return [*check_bulk_triggers(project), *await _check_cluster(project, temporal)]
 
 
 def check_bulk_triggers(project: Project) -> Iterator[DoctorResult]:
@@ -38,7 +51,7 @@ def check_bulk_triggers(project: Project) -> Iterator[DoctorResult]:
         yield DoctorResult("bulk triggers", False, problem.message, problem.help)
 
 
-async def _check_cluster(project: Project) -> list[DoctorResult]:
+async def _check_cluster(project: Project, temporal: Temporal | None) -> list[DoctorResult]:
     try:
         version_text = f"confluent-kafka {version('confluent-kafka')}"
     except PackageNotFoundError:
@@ -65,7 +78,10 @@ async def _check_cluster(project: Project) -> list[DoctorResult]:
                     "kafka readers", lambda: _check_open_transactions(cluster, list(topics)), timeout=30.0
                 )
             )
-            findings.append(await timed_check("kafka triggers", lambda: _check_lag(cluster, project), timeout=30.0))
+            findings.append(
+                await _check_first_positions(project, temporal)
+                or await timed_check("kafka triggers", lambda: _check_lag(cluster, project), timeout=30.0)
+            )
     return findings
 
 
@@ -131,9 +147,28 @@ def _open_transactions(cluster: KafkaAdmin, topics: list[str]) -> dict[tuple[str
     }
 
 
+async def _check_first_positions(project: Project, temporal: Temporal | None) -> DoctorResult | None:
+    """Report a reader that waits for a decision where it begins."""
+    async with AsyncExitStack() as stack:
+        databases = DatabaseConnections(project.settings.sql_connections())
+        stack.push_async_callback(databases.close)
+        positions = FirstPositions(project, databases, None if temporal is None else Client(temporal, project))
+        stack.callback(positions.close)
+        try:
+            async with asyncio.timeout(60.0):
+                for reader in project_readers(project):
+                    with contextlib.suppress(DependencyUnavailable):  # the check of the database says why
+                        if (undecided := await positions.look(reader)) is not None:
+                            return DoctorResult("kafka triggers", False, undecided.message, undecided.help)
+        except (SagaError, TimeoutError) as error:
+            return DoctorResult("kafka triggers", False, str(error) or "no answer within 60 s")
+    return None
+
+
 def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
     lags = []
-    for who, topic, group in _consumer_groups(project, cluster.settings.prefix):
+    for reader in project_readers(project):
+        who, topic, group = reader.name, reader.topic, reader.group
         positions = cluster.committed_positions(group, topic)
         reached = {partition: offset for partition, (offset, _) in positions.items()}
         _refuse_crash_loop(cluster, who, topic, group, {partition: text for partition, (_, text) in positions.items()})
@@ -171,14 +206,3 @@ def _refuse_crash_loop(cluster: KafkaAdmin, who: str, topic: str, group: str, me
 
 def _events_text(count: int) -> str:
     return f"{count} event{'' if count == 1 else 's'}"
-
-
-def _consumer_groups(project: Project, prefix: str) -> Iterator[tuple[str, str, str]]:
-    """Reader, topic and consumer group, as `saga trigger` uses them."""
-    for definition in project.definitions.values():
-        for topic in dict.fromkeys(trigger.topic for trigger in definition.triggers):
-            yield definition.saga, topic, f"{prefix}-trigger-{definition.saga}-{topic}"
-    for consumer in project.message_handlers.consumers:
-        yield consumer.name, consumer.topic, f"{prefix}-consumer-{consumer.name}"
-    for bridge in project.message_handlers.bridges:
-        yield bridge.name, bridge.topic, f"{prefix}-bridge-{bridge.name}"

@@ -32,6 +32,7 @@ from saga_activities.messaging.outbox import check_topic, header_strings, key_te
 from saga_activities.own_frames import logging_own_frames
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.attempt_gate import AttemptGate
+from saga_workers.trigger.bridge_output import SOURCE_HEADER, BridgeSource
 from saga_workers.trigger.careful_partitions import log_careful_attempt
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
@@ -42,6 +43,7 @@ from saga_workers.trigger.retry import error_message
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
     OWN_RESET,
+    Takeovers,
     assign_from_commits,
     commit_position,
     commit_revoked,
@@ -64,9 +66,6 @@ FUNCTION_TIMEOUT = 60.0
 _POLL_TIMEOUT = 0.2
 _FILL_TIMEOUT = 0.05
 _BACKOFF = Backoff(0.2, 5.0)
-
-SOURCE_HEADER = "sagabridge"
-"""Header of a record that a bridge has written: group/topic/partition/offset of its source record."""
 
 
 class BridgeRunner:
@@ -99,6 +98,7 @@ class BridgeRunner:
         self._producers: dict[int, TransactionalProducer] = {}
         self._checked_topics: dict[int, set[str]] = {}
         self._positions: dict[int, int] = {}
+        self._takeovers = Takeovers()
         self._moved_partitions: set[int] = set()
         self._high_watermarks = HighWatermarks()
         self._broker_health = BrokerHealth(self.group)
@@ -198,7 +198,9 @@ class BridgeRunner:
         for read in rest if first.partition() in self._moved_partitions else (first, *rest):
             error = read.error()
             if error is None:
-                record, before = ConsumedRecord(read, self._topic_id), found.setdefault(read.partition(), [])
+                taken_over = self._takeovers.of(read.partition(), read.offset())
+                record = ConsumedRecord(read, self._topic_id, taken_over=taken_over)
+                before = found.setdefault(read.partition(), [])
                 self._check_not_reread(record, before[-1].offset + 1 if before else 0)
                 before.append(record)
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -241,6 +243,7 @@ class BridgeRunner:
         starts = assign_from_commits(client, self.group, partitions, ids, is_cooperative=cooperative, reader=reader)
         self._marks.begin(starts)
         self._positions.update((start.partition, start.offset) for start in starts)
+        self._takeovers.begin(starts)
         self.assigned_at = self.assigned_at or time.monotonic()
         numbers = [one.partition for one in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
@@ -283,7 +286,8 @@ class BridgeRunner:
         dead = 0
         try:
             for record, output in zip(records, made, strict=True):
-                source = (SOURCE_HEADER, f"{self.group}/{record.position}")
+                origin = BridgeSource(self.group, record.topic, record.partition, record.offset, record.topic_id)
+                source = (SOURCE_HEADER, str(origin))
                 for one in output.records:
                     headers = [*(header for header in one["headers"] if header[0] != SOURCE_HEADER), source]
                     producer.produce(**{**one, "headers": headers})
@@ -311,12 +315,13 @@ class BridgeRunner:
 
         Raises KafkaOperationError, KafkaTransactionError.
         """
-        ours = f"{self.group}/{self.topic}/{partition}/"
+        ours = (self.group, self.topic, partition)
 
         def is_ours(headers: Mapping[str, str], *, happened: bool) -> bool:
-            source = headers.get(SOURCE_HEADER, "")
-            offset = source.removeprefix(ours)
-            return source != offset and offset.isdecimal() and (int(offset) < position) is happened
+            origin = BridgeSource.parse(headers.get(SOURCE_HEADER, ""))
+            if origin is None or (origin.group, origin.topic, origin.partition) != ours:
+                return False
+            return (origin.offset < position) is happened
 
         fresh = sorted(topics - self._checked_topics[partition])
         if not fresh:
@@ -373,9 +378,10 @@ class BridgeRunner:
             output = BridgeOutput(
                 (dead_letter(record, self.group, refused, omit_value=True),), dead_letter_reason=refused
             )
-        if output.dead_letter_reason is not None:
-            self._dead_letters.topic_for(self.topic)
-        return output
+        if output.dead_letter_reason is None:
+            return output
+        self._dead_letters.topic_for(self.topic)
+        return BridgeOutput() if self._dead_letters.is_written(record, self.group.__eq__) else output
 
     def _isolate_refused(self, records: list[ConsumedRecord], error: KafkaTransactionError) -> None:
         """The brokers refuse the output of some message. A single one is given up; several are then sent one by one."""

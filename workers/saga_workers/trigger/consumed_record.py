@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -18,11 +19,18 @@ _ONCE = Delivery()
 
 
 class ConsumedRecord:
-    """One record of a topic with this id; wraps the client library's message. ``delivery``: how it is delivered."""
+    """One record of a topic with this id; wraps the client library's message.
 
-    def __init__(self, message: Any, topic_id: str = "", delivery: Delivery = _ONCE) -> None:
+    ``delivery``: how it is delivered. ``taken_over``: when its reader took the partition over (monotonic seconds); None
+    if the record came afterwards, so that no other process can have handled it.
+    """
+
+    def __init__(
+        self, message: Any, topic_id: str = "", delivery: Delivery = _ONCE, *, taken_over: float | None = math.inf
+    ) -> None:
         self._message = message
-        self._topic_id = topic_id
+        self.topic_id = topic_id
+        self.taken_over = taken_over
         self.delivery = delivery
         self.topic: str = message.topic()
         self.partition: int = message.partition()
@@ -54,7 +62,7 @@ class ConsumedRecord:
     @cached_property
     def id(self) -> str:
         """See :class:`sagas.actions.consumers.Message`."""
-        return message_id(self.headers, self.topic, self.partition, self.offset, self._topic_id)
+        return message_id(self.headers, self.topic, self.partition, self.offset, self.topic_id)
 
     def message(self) -> Message:
         """Decode a new message. Raises MalformedRecord if a part of it cannot be used by anyone."""

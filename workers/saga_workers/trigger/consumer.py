@@ -93,12 +93,12 @@ class ConsumerRunner:
 
     async def __call__(self, record: ConsumedRecord) -> None:
         """Handle a record: until the database has its outcome or, if it is given up, Kafka has its dead letter."""
-        dead: list[str] = []
+        given_up: list[str] = []
 
         async def attempt(number: int) -> None:
             outcome = await self._attempt(record, number)
             if outcome is not None:
-                dead.append(outcome)
+                given_up.append(outcome)
 
         about = fields(group=self._group, record=record.position)
         limit = self._consumer.max_attempts or USUAL_ATTEMPTS
@@ -106,9 +106,9 @@ class ConsumerRunner:
             attempt, about=about, stop=self._stop, max_attempts=limit, delivery=record.delivery
         )
         if reason is not None and await self._give_up(record, reason):
-            dead.append(reason)
-        if dead:
-            await self._dead_letters.send(record, self._group, dead[0], self._stop)
+            await self._dead_letters.send(record, self._group, reason, self._stop)
+        for earlier in given_up:
+            await self._dead_letters.send(record, self._group, earlier, self._stop, any_prefix=True)
 
     async def _attempt(self, record: ConsumedRecord, number: int) -> str | None:
         """One attempt; returns the reason if the message had been given up before.
@@ -323,7 +323,8 @@ class ConsumerRunner:
         return (await self._run_guarded(body, 5.0)).kind == "done"
 
     def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
-        return inbox.InboxEntry(self._consumer.name, record.id, record.topic, record.partition, record.offset)
+        name, place = self._consumer.name, (record.topic, record.topic_id, record.partition, record.offset)
+        return inbox.InboxEntry(name, record.id, *place)
 
 
 def usable_saga_id(saga_id: str | None) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
@@ -21,6 +22,13 @@ from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
 from saga_workers.trigger.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.trigger.written_dead_letters import (
+    GROUP_HEADER,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    TOPIC_ID_HEADER,
+    WrittenDeadLetters,
+)
 from sagas.settings import KafkaSettings
 from sagas.text.printable import printable_line
 
@@ -41,10 +49,11 @@ def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: 
     """
     ours: list[tuple[str, str | bytes | None]] = [
         ("sagadlqreason", printable_line(reason[:MAX_REASON_LENGTH])),
-        ("sagadlqgroup", group),
+        (GROUP_HEADER, group),
         ("sagadlqtopic", record.topic),
-        ("sagadlqpartition", str(record.partition)),
-        ("sagadlqoffset", str(record.offset)),
+        (TOPIC_ID_HEADER, record.topic_id),
+        (PARTITION_HEADER, str(record.partition)),
+        (OFFSET_HEADER, str(record.offset)),
         ("sagadlqtimestamp", str(record.timestamp)),
     ]
     if omit_value:
@@ -73,18 +82,44 @@ class DeadLetters:
         self._metrics = metrics
         self._producer: Any = None
         self._existing_topics: set[str] = set()
+        self._written = WrittenDeadLetters(settings)
         self._thread = ThreadPoolExecutor(1, "dead-letters")
 
-    async def send(self, record: ConsumedRecord, group: str, reason: str, stop: asyncio.Event) -> None:
-        """Send a dead letter, and wait until the brokers have it. Raises ProcessStopping if the process stops."""
+    async def send(
+        self, record: ConsumedRecord, group: str, reason: str, stop: asyncio.Event, *, any_prefix: bool = False
+    ) -> None:
+        """Send a dead letter unless the record has one of this group, and wait until the brokers have it.
+
+        ``any_prefix``: or one of this reader under another prefix, which is known to have given the record up.
+        Raises ProcessStopping if the process stops.
+        """
         about = fields(group=group, record=record.position)
-        log.warning("message moved to the dead letter topic: %s", reason, extra=about)
+        own_name = group.removeprefix(self._settings.prefix)
+        sent: list[bool] = []
+
+        def is_writer(other: str) -> bool:
+            return other == group or (any_prefix and other.endswith(own_name))
 
         async def attempt(_: int) -> None:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._send, record, group, reason, stop)
+            send = partial(self._send, record, group, reason, stop, is_writer)
+            sent.append(await asyncio.get_running_loop().run_in_executor(self._thread, send))
 
         await retry_until_done(attempt, about=about, stop=stop, max_attempts=1_000_000)
-        self._metrics.dead(group, record.topic)
+        if sent[-1]:
+            log.warning("message moved to the dead letter topic: %s", reason, extra=about)
+            self._metrics.dead(group, record.topic)
+        else:
+            log.info("message is in the dead letter topic already: %s", reason, extra=about)
+
+    def is_written(self, record: ConsumedRecord, is_writer: Callable[[str], bool]) -> bool:
+        """True if the record has a dead letter of a group for which ``is_writer`` holds.
+
+        Blocks. Raises KafkaOperationError.
+        """
+        if record.taken_over is None:
+            return False
+        self.topic_for(record.topic)
+        return self._written.has(record, is_writer)
 
     def topic_for(self, topic: str) -> str:
         """The dead letter topic of ``topic``, created if it is missing. Raises KafkaOperationError."""
@@ -96,17 +131,29 @@ class DeadLetters:
 
     def forget(self, topics: Iterable[str]) -> None:
         """Look again for these topics before the next dead letter: somebody has deleted them."""
-        self._existing_topics.difference_update(topics)
+        for topic in topics:
+            self._existing_topics.discard(topic)
+            self._written.forget(topic)
 
     def close(self) -> None:
         """Shut the thread down without waiting for dead letters in flight."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _send(self, record: ConsumedRecord, group: str, reason: str, stop: asyncio.Event) -> None:
+    def _send(
+        self,
+        record: ConsumedRecord,
+        group: str,
+        reason: str,
+        stop: asyncio.Event,
+        is_writer: Callable[[str], bool],
+    ) -> bool:
+        """Send a dead letter; False if the record has one already."""
         from confluent_kafka import KafkaException, Producer
 
         try:
             topic = self.topic_for(record.topic)
+            if self.is_written(record, is_writer):
+                return False
             if self._producer is None:
                 self._producer = Producer(producer_config(self._settings))
             error = self._produce(dead_letter(record, group, reason), stop)
@@ -123,6 +170,8 @@ class DeadLetters:
             if verdict.scope == "topic":
                 self.forget([topic])
             raise DependencyUnavailable(verdict.reason)
+        self._written.add(record, group)
+        return True
 
     def _produce(self, letter: dict[str, Any], stop: asyncio.Event) -> Any:
         """The broker's error, or None if it has the dead letter. Raises DependencyUnavailable on timeout or stop."""

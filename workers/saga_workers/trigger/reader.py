@@ -31,12 +31,13 @@ from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
     OWN_RESET,
     StartPosition,
+    Takeovers,
     assign_from_commits,
     commit_position,
     commit_revoked,
-    is_within,
     move_assignment,
     warn_created_again,
+    warn_outside,
 )
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT
@@ -114,6 +115,7 @@ class TopicReader:
         self._high_watermarks = HighWatermarks()
         self._broker_health = BrokerHealth(group)
         self._assigned: set[int] = set()
+        self._takeovers = Takeovers()
         self._moved_partitions: set[int] = set()
         self._paused: bool | None = False
         self._committing = False
@@ -234,7 +236,7 @@ class TopicReader:
             tracker = self._trackers.get(read.partition())
             position = read.offset() if tracker is None or tracker.position is None else tracker.position
             with contextlib.suppress(KafkaException):  # it only tells what is lost
-                is_within(self._client, self.group, TopicPartition(self.topic, read.partition(), position))
+                warn_outside(self._client, self.group, TopicPartition(self.topic, read.partition(), position))
             self._forget([read.partition()])
             self._go_on_at({read.partition(): OFFSET_BEGINNING})
         return usable
@@ -252,7 +254,9 @@ class TopicReader:
             return
         progress = self._trackers.setdefault(read.partition(), OffsetTracker())
         progress.add(read.offset())
-        item = WorkItem(ConsumedRecord(read, self._topic_id, self._usual_delivery), progress)
+        taken_over = self._takeovers.of(read.partition(), read.offset())
+        record = ConsumedRecord(read, self._topic_id, self._usual_delivery, taken_over=taken_over)
+        item = WorkItem(record, progress)
         if not self._careful.hold(item):
             self._submit(item)
 
@@ -366,6 +370,7 @@ class TopicReader:
         numbers = [partition.partition for partition in partitions]
         starts = self._assign(client, partitions)
         self._trackers.update((start.partition, OffsetTracker(start.offset)) for start in starts)
+        self._takeovers.begin(starts)
         self._marks.begin(starts)
         self.assigned_at = self.assigned_at or time.monotonic()
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))

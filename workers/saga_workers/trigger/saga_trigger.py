@@ -16,7 +16,7 @@ from saga_workers.client import Client
 from saga_workers.interventions import signal_message
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
-from saga_workers.start.saga_starter import AlreadyEnded, SagaStarter, id_text
+from saga_workers.start.saga_starter import AlreadyEnded, SagaStarter, StartRequest, id_text
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import NoAnswer
@@ -107,11 +107,7 @@ class SagaTrigger:
             message = record.message()
         except MalformedRecord as error:
             raise PoisonMessage(str(error)) from None
-        context = {
-            "trigger": message.as_trigger(),
-            "vars": self._variables,
-            "saga": {"name": self._definition.saga},
-        }
+        context = _context(self._definition, message, self._variables)
         for trigger in self._triggers:
             if not trigger.values.matches(context):
                 continue
@@ -128,8 +124,7 @@ class SagaTrigger:
     async def _start(self, message: Message, trigger: _Trigger, context: Mapping[str, Any], number: int) -> None:
         starter = await self._client.starter(self._definition.saga)
         try:
-            request = starter.make_request(trigger.values.input(context))
-            saga_id = trigger.values.id(context) or request.id or f"{self._definition.saga}-{message.id}"
+            request, saga_id = _start_request(starter, trigger.values, message, context)
             started = await self._starts(trigger, starter).start(request, id=saga_id)
         except UsageError as error:
             raise PoisonMessage(error.message) from None
@@ -194,6 +189,50 @@ class _Trigger:
     trigger: KafkaTrigger
     values: TriggerExpressions
     shared: SharedStarts | None = None
+
+
+async def started_saga(client: Client, definition: Definition, records: Sequence[ConsumedRecord]) -> str | None:
+    """The id of a saga that exists and that one of these records starts; None if there is none.
+
+    Raises DependencyUnavailable if Temporal or the ledger does not answer.
+    """
+    starter = await client.starter(definition.saga)
+    variables = dict(client.project.settings.vars)
+    starts = [TriggerExpressions(trigger) for trigger in definition.triggers if trigger.signal is None]
+    topics = [trigger.topic for trigger in definition.triggers if trigger.signal is None]
+    for record in records:
+        for topic, values in zip(topics, starts, strict=True):
+            if topic != record.topic:
+                continue
+            try:
+                message = record.message()
+                context = _context(definition, message, variables)
+                if not values.matches(context):
+                    continue
+                _, saga_id = _start_request(starter, values, message, context)
+            except (MalformedRecord, PoisonMessage, UsageError, RefusedError):
+                continue  # it starts nothing
+            try:
+                location = await client.locator.locate(saga_id)
+            except RPCError as error:
+                raise _temporal_error(error) from error
+            except (LedgerUnavailable, NoAnswer) as error:
+                raise DependencyUnavailable(error.message) from error
+            if location.kind != "unknown":
+                return saga_id
+    return None
+
+
+def _context(definition: Definition, message: Message, variables: Mapping[str, Any]) -> dict[str, Any]:
+    return {"trigger": message.as_trigger(), "vars": variables, "saga": {"name": definition.saga}}
+
+
+def _start_request(
+    starter: SagaStarter, values: TriggerExpressions, message: Message, context: Mapping[str, Any]
+) -> tuple[StartRequest, str]:
+    """The start of an event, and the id of its saga. Raises PoisonMessage and UsageError."""
+    request = starter.make_request(values.input(context))
+    return request, values.id(context) or request.id or f"{context['saga']['name']}-{message.id}"
 
 
 def fill_time(triggers: Sequence[KafkaTrigger]) -> float:

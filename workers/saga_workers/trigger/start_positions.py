@@ -8,6 +8,7 @@ beginning. Positions that the partition does not have any more are named, becaus
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,12 +31,29 @@ OWN_RESET = {"auto.offset.reset": "error"}
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """Where a member begins to read a partition, and the mark with which it does."""
+    """Where a member begins to read a partition, the mark with which it does, and the end of the partition then."""
 
     topic: str
     partition: int
     offset: int
     mark: DeliveryMark
+    end: int
+
+
+class Takeovers:
+    """When the partitions of a reader were taken over, and where they ended then."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[int, tuple[int, float]] = {}
+
+    def begin(self, starts: Iterable[StartPosition]) -> None:
+        """Partitions were assigned."""
+        self._partitions.update((start.partition, (start.end, time.monotonic())) for start in starts)
+
+    def of(self, partition: int, offset: int) -> float | None:
+        """See :class:`saga_workers.trigger.consumed_record.ConsumedRecord`."""
+        end, at = self._partitions.get(partition, (0, 0.0))
+        return at if offset < end else None
 
 
 def commit_position(topic: str, partition: int, offset: int, mark: DeliveryMark) -> Any:
@@ -80,14 +98,13 @@ def assign_from_commits(
     for position in positions:
         topic_id = topic_ids[position.topic]
         mark, offset = replace(DeliveryMark.parse(position.metadata), topic_id=topic_id), position.offset
-        if not _is_usable(client, group, position, topic_id):
-            partition = TopicPartition(position.topic, position.partition)
-            offset, _ = client.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT, cached=False)
-            mark, position.offset = DeliveryMark(topic_id), OFFSET_BEGINNING
+        low, high = _watermarks(client, position)
+        if not _is_usable(group, position, topic_id, low, high):
+            offset, mark, position.offset = low, DeliveryMark(topic_id), OFFSET_BEGINNING
         if reader:
             _warn_unfinished(group, position, mark, reader)
             mark = mark.taken_over(reader)
-        starts.append(StartPosition(position.topic, position.partition, offset, mark))
+        starts.append(StartPosition(position.topic, position.partition, offset, mark, high))
     if reader and starts:
         marked = [commit_position(one.topic, one.partition, one.offset, one.mark) for one in starts]
         client.commit(offsets=marked, asynchronous=False)
@@ -127,22 +144,30 @@ def move_assignment(
     )
 
 
-def _is_usable(client: Any, group: str, committed: Any, topic_id: str) -> bool:
+def _is_usable(group: str, committed: Any, topic_id: str, low: int, high: int) -> bool:
     if committed.offset < 0:
         return False  # nothing was committed: the first start
     committed_id = DeliveryMark.parse(committed.metadata).topic_id
     if topic_id and committed_id and committed_id != topic_id:
         warn_created_again(group, committed.topic)
         return False
-    return is_within(client, group, committed)
+    return _is_within(group, committed, low, high)
 
 
-def is_within(client: Any, group: str, position: Any) -> bool:
-    """False if the partition does not have this position; the log then says what that means."""
+def warn_outside(client: Any, group: str, position: Any) -> None:
+    """Say what it means that the partition does not have this position. Raises KafkaException."""
+    _is_within(group, position, *_watermarks(client, position))
+
+
+def _watermarks(client: Any, position: Any) -> tuple[int, int]:
     from confluent_kafka import TopicPartition
 
     partition = TopicPartition(position.topic, position.partition)
-    low, high = client.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT, cached=False)
+    return client.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT, cached=False)
+
+
+def _is_within(group: str, position: Any, low: int, high: int) -> bool:
+    """False if the partition does not have this position; the log then says what that means."""
     about = fields(group=group, topic=position.topic, partition=position.partition, position=position.offset)
     if position.offset < low:
         log.warning(

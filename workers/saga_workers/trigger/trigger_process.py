@@ -26,6 +26,8 @@ from saga_workers.trigger.bridge import BridgeRunner
 from saga_workers.trigger.commands import CommandRunner
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.first_position import FirstPositions
+from saga_workers.trigger.project_readers import ProjectReader, project_reader
 from saga_workers.trigger.reader import TopicReader
 from saga_workers.trigger.replies import ReplyListener, reply_topics
 from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping, sleep_or_stop
@@ -64,6 +66,11 @@ class TriggerPlan:
 
     def __len__(self) -> int:
         return len(self.triggers) + len(self.consumers) + len(self.bridges) + len(self.reply_topics)
+
+    def readers(self, prefix: str) -> Iterator[ProjectReader]:
+        """All but the listener for replies, which repeats nothing wherever it begins."""
+        yield from (project_reader(prefix, definition, topic) for definition, topic in self.triggers)
+        yield from (project_reader(prefix, handler, handler.topic) for handler in (*self.consumers, *self.bridges))
 
     @property
     def needs_temporal(self) -> bool:
@@ -132,10 +139,12 @@ async def run_trigger(
     project: Project,
     *,
     only: Sequence[str] | None = None,
+    start_from: str | None = None,
     health: str | None = None,
     grace: timedelta = timedelta(seconds=30),
 ) -> None:
-    """Run until SIGTERM or SIGINT; messages in process then have ``grace`` to end. ``only``: see `make_plan`.
+    """Run until SIGTERM or SIGINT; messages in process then have ``grace`` to end. ``only``: see `make_plan`;
+    ``start_from``: see `FirstPositions`.
 
     Raises UsageError if there is nothing to do, a ledger is missing, a server or port is unavailable, or a module
     cannot be loaded.
@@ -153,7 +162,7 @@ async def run_trigger(
     leaving = asyncio.create_task(exit_after_grace(stop, grace.total_seconds() + LEAVE_TIMEOUT, why))
     async with AsyncExitStack() as stack:
         stack.callback(leaving.cancel)
-        parts = TriggerTasks(project, client, stop, stack)
+        parts = TriggerTasks(project, client, stop, stack, start_from=start_from)
         watching = asyncio.create_task(parts.watchdog.run())
         stack.callback(watching.cancel)
         if health is not None:
@@ -173,7 +182,15 @@ async def run_trigger(
 class TriggerTasks:
     """Creates the tasks of the process and what they share, which is closed with ``stack``."""
 
-    def __init__(self, project: Project, client: Client | None, stop: asyncio.Event, stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        project: Project,
+        client: Client | None,
+        stop: asyncio.Event,
+        stack: AsyncExitStack,
+        *,
+        start_from: str | None = None,
+    ) -> None:
         self._project = project
         self._settings = project.settings.kafka
         self._client = client
@@ -183,6 +200,8 @@ class TriggerTasks:
         stack.callback(self._dead_letters.close)
         self._databases = DatabaseConnections(project.settings.sql_connections())
         stack.push_async_callback(self._databases.close)
+        self._first_positions = FirstPositions(project, self._databases, client, start_from)
+        stack.callback(self._first_positions.close)
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeRunner] = []
         self.watchdog = Watchdog()
@@ -199,24 +218,36 @@ class TriggerTasks:
         ]
         for reader in self._readers:
             self.metrics.add_reader(reader.lags, reader.ended_attempts)
-            self._gate.members.append(reader)
-        parts: dict[str, Coroutine[Any, Any, None]] = {one.group: one.run(self._stop, grace) for one in self._readers}
+        begun = zip(plan.readers(self._settings.prefix), self._readers, strict=True)
+        parts: dict[str, Coroutine[Any, Any, None]] = {
+            reader.group: self._run_reader(reader, running, grace) for reader, running in begun
+        }
         if plan.consumers:
             parts["clean-up"] = self._purge_inboxes({one.connection for one in plan.consumers})
         if plan.reply_topics:
             parts["replies"] = self._listen_for_replies(plan.reply_topics)
         return parts
 
+    async def _run_reader(self, reader: ProjectReader, running: TopicReader | BridgeRunner, grace: float) -> None:
+        try:
+            await self._first_positions.settle(reader, self._stop)
+        except ProcessStopping:
+            return
+        self._gate.members.append(running)
+        await running.run(self._stop, grace)
+
     async def ready(self) -> str | None:
         if self._client is not None and (why := await temporal_readiness(self._client.temporal)):
             return why
         if self._listener is not None and (why := self._listener.health()):
             return f"replies: {why}"
-        return next((why for reader in self._readers if (why := reader.health())), None)
+        return self._first_positions.health() or next(
+            (why for reader in self._readers if (why := reader.health())), None
+        )
 
     def _make_trigger(self, definition: Definition, topic: str) -> TopicReader:
         assert self._client is not None
-        group = f"{self._settings.prefix}-trigger-{definition.saga}-{topic}"
+        group = project_reader(self._settings.prefix, definition, topic).group
         handle = SagaTrigger(self._client, definition, topic, group, self._dead_letters, self.metrics, self._stop)
         if not handle.most_shared:
             return TopicReader(self._settings, group, topic, handle, concurrency=MAX_CONCURRENT_STARTS, gate=self._gate)
@@ -235,7 +266,7 @@ class TriggerTasks:
         )
 
     def _make_consumer(self, consumer: Consumer) -> TopicReader:
-        group = f"{self._settings.prefix}-consumer-{consumer.name}"
+        group = project_reader(self._settings.prefix, consumer, consumer.topic).group
         # Its own threads: handlers of another consumer that hang take none of them.
         threads = ThreadPoolExecutor(MAX_CONCURRENT_MESSAGES, group)
         self._stack.callback(threads.shutdown, wait=False)
@@ -263,7 +294,7 @@ class TriggerTasks:
         )
 
     def _make_bridge(self, bridge: Bridge) -> BridgeRunner:
-        group = f"{self._settings.prefix}-bridge-{bridge.name}"
+        group = project_reader(self._settings.prefix, bridge, bridge.topic).group
         return BridgeRunner(self._settings, bridge, group, self._dead_letters, self.metrics, gate=self._gate)
 
     async def _listen_for_replies(self, topics: Sequence[str]) -> None:

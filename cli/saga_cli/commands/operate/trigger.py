@@ -23,6 +23,15 @@ def trigger(
             " spaces, or repeated; default: everything"
         ),
     ] = None,
+    start_from: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|GROUP",
+            help="where a reader begins that has no position in its topic: at the first record, after the last one, or"
+            " at the position of another consumer group; readers that have one go on there",
+        ),
+    ] = None,
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
     grace: Annotated[str, typer.Option(help="time for the messages in process to complete after SIGTERM")] = "30s",
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
@@ -43,6 +52,7 @@ def trigger(
         run_trigger(
             Project(load_settings()),
             only=chosen or None,
+            start_from=start_from,
             health=health,
             grace=parse_duration_option(grace, "--grace"),
         )

@@ -63,7 +63,7 @@ def write_and_sleep(kafka: KafkaSettings, place: str, target: str, numbers: rang
     producer = TransactionalProducer(kafka, f"{kafka.prefix}-bridge-copier-0").fence_and_open()
     producer.begin(60.0)
     for number in numbers:
-        producer.produce(target, str(number).encode(), b"k", [("sagabridge", f"{place}/0/{number}".encode())])
+        producer.produce(target, str(number).encode(), b"k", [("sagabridge", f"{place}/0/{number}/id".encode())])
     producer.flush()
 
 

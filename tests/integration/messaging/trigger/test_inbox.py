@@ -188,14 +188,14 @@ async def test_a_dead_letter_is_not_processed_again(setup: ConsumerSetup, kafka:
     handle = setup.consuming(fail, kafka.settings(), max_attempts=2)
     asked = setup.record(1, {}, sagareplyto=answers, sagakey="s/ask")
     await handle(asked)
-    await handle(asked)  # its offset was not committed: the letter is written again, the effect stays impossible
+    await handle(asked)  # its offset was not committed
     assert tries == [1, 2]
     assert await setup.effects() == []
     assert await setup.inbox() == [(f"{setup.topic}-0-1", "DEAD")]
     [answer] = await setup.outbox(answers)
     assert "price" in answer["reason"]
     letters = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
-    assert [one.headers["sagadlqoffset"] for one in letters] == ["1", "1"]
+    assert [one.headers["sagadlqoffset"] for one in letters] == ["1"]
 
 
 UNUSABLE = {

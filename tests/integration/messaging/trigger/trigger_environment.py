@@ -58,13 +58,15 @@ def project_of(
 
 
 @contextlib.asynccontextmanager
-async def triggering(project: Project, *, grace: float = 10.0) -> AsyncIterator[TriggerMetrics]:
+async def triggering(
+    project: Project, *, grace: float = 10.0, start_from: str | None = None
+) -> AsyncIterator[TriggerMetrics]:
     """Run all that the project reads, as `saga trigger` does, in this process."""
     todo = make_plan(project)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
         client = Client(await connect(project.settings), project) if todo.triggers else None
-        parts = TriggerTasks(project, client, stop, stack)
+        parts = TriggerTasks(project, client, stop, stack, start_from=start_from)
         running = asyncio.create_task(run_tasks(parts.make_tasks(todo, grace), stop))
         try:
             yield parts.metrics

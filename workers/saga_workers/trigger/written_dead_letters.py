@@ -1,0 +1,85 @@
+"""Which records have a dead letter already, as the dead letter topics tell: none is written twice."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+from saga_activities.kafka.range_reader import decided_offsets, read_ranges
+from saga_activities.kafka.record_codec import known_headers
+from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.topic_inventory import DEAD_LETTER_SUFFIX
+from sagas.settings import KafkaSettings
+
+GROUP_HEADER = "sagadlqgroup"
+TOPIC_ID_HEADER = "sagadlqtopicid"
+PARTITION_HEADER = "sagadlqpartition"
+OFFSET_HEADER = "sagadlqoffset"
+
+_Place = tuple[str, str, str, str]
+"""Topic, its id, partition and offset."""
+
+_DECISION_TIMEOUT = 10.0
+"""Seconds that transactions of bridges in a dead letter topic have to end before it is read."""
+
+
+class WrittenDeadLetters:
+    """Reads a dead letter topic when it is first asked for a record, and what was added after the reader of another
+    record has taken its partition over. Calls block.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._reached: dict[str, dict[int, int]] = defaultdict(dict)
+        self._read_at: dict[str, float] = {}
+        self._groups: dict[_Place, set[str]] = defaultdict(set)
+
+    def has(self, record: ConsumedRecord, is_writer: Callable[[str], bool]) -> bool:
+        """True if the record has a dead letter of a group for which ``is_writer`` holds. Its topic must exist.
+
+        Raises KafkaOperationError.
+        """
+        topic = record.topic + DEAD_LETTER_SUFFIX
+        with self._lock:
+            # Later letters are those of this process: nobody else writes for a partition that it has taken over.
+            if record.taken_over is not None and record.taken_over >= self._read_at.get(topic, -math.inf):
+                self._read(record.topic, topic)
+            return any(map(is_writer, self._groups.get(_place(record), ())))
+
+    def add(self, record: ConsumedRecord, group: str) -> None:
+        """Note a dead letter that this process has written."""
+        with self._lock:
+            self._groups[_place(record)].add(group)
+
+    def forget(self, topic: str) -> None:
+        """A dead letter topic was deleted."""
+        with self._lock:
+            self._reached.pop(topic, None)
+            self._read_at.pop(topic, None)
+            source = topic.removesuffix(DEAD_LETTER_SUFFIX)
+            for place in [place for place in self._groups if place[0] == source]:
+                del self._groups[place]
+
+    def _read(self, source: str, topic: str) -> None:
+        began, reached = time.monotonic(), self._reached[topic]
+        offsets = decided_offsets(self._settings, topic, _DECISION_TIMEOUT)
+        ranges = {
+            partition: (max(one.log_start, reached.get(partition, 0)), one.last_stable)
+            for partition, one in offsets.items()
+        }
+        for message in read_ranges(self._settings, topic, ranges):
+            headers = known_headers(message)
+            id, partition, offset = (
+                headers.get(name, "") for name in (TOPIC_ID_HEADER, PARTITION_HEADER, OFFSET_HEADER)
+            )
+            self._groups[source, id, partition, offset].add(headers.get(GROUP_HEADER, ""))
+        reached.update((partition, end) for partition, (_, end) in ranges.items())
+        self._read_at[topic] = began
+
+
+def _place(record: ConsumedRecord) -> _Place:
+    return record.topic, record.topic_id, str(record.partition), str(record.offset)
