@@ -36,6 +36,7 @@ from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
 from saga_workers.trigger.saga_trigger import started_saga
 from saga_workers.trigger.start_positions import commit_position
 from saga_workers.trigger.topic_inventory import DEAD_LETTER_SUFFIX
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.actions.consumers import Bridge, Consumer
 from sagas.definition.model import Definition
 from sagas.errors import InfrastructureError, SagaError
@@ -81,7 +82,10 @@ class FirstPositions:
         databases: DatabaseConnections,
         client: Client | None,
         start_from: str | None = None,
+        *,
+        metrics: TriggerMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or TriggerMetrics()
         self._project = project
         self._settings = project.settings.kafka
         self._databases = databases
@@ -115,11 +119,13 @@ class FirstPositions:
                 raise DependencyUnavailable(error.message) from error
             if undecided is not None:
                 self._undecided[reader.group] = undecided
+                self._metrics.undecided(reader.group, reader.topic, True)
                 raise DependencyUnavailable(f"{undecided.message}; {undecided.help}")
 
         about = fields(group=reader.group, topic=reader.topic)
         await retry_until_done(attempt, about=about, stop=stop, max_attempts=1_000_000, log_wait=log_wait)
-        self._undecided.pop(reader.group, None)
+        if self._undecided.pop(reader.group, None) is not None:
+            self._metrics.undecided(reader.group, reader.topic, False)
 
     async def look(self, reader: ProjectReader) -> Undecided | None:
         """None if the reader may begin: it has a position, which the decision may have set, or nobody has read before.

@@ -65,9 +65,10 @@ def event_topics(project: Project) -> dict[str, frozenset[Access]]:
     found: dict[str, set[Access]] = {}
 
     def note(read: list[str], written: list[str]) -> None:
-        for topic in read:
+        dead = [topic + DEAD_LETTER_SUFFIX for topic in read]  # read, so that none is written twice
+        for topic in (*read, *dead):
             found.setdefault(topic, set()).add("read")
-        for topic in (*written, *(topic + DEAD_LETTER_SUFFIX for topic in read)):
+        for topic in (*written, *dead):
             found.setdefault(topic, set()).add("write")
 
     for definition in project.definitions.values():
@@ -86,6 +87,7 @@ def event_topics(project: Project) -> dict[str, frozenset[Access]]:
         note([consumer.topic], [])
     for bridge in project.message_handlers.bridges:
         note([bridge.topic], [bridge.to])
+        found[bridge.to].add("read")
     return {topic: frozenset(access) for topic, access in sorted(found.items())}
 
 

@@ -44,6 +44,12 @@ class TriggerMetrics:
             ["group", "topic", "partition"],
             registry=registry,
         )
+        self._undecided = Gauge(
+            "saga_trigger_undecided",
+            "1 for a reader that waits for a decision where it begins.",
+            ["group", "topic"],
+            registry=registry,
+        )
         self._lags: list[Callable[[], Iterable[PartitionLag]]] = []
         self._attempts: list[Callable[[], Iterable[PartitionAttempts]]] = []
 
@@ -78,6 +84,10 @@ class TriggerMetrics:
 
     def dead(self, group: str, topic: str) -> None:
         self._dead.labels(group, topic).inc()
+
+    def undecided(self, group: str, topic: str, waits: bool) -> None:
+        """Note whether a reader waits for a decision where it begins."""
+        self._undecided.labels(group, topic).set(int(waits))
 
     def replied(self, outcome: str) -> None:
         """Count a reply; ``outcome`` is ``woken``, ``late``, ``duplicate``, ``unknown``, ``refused``, ``malformed``."""

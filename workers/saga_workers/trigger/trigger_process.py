@@ -200,7 +200,7 @@ class TriggerTasks:
         stack.callback(self._dead_letters.close)
         self._databases = DatabaseConnections(project.settings.sql_connections())
         stack.push_async_callback(self._databases.close)
-        self._first_positions = FirstPositions(project, self._databases, client, start_from)
+        self._first_positions = FirstPositions(project, self._databases, client, start_from, metrics=self.metrics)
         stack.callback(self._first_positions.close)
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeRunner] = []

@@ -96,9 +96,10 @@ class ConsumerProject:
         before = len(self.numbers("neighbour"))
         self.kafka.produce(self.other, before)
         with caplog.at_level(logging.WARNING, logger="saga.trigger"):
-            async with triggering(project):
+            async with triggering(project) as metrics:
                 await until(lambda: "the reader waits" in caplog.text)
                 await until(lambda: len(self.numbers("neighbour")) == before + 1)
+                assert count(metrics, "saga_trigger_undecided") == 1
         [result] = [one for one in await check_kafka(project) if one.check == "kafka triggers"]
         assert not result.ok
         assert f"{result.message}; {result.help}" in caplog.text
