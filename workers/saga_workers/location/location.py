@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from saga_activities.ledger.claims import Claim
@@ -76,6 +77,19 @@ class Location:
     def row(self) -> RunRow | None:
         """The row of the ledger, if nothing else has the saga."""
         return self.home if isinstance(self.home, RunRow) else None
+
+    @property
+    def started_at(self) -> datetime | None:
+        """When the saga was started, or continued in its newest run; None if nobody knows it."""
+        match self.home:
+            case RunDescription():
+                return self.home.run.start_time
+            case BulkMember():
+                return self.home.claim.claimed_at
+            case None:
+                return None
+            case _:
+                return self.home.started_at
 
     @property
     def open_run(self) -> RunDescription | None:

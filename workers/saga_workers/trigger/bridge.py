@@ -239,8 +239,9 @@ class BridgeRunner:
             self._producers[partition.partition] = TransactionalProducer(self._settings, id).fence_and_open()
             self._checked_topics[partition.partition] = set()
         cooperative = is_cooperative(self._settings)
-        ids, reader = {self.topic: self._topic_id}, self._marks.reader
-        starts = assign_from_commits(client, self.group, partitions, ids, is_cooperative=cooperative, reader=reader)
+        starts = assign_from_commits(
+            client, self.group, partitions, self._topic_id, is_cooperative=cooperative, reader=self._marks.reader
+        )
         self._marks.begin(starts)
         self._positions.update((start.partition, start.offset) for start in starts)
         self._takeovers.begin(starts)

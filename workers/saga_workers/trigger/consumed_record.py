@@ -37,12 +37,12 @@ class ConsumedRecord:
         self.offset: int = message.offset()
         self.key: bytes | None = message.key()
         self.value: bytes | None = message.value()
-        self._malformed: str | None = None
+        self.malformed: str | None = None
         self.raw_headers: RawHeaders = ()
         try:
             self.raw_headers = raw_headers(message)
         except MalformedRecord as error:
-            self._malformed = str(error)
+            self.malformed = str(error)
 
     @property
     def timestamp(self) -> int:
@@ -66,8 +66,8 @@ class ConsumedRecord:
 
     def message(self) -> Message:
         """Decode a new message. Raises MalformedRecord if a part of it cannot be used by anyone."""
-        if self._malformed is not None:
-            raise MalformedRecord(self._malformed)
+        if self.malformed is not None:
+            raise MalformedRecord(self.malformed)
         read = decode(self._message)
         timestamp = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
         when = timestamp.replace("+00:00", "Z")

@@ -234,9 +234,10 @@ class TopicReader:
                 usable.append(read)
                 continue
             tracker = self._trackers.get(read.partition())
-            position = read.offset() if tracker is None or tracker.position is None else tracker.position
-            with contextlib.suppress(KafkaException):  # it only tells what is lost
-                warn_outside(self._client, self.group, TopicPartition(self.topic, read.partition(), position))
+            if tracker is not None and tracker.position is not None:  # else nothing was read since the last reset
+                position = TopicPartition(self.topic, read.partition(), tracker.position)
+                with contextlib.suppress(KafkaException):  # it only tells what is lost
+                    warn_outside(self._client, self.group, position)
             self._forget([read.partition()])
             self._go_on_at({read.partition(): OFFSET_BEGINNING})
         return usable
@@ -393,9 +394,13 @@ class TopicReader:
         while not self._stop.is_set():
             try:
                 self._topic_id = self._read_topic_id(self.topic)
-                ids = {self.topic: self._topic_id}
                 return assign_from_commits(
-                    client, self.group, partitions, ids, is_cooperative=cooperative, reader=self._marks.reader
+                    client,
+                    self.group,
+                    partitions,
+                    self._topic_id,
+                    is_cooperative=cooperative,
+                    reader=self._marks.reader,
                 )
             except KafkaOperationError as error:
                 self._log_now_and_then(error.message)

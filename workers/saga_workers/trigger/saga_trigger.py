@@ -192,7 +192,9 @@ class _Trigger:
 
 
 async def started_saga(client: Client, definition: Definition, records: Sequence[ConsumedRecord]) -> str | None:
-    """The id of a saga that exists and that one of these records starts; None if there is none.
+    """The id of a saga that one of these records has started; None if there is none.
+
+    A saga that is older than the record was started by another one, for example of a topic with this name before.
 
     Raises DependencyUnavailable if Temporal or the ledger does not answer.
     """
@@ -218,7 +220,7 @@ async def started_saga(client: Client, definition: Definition, records: Sequence
                 raise _temporal_error(error) from error
             except (LedgerUnavailable, NoAnswer) as error:
                 raise DependencyUnavailable(error.message) from error
-            if location.kind != "unknown":
+            if location.started_at is not None and location.started_at.timestamp() * 1000 >= record.timestamp:
                 return saga_id
     return None
 

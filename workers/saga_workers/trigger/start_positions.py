@@ -80,14 +80,14 @@ def assign_from_commits(
     client: Any,
     group: str,
     partitions: Iterable[Any],
-    topic_ids: Mapping[str, str],
+    topic_id: str,
     *,
     is_cooperative: bool,
-    reader: str = "",
+    reader: str,
 ) -> list[StartPosition]:
-    """Assign the partitions from their committed positions. Call it in `on_assign`. ``topic_ids``: by name.
+    """Assign the partitions of the topic with this id from their committed positions. Call it in `on_assign`.
 
-    ``reader``: the id of the reader that marks them as open; empty: it does not.
+    ``reader``: the id of the reader that marks them as open.
 
     Raises KafkaException.
     """
@@ -96,16 +96,14 @@ def assign_from_commits(
     starts: list[StartPosition] = []
     positions = client.committed([TopicPartition(one.topic, one.partition) for one in partitions], REQUEST_TIMEOUT)
     for position in positions:
-        topic_id = topic_ids[position.topic]
         mark, offset = replace(DeliveryMark.parse(position.metadata), topic_id=topic_id), position.offset
         low, high = _watermarks(client, position)
         if not _is_usable(group, position, topic_id, low, high):
             offset, mark, position.offset = low, DeliveryMark(topic_id), OFFSET_BEGINNING
-        if reader:
-            _warn_unfinished(group, position, mark, reader)
-            mark = mark.taken_over(reader)
+        _warn_unfinished(group, position, mark, reader)
+        mark = mark.taken_over(reader)
         starts.append(StartPosition(position.topic, position.partition, offset, mark, high))
-    if reader and starts:
+    if starts:
         marked = [commit_position(one.topic, one.partition, one.offset, one.mark) for one in starts]
         client.commit(offsets=marked, asynchronous=False)
     (client.incremental_assign if is_cooperative else client.assign)(positions)

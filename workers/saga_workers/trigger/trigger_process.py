@@ -24,7 +24,6 @@ from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_s
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.bridge import BridgeRunner
 from saga_workers.trigger.commands import CommandRunner
-from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.first_position import FirstPositions
 from saga_workers.trigger.project_readers import ProjectReader, project_reader
@@ -225,7 +224,8 @@ class TriggerTasks:
         if plan.consumers:
             parts["clean-up"] = self._purge_inboxes({one.connection for one in plan.consumers})
         if plan.reply_topics:
-            parts["replies"] = self._listen_for_replies(plan.reply_topics)
+            self._listener = self._make_listener(plan.reply_topics)
+            parts["replies"] = self._listener.run(self._stop, grace)
         return parts
 
     async def _run_reader(self, reader: ProjectReader, running: TopicReader | BridgeRunner, grace: float) -> None:
@@ -297,24 +297,17 @@ class TriggerTasks:
         group = project_reader(self._settings.prefix, bridge, bridge.topic).group
         return BridgeRunner(self._settings, bridge, group, self._dead_letters, self.metrics, gate=self._gate)
 
-    async def _listen_for_replies(self, topics: Sequence[str]) -> None:
-        """Receive the replies to `kafka.request` until the process stops."""
+    def _make_listener(self, topics: Sequence[str]) -> ReplyListener:
         assert self._client is not None
-
-        async def bury(message: Any, group: str, reason: str, stop: asyncio.Event) -> None:
-            await self._dead_letters.send(ConsumedRecord(message), group, reason, stop)
-
-        self._listener = ReplyListener(
+        return ReplyListener(
             self._client.temporal,
             self._settings,
             self._databases,
             topics,
-            dead_letter_sink=bury,
-            on_reply=self.metrics.replied,
+            dead_letter_sink=self._dead_letters.send,
+            metrics=self.metrics,
+            gate=self._gate,
         )
-        await self._listener.start()
-        await self._stop.wait()
-        await self._listener.stop()
 
     async def _purge_inboxes(self, connections: Iterable[str]) -> None:
         """Delete inbox rows of messages that no topic can redeliver any more. Driven by time, not by traffic."""

@@ -23,7 +23,6 @@ from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from saga_workers.relay.relay_process import run_relay
 from saga_workers.temporal.temporal_client import HeaderInterceptor
-from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.replies import ReplyListener, reply_topics
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
@@ -128,10 +127,7 @@ class Environment:
         topics = reply_topics(self.project.definitions, settings.prefix)
         dead = DeadLetters(settings, TriggerMetrics())
 
-        async def bury(message: Any, group: str, reason: str, stop: asyncio.Event) -> None:
-            await dead.send(ConsumedRecord(message), group, reason, stop)
-
-        return ReplyListener(self.client.temporal, settings, self.databases, topics, dead_letter_sink=bury)
+        return ReplyListener(self.client.temporal, settings, self.databases, topics, dead_letter_sink=dead.send)
 
 
 def write_project(
@@ -206,13 +202,24 @@ async def open_environment(
             client = Client(await Temporal.connect(temporal.address, interceptors=[HeaderInterceptor()]), project)
         env = Environment(folder, kafka, prefix, project, client, databases, None, participant, commands)  # pyright: ignore
         env.listener = env.new_listener()
-        stack.push_async_callback(lambda: env.listener.stop())
         if listening:
-            await env.listener.start()
+            await stack.enter_async_context(running_listener(env.listener))
         stop = asyncio.Event()
         relay = asyncio.create_task(run_relay(project.settings, stop=stop))
         stack.push_async_callback(_end, relay, stop)
         yield env
+
+
+@contextlib.asynccontextmanager
+async def running_listener(listener: ReplyListener) -> AsyncIterator[ReplyListener]:
+    """Run a listener as the process does."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(listener.run(stop, 10.0))
+    try:
+        yield listener
+    finally:
+        stop.set()
+        await running
 
 
 async def _end(relay: asyncio.Task[None], stop: asyncio.Event) -> None:

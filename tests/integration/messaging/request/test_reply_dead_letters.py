@@ -13,6 +13,7 @@ from saga_workers.trigger.replies import ReplyListener
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.integration.messaging.request.request_environment import running_listener
 from tests.integration.messaging.trigger.trigger_environment import open_shop, until
 
 
@@ -43,14 +44,13 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
     # No attempt waits for these replies, so Temporal is not asked.
     client: Any = None
     listener = ReplyListener(client, kafka.settings(outbox="shop"), databases, [topic], dead_letter_sink=bury)
-    await listener.start()
-    try:
-        await until(lambda: outcomes() == ["done", "done"], timeout=20)
-        await until(lambda: listener.health() == "a reply that cannot be used waits for its dead letter topic")
-        accepts.set()
-        await until(lambda: listener.counts == {"late": 2, "malformed": 1})
-        assert listener.health() is None
-    finally:
-        accepts.set()
-        await listener.stop()
-        await databases.close()
+    async with running_listener(listener):
+        try:
+            await until(lambda: outcomes() == ["done", "done"], timeout=20)
+            await until(lambda: listener.health() == "a reply that cannot be used waits for its dead letter topic")
+            accepts.set()
+            await until(lambda: listener.counts == {"late": 2, "malformed": 1})
+            assert listener.health() is None
+        finally:
+            accepts.set()
+    await databases.close()

@@ -18,7 +18,13 @@ from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess, WorkerProcess
-from tests.integration.messaging.request.request_environment import Environment, open_environment, row_of, until
+from tests.integration.messaging.request.request_environment import (
+    Environment,
+    open_environment,
+    row_of,
+    running_listener,
+    until,
+)
 from tests.integration.messaging.request.test_requests import ORDER
 
 
@@ -33,12 +39,8 @@ async def env(
         yield found
 
 
-@contextlib.asynccontextmanager
-async def listening(env: Environment) -> AsyncIterator[ReplyListener]:
-    listener = env.new_listener()
-    await listener.start()
-    yield listener
-    await listener.stop()
+def listening(env: Environment) -> contextlib.AbstractAsyncContextManager[ReplyListener]:
+    return running_listener(env.new_listener())
 
 
 def listener_process(env: Environment, name: str) -> TriggerProcess:

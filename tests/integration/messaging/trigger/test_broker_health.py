@@ -15,6 +15,7 @@ from saga_workers.trigger.replies import ReplyListener
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import BrokerProcess
+from tests.integration.messaging.request.request_environment import running_listener
 from tests.integration.messaging.trigger.trigger_environment import fresh, open_shop, until
 
 
@@ -60,14 +61,13 @@ async def test_a_reply_listener_reports_a_lost_broker_until_it_returns(
     client: Any = None  # no attempt waits for a reply
     settings = broker.settings(outbox="shop", prefix=fresh("p"))
     listener = ReplyListener(client, settings, databases, [fresh("replies")], dead_letter_sink=refuse)
-    await listener.start()
     try:
-        await until(lambda: listener.health() is None)
-        broker.kill()
-        assert "no Kafka broker can be reached" in await until(listener.health)
-        broker.start()
-        await until(lambda: listener.health() is None)
+        async with running_listener(listener):
+            await until(lambda: listener.health() is None)
+            broker.kill()
+            assert "no Kafka broker can be reached" in await until(listener.health)
+            broker.start()
+            await until(lambda: listener.health() is None)
     finally:
-        await listener.stop()
         await databases.close()
         broker.kill()
