@@ -6,15 +6,23 @@ import asyncio
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from saga_activities.connections import DatabaseConnections
+from saga_activities.kafka.admin import KafkaAdmin
+from saga_activities.kafka.config import consumer_config
 from saga_workers.trigger import replies
+from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.delivery import FIRST_WINDOW, DeliveryMark
 from saga_workers.trigger.replies import ReplyListener
+from saga_workers.trigger.retry import USUAL_ATTEMPTS
+from saga_workers.trigger.start_positions import commit_position
+from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.request.request_environment import running_listener
-from tests.integration.messaging.trigger.trigger_environment import open_shop, until
+from tests.integration.messaging.trigger.trigger_environment import count, open_shop, until
 
 
 async def test_other_replies_are_recorded_while_a_dead_letter_waits(
@@ -54,3 +62,37 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
         finally:
             accepts.set()
     await databases.close()
+
+
+async def test_a_reply_that_ended_its_process_is_a_dead_letter(kafka: Broker, postgres_server: DatabaseServer) -> None:
+    """Its attempts were counted where the end of a process cannot lose them; the replies behind it are recorded."""
+    shop, topic, settings = await open_shop(postgres_server), kafka.create_topic(partitions=1), kafka.settings()
+    settings = settings.model_copy(update={"outbox": "shop"})
+    with shop.connect() as connection:
+        for key in ("s/1", "s/2"):
+            connection.execute(
+                "insert into saga_request (step_key, saga_id, step, generation, op, created_at)"
+                " values (%s, 's', 'x', 1, 'do', 1)",
+                (key,),
+            )
+            kafka.produce(topic, 7, headers={"sagakey": key, "sagaoutcome": "done"})
+        [(home,)] = connection.execute("select home from saga_outbox_home").fetchall()
+    group = f"{settings.prefix}-replies-{home}-{topic}"
+    mark = DeliveryMark(KafkaAdmin(settings).topic_id(topic), "killed", FIRST_WINDOW, 0, USUAL_ATTEMPTS)
+    member = Consumer(consumer_config(settings, group))
+    member.commit(offsets=[commit_position(topic, 0, 0, mark)], asynchronous=False)
+    member.close()
+    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
+    client: Any = None  # no attempt waits for these replies
+    metrics = TriggerMetrics()
+    dead = DeadLetters(settings, metrics)
+    listener = ReplyListener(client, settings, databases, [topic], dead_letter_sink=dead.send, metrics=metrics)
+    async with running_listener(listener):
+        await until(lambda: listener.counts == {"late": 1, "malformed": 1})
+        assert count(metrics, "saga_trigger_ended_attempts") == 0
+    await databases.close()
+    [letter] = kafka.read_committed(f"{topic}.dlq")
+    assert (letter.headers["sagakey"], letter.headers["sagadlqreason"]) == ("s/1", "it ended its process 5 times")
+    with shop.connect() as connection:
+        outcomes = connection.execute("select outcome from saga_request order by step_key").fetchall()
+    assert outcomes == [(None,), ("done",)]
