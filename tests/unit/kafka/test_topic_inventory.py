@@ -144,7 +144,8 @@ def test_consumers_need_kafka(tmp_path: Path) -> None:
     assert uses_kafka(found)
     assert needs_trigger(found)
     assert named_topics(found) == {
-        "orders": {"read"}, "orders.dlq": {"write"}, "raw": {"read"}, "raw.dlq": {"write"}, "clean": {"write"},
+        "orders": {"read"}, "orders.dlq": {"read", "write"}, "raw": {"read"}, "raw.dlq": {"read", "write"},
+        "clean": {"read", "write"},
     }  # fmt: skip
 
 
@@ -153,10 +154,10 @@ def test_topics_of_definitions(tmp_path: Path) -> None:
     assert named_topics(found) == {
         "written": {"write"},
         "first": {"read", "write"},
-        "first.dlq": {"write"},
+        "first.dlq": {"read", "write"},
         "commands": {"write"},
         "saga-replies": {"read"},
-        "saga-replies.dlq": {"write"},
+        "saga-replies.dlq": {"read", "write"},
     }
 
 

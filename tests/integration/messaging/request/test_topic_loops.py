@@ -120,8 +120,12 @@ class Loops:
         return all(len(count) == self.sent for count in (await self.counts()).values())
 
     async def settled(self) -> None:
-        """All that was sent has been handled."""
-        await until(self.is_settled, timeout=240)
+        """All that was sent has been handled, by a process that has not ended by itself."""
+        try:
+            await until(self.is_settled, timeout=240)
+        finally:
+            missing = {name: self.sent - len(count) for name, count in (await self.counts()).items()}
+            assert (self.process.running, missing) == (True, dict.fromkeys(missing, 0))
         for saga_id in self.asked[-EVENTS:]:
             assert (await self.env.ended(saga_id, "240s"))["state"] == "COMPLETED"
 
