@@ -49,7 +49,7 @@ COLUMNS = (
     *("event_id", "topic", "event_key", "value", "headers", "saga_id", "step", "generation", "status", "created_at"),
     *("event_type", "shard"),
 )
-COPY = sql.SQL("copy saga_outbox ({}) from stdin").format(sql.SQL(", ").join(map(sql.Identifier, COLUMNS)))
+COPY = sql.SQL("copy saga_outbox_row ({}) from stdin").format(sql.SQL(", ").join(map(sql.Identifier, COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Bench:
         self.settings = settings.model_copy(update={"kafka": self.kafka})
         self.url = settings.connection("bench").url.replace("+psycopg", "")
         with self.connect() as connection:
-            connection.execute("truncate saga_outbox, saga_relay_lease")
+            connection.execute("truncate saga_outbox_row, saga_relay_lease")
             connection.execute("update saga_outbox_home set shards = %s, home = %s", (shards, str(uuid.uuid4())))
 
     def connect(self) -> psycopg.Connection[Any]:

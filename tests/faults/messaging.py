@@ -169,7 +169,7 @@ class Messaging:
     async def published(self, env: CellEnvironment, timeout: float = 90.0) -> bool:
         """Wait until no event of the cell waits any more; False: some still do."""
         end = time.monotonic() + timeout
-        while await env.admin("select 1 from saga_outbox_events where status = 'NEW' limit 1"):
+        while await env.admin("select 1 from saga_outbox where status = 'NEW' limit 1"):
             if time.monotonic() > end:
                 return False
             await asyncio.sleep(0.1)

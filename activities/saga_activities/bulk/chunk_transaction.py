@@ -38,7 +38,7 @@ _STORE = (
     " WHERE (g.saga_id, g.step, g.generation, g.op) = (k.saga_id, k.step, k.generation, k.op)"
 )
 _HELD = (
-    f"UPDATE saga_outbox o SET status = %s FROM (SELECT {_KEY} FROM {_ROWS}) k"
+    f"UPDATE saga_outbox_row o SET status = %s FROM (SELECT {_KEY} FROM {_ROWS}) k"
     " WHERE (o.saga_id, o.step, o.generation) = (k.saga_id, k.step, k.generation) AND o.status = 'HELD'"
 )
 

@@ -62,7 +62,7 @@ _LOCK_DO = f"SELECT 1 FROM saga_guard WHERE {_DO_ROW} FOR UPDATE"
 _REFUSE_DO = f"UPDATE saga_guard SET reason = 'undo' WHERE {_DO_ROW}"
 _DELETE_ROW = "DELETE FROM saga_guard WHERE saga_id = %s AND step = %s AND generation = %s AND op = %s"
 _UPDATE_HELD_EVENTS = (
-    "UPDATE saga_outbox SET status = %s WHERE saga_id = %s AND step = %s AND generation = %s AND status = 'HELD'"
+    "UPDATE saga_outbox_row SET status = %s WHERE saga_id = %s AND step = %s AND generation = %s AND status = 'HELD'"
 )
 _SELECT_BELOW_WATERMARK = "SELECT 1 FROM saga_watermark WHERE watermark > %s"
 

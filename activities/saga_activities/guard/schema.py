@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from saga_activities.guard.outbox_postgresql import POSTGRESQL_OUTBOX_DDL
-from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, version_table
+from saga_activities.guard.outbox_postgresql import POSTGRESQL_OUTBOX_DDL, outbox_rows
+from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, version_table
 
 SCHEMA_VERSION = 1
 
@@ -134,7 +134,8 @@ async def alone(engine: AsyncEngine, lock: int) -> AsyncIterator[AsyncConnection
 
 def metadata_ddl(dialect: sa.Dialect, tables: sa.MetaData) -> list[str]:
     """The statements that create these tables and their indexes where they do not exist."""
-    statements = [statement for table in tables.sorted_tables for statement in table_ddl(dialect, table)]
+    sources = [outbox_rows(dialect.name) if table is outbox_table else table for table in tables.sorted_tables]
+    statements = [statement for table in sources for statement in table_ddl(dialect, table)]
     if dialect.name == "postgresql" and tables is metadata:
         statements += [_CREATED_AT_INDEX, *POSTGRESQL_OUTBOX_DDL]
     return statements

@@ -51,8 +51,8 @@ class EntryKey:
 ENGINE_TABLES = frozenset(
     f"saga_{name}"
     for name in """
-    guard outbox outbox_home watermark version version_seen request inbox image image_row row_lock lock lock_order
-    lock_request lock_wait relay_lease run claim definition output
+    guard outbox outbox_row outbox_home watermark version version_seen request inbox image image_row row_lock lock
+    lock_order lock_request lock_wait relay_lease run claim definition output
     """.split()  # noqa: SIM905
 )
 """The names of all tables of the engine, also those that not every database has."""
@@ -185,7 +185,8 @@ outbox_table = sa.Table(
     sa.Column("event_type", sa.String(255)),
     # Events of one topic and key always have the same shard, and one relay owns a shard.
     sa.Column("shard", sa.Integer, nullable=False, server_default=sa.text("0")),
-    # When it was published, or dropped. On PostgreSQL published rows have no mark: there it is when it was released.
+    # When it was published, or dropped. On PostgreSQL published rows have no mark: in its table of rows it is when it
+    # was released.
     sa.Column("published_at", sa.Double),
     # Check-back of a HELD event: the number of unanswered checks, and when the saga is asked again.
     sa.Column("checks", sa.Integer, nullable=False, server_default=sa.text("0")),

@@ -20,9 +20,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.concurrency import Backoff
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.guard.outbox_postgresql import outbox_source
+from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.session import SqlSession
+from saga_activities.guard.tables import outbox_table
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, record_value
 from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message, topic_problem
@@ -56,7 +57,7 @@ _MAX_EVENT_ID = 36
 _MAX_EVENT_TYPE = 255
 
 _INSERT_EVENT = """
-INSERT INTO saga_outbox (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
+INSERT INTO {outbox} (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
                          event_type, shard)
 VALUES (:event_id, :topic, :event_key, :value, :headers, :saga_id, :step, :generation, :status, :created_at,
         :event_type, :hash % (SELECT shards FROM saga_outbox_home WHERE id = 1))
@@ -113,7 +114,7 @@ async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -
     """Write the events in the session's transaction. A rollback of the attempt removes them."""
     rows = [row for event in prepared for row in event.rows]
     if rows:
-        await sql.execute(_INSERT_EVENT, rows)
+        await sql.execute(_INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name), rows)
 
 
 def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
@@ -291,7 +292,7 @@ async def wait_until_published(
 async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], str]:
     waiting, why = [], ""
     async with engine.connect() as connection:
-        events = outbox_source(engine.dialect.name).c
+        events = outbox_table.c
         for start in range(0, len(ids), _STATUS_BATCH):
             some = events.event_id.in_(ids[start : start + _STATUS_BATCH])
             rows = await connection.execute(select(events.event_id, events.status, events.note).where(some))

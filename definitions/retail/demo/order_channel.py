@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard.outbox_postgresql import outbox_source
-from saga_activities.guard.tables import inbox_table
+from saga_activities.guard.tables import inbox_table, outbox_table
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.record_codec import DecodedRecord, decode
@@ -84,7 +83,7 @@ class OrderChannel:
     async def outbox_counts(self) -> dict[str, int]:
         """How many events there are, by their state."""
         async with self.shop.connect() as connection:
-            status = outbox_source(connection.dialect.name).c.status
+            status = outbox_table.c.status
             rows = await connection.execute(sa.select(status, sa.func.count()).group_by(status))
             return dict(rows.tuples().all())
 

@@ -12,7 +12,6 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard import watermark
-from saga_activities.guard.outbox_postgresql import outbox_source
 from saga_activities.guard.tables import guard_table, outbox_table
 from saga_activities.messaging.outbox import PUBLISHED
 from saga_spark import ledger
@@ -154,7 +153,7 @@ async def reset_earlier_demo(
             await connection.execute(sa.delete(outputs))
         await connection.execute(sa.delete(guard_table).where(guard_table.c.created_at < mark))
         # What was published is still in its topic, where a reconciliation sees whose event it is.
-        events = outbox_source(connection.dialect.name).c
+        events = outbox_table.c
         old = sa.select(events.id).where(events.created_at < mark, events.status != PUBLISHED)
         await connection.execute(sa.delete(outbox_table).where(outbox_table.c.id.in_(old)))
     if rows:

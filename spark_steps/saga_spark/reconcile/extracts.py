@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.outbox_postgresql import outbox_source
-from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table
+from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table, outbox_table
 from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.messaging.outbox import HELD
 from sagas.protocol.saga_view import SagaView
@@ -284,7 +283,7 @@ async def _extract_guard(
 async def _extract_outbox(
     connection: AsyncConnection, name: str, rows: ParquetRowWriter, scope: ReconciliationScope
 ) -> None:
-    table = outbox_source(connection.dialect.name).c
+    table = outbox_table.c
     query = sa.select(
         table.saga_id,
         table.step,

@@ -105,7 +105,7 @@ def settled(messages: Messages, _: Sequence[Operation]) -> Iterator[str]:
 MESSAGE_RULES: Mapping[str, Rule] = {"I5": exactly_once, "I6": in_order, "I12": settled}
 
 _OUTBOX = """
-select event_id, step, value::json ->> 'op', status from saga_outbox_events
+select event_id, step, value::json ->> 'op', status from saga_outbox
 where topic in (select topic from channels) or status <> 'PUBLISHED' order by id
 """
 

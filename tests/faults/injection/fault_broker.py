@@ -44,9 +44,7 @@ async def _without_broker(env: CellEnvironment, fault: Fault, remove_faults: Fau
     async with stop_at_effect(env):
         await shared.once(fault)
     await env.finished()
-    waiting = await env.admin(
-        "select count(*) from saga_outbox_events where step = %s and status = 'NEW'", env.target.step
-    )
+    waiting = await env.admin("select count(*) from saga_outbox where step = %s and status = 'NEW'", env.target.step)
     assert waiting[0][0], "the event of the target does not wait"
     await shared.once(remove_faults)
     env.fault_is_over()

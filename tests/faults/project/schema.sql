@@ -65,7 +65,7 @@ declare
     event record;
 begin
     for event in
-        select step, value::json ->> 'op' as op from saga_outbox where shard = new.shard and status = 'NEW'
+        select step, value::json ->> 'op' as op from saga_outbox_row where shard = new.shard and status = 'NEW'
         and (pg_visible_in_snapshot(xid, new.done) or id <= new.last_id and pg_visible_in_snapshot(xid, new.reading))
         and not pg_visible_in_snapshot(xid, old.done)
         and not (id <= old.last_id and pg_visible_in_snapshot(xid, old.reading))

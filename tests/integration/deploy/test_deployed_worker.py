@@ -51,7 +51,7 @@ def test_setup_then_a_worker_that_is_ready_and_drains(temporal: TemporalServer, 
             assert made.returncode == 0, made.stderr
         with psycopg.connect(**where, dbname="shop") as shop:
             tables = {name for (name,) in shop.execute("select tablename from pg_tables where schemaname = 'public'")}
-        assert {"saga_guard", "saga_watermark", "saga_outbox", "saga_version"} <= tables
+        assert {"saga_guard", "saga_watermark", "saga_outbox_row", "saga_version"} <= tables
 
         port = free_port()
         command = [saga, "worker", "--health", f"{HOST}:{port}", "--grace", "5s"]

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
 from saga_activities.guard import EntryKey, Guard, SqlSession
-from saga_activities.guard.outbox_postgresql import needed_tables
+from saga_activities.guard.outbox_postgresql import needed_tables, outbox_rows
 from saga_activities.guard.schema import SCHEMA_VERSION, NewerTables, create_tables, ddl
 from saga_activities.guard.tables import outbox_table
 from saga_activities.messaging.outbox import insert_events
@@ -55,10 +55,10 @@ def _indexes(kind: str) -> set[str]:
 
 async def _look(engine: AsyncEngine) -> tuple[set[str], set[str], set[str | None]]:
     def read(sync: sa.Connection) -> tuple[set[str], set[str], set[str | None]]:
-        found = sa.inspect(sync)
+        found, rows = sa.inspect(sync), outbox_rows(engine.dialect.name).name
         with warnings.catch_warnings(action="ignore", category=SAWarning):  # of types it does not know: xid8
-            columns = {column["name"] for column in found.get_columns(outbox_table.name)}
-        return set(found.get_table_names()), columns, {index["name"] for index in found.get_indexes(outbox_table.name)}
+            columns = {column["name"] for column in found.get_columns(rows)}
+        return set(found.get_table_names()), columns, {index["name"] for index in found.get_indexes(rows)}
 
     async with engine.connect() as connection:
         return await connection.run_sync(read)
@@ -153,8 +153,9 @@ async def test_an_action_without_tables_is_an_infrastructure_error(empty: tuple[
     kind, engine = empty
     await create_tables(engine)
     async with engine.connect() as connection:
-        for statement in (*(("drop view saga_outbox_events",) if kind == "postgres" else ()), "drop table saga_outbox"):
-            await connection.exec_driver_sql(statement)
+        tables = ("view saga_outbox", "table saga_outbox_row") if kind == "postgres" else ("table saga_outbox",)
+        for table in tables:
+            await connection.exec_driver_sql(f"drop {table}")
 
     async def act(sql: SqlSession | None) -> None:
         assert sql is not None

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.result_codec import MARKER_KEY, decode_marker
 from saga_activities.guard.rules import CONFIRMED, ELSEWHERE
-from saga_activities.guard.tables import guard_table, outbox_table, row_lock_table
+from saga_activities.guard.tables import guard_table, row_lock_table
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_activities.locks.tables import lock_table
 from saga_activities.messaging.outbox import HELD
@@ -88,10 +89,11 @@ async def read_holdings(settings: Settings, saga_id: str | None = None) -> dict[
 
 async def _holders(engine: AsyncEngine, tables: Collection[str], saga_id: str | None) -> list[tuple[str, list[str]]]:
     found = []
+    events = outbox_rows(engine.dialect.name)
     for what, table, condition in (
         ("row locks", row_lock_table, sa.true()),
         ("locks", lock_table, sa.true()),
-        ("held events", outbox_table, outbox_table.c.status == HELD),
+        ("held events", events, events.c.status == HELD),
     ):
         if table.name in tables:
             query = sa.select(table.c.saga_id).where(condition).distinct().limit(MAX_SAGAS)

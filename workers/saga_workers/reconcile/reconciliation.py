@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from saga_activities.guard.outbox_postgresql import outbox_source
+from saga_activities.guard.tables import outbox_table
 from saga_activities.messaging.outbox import NEW, PUBLISHED
 from saga_spark.job_errors import JobFailed
 from saga_spark.reconcile.extracts import ReconciliationScope
@@ -267,7 +267,7 @@ async def published_since(settings: Settings, findings: Sequence[Finding]) -> li
 
 async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
     found: set[str] = set()
-    events = outbox_source(engine.dialect.name).c
+    events = outbox_table.c
     async with engine.connect() as connection:
         for at in range(0, len(event_ids), _BATCH_SIZE):
             query = sa.select(events.event_id).where(

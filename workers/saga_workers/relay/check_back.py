@@ -22,6 +22,7 @@ from temporalio.service import RPCError
 
 from saga_activities.concurrency import Backoff
 from saga_activities.guard import EntryKey, Guard
+from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.tables import now_sql
 from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger
 from saga_workers.location.locator import Locator
@@ -104,8 +105,9 @@ class CheckBack:
         """Claim the due events: their next check is moved on, so that no other relay checks them now."""
         due = _DUE.format(now=now_sql(engine.dialect.name))
         columns = "id, event_id, topic, saga_id, step, generation, created_at, checks"
-        select = text(f"SELECT {columns} FROM saga_outbox WHERE {due} ORDER BY id LIMIT {_BATCH_SIZE}")
-        claim = text(f"UPDATE saga_outbox SET next_check_at = :later WHERE id = :id AND {due}")
+        table = outbox_rows(engine.dialect.name).name
+        select = text(f"SELECT {columns} FROM {table} WHERE {due} ORDER BY id LIMIT {_BATCH_SIZE}")
+        claim = text(f"UPDATE {table} SET next_check_at = :later WHERE id = :id AND {due}")
         first, claimed = self._intervals.first, []
         async with engine.connect() as connection:
             for row in (await connection.execute(select, {"first": first})).all():
@@ -144,7 +146,7 @@ class CheckBack:
         checks = event.checks + 1 if status.kind == "unknown" else 0
         pause = intervals.delay(checks) if checks else max(intervals.first, time.time() - event.created_at)
         statement = text(
-            "UPDATE saga_outbox SET next_check_at = :at, checks = :checks, note = :note "
+            f"UPDATE {outbox_rows(engine.dialect.name).name} SET next_check_at = :at, checks = :checks, note = :note "
             "WHERE id = :id AND status = 'HELD'"
         )
         values = {

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from sqlalchemy import bindparam, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.outbox_postgresql import NOTHING_DONE, PASSED_TABLE, PROGRESS_TABLE
-from saga_activities.guard.tables import now_sql, outbox_home_table
+from saga_activities.guard.outbox_postgresql import NOTHING_DONE, PASSED_TABLE, PROGRESS_TABLE, rows_table
+from saga_activities.guard.tables import now_sql, outbox_home_table, outbox_table
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED, SUSPENDED
 
 
@@ -47,9 +47,11 @@ COLUMNS = "id, event_id, topic, event_key, value, headers, saga_id, step, genera
 class _Statements:
     """SQL statements that depend on how published rows are known: by their marks, or by the progress of their shard."""
 
+    table: str
+    """The table with the rows."""
     needed_table: str
     waiting: str
-    """Rows of saga_outbox to be published, as ``o``; a condition may follow."""
+    """Rows of the outbox to be published, as ``o``; a condition may follow."""
     set_aside: str
     """The statuses of other rows that wait."""
     passed: str
@@ -57,20 +59,25 @@ class _Statements:
 
 
 _MARKED = _Statements(
-    outbox_home_table.name, f"saga_outbox o WHERE o.status = '{NEW}'", f"'{HELD}', '{REFUSED}'", "1 = 0"
+    outbox_table.name,
+    outbox_home_table.name,
+    f"saga_outbox o WHERE o.status = '{NEW}'",
+    f"'{HELD}', '{REFUSED}'",
+    "1 = 0",
 )
 _BY_PROGRESS = _Statements(
+    rows_table.name,
     PROGRESS_TABLE,
     f"""(SELECT s.shard, COALESCE(p.done, '{NOTHING_DONE}') AS done, COALESCE(p.reading, '{NOTHING_DONE}') AS reading,
             COALESCE(p.last_id, 0) AS last_id
         FROM saga_outbox_home h CROSS JOIN generate_series(0, h.shards - 1) AS s (shard)
         LEFT JOIN {PROGRESS_TABLE} p ON p.shard = s.shard) AS w
     CROSS JOIN LATERAL (
-        SELECT a.* FROM saga_outbox a
+        SELECT a.* FROM saga_outbox_row a
         WHERE a.status = '{NEW}' AND a.shard = w.shard AND a.xid >= pg_snapshot_xmax(w.done)
         UNION ALL
         SELECT a.* FROM pg_snapshot_xip(w.done) AS late (xid)
-        JOIN saga_outbox a ON a.status = '{NEW}' AND a.shard = w.shard AND a.xid = late.xid
+        JOIN saga_outbox_row a ON a.status = '{NEW}' AND a.shard = w.shard AND a.xid = late.xid
     ) AS o
     WHERE NOT (o.id <= w.last_id AND pg_visible_in_snapshot(o.xid, w.reading))""",
     f"'{HELD}', '{REFUSED}', '{SUSPENDED}'",
@@ -121,8 +128,10 @@ class OutboxTable:
         """
         before = now - retention
         gone, last = 0, 0
-        delete = text("DELETE FROM saga_outbox WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
-        oldest = text(_OLDEST.format(passed=self._statements.passed))
+        delete = text(f"DELETE FROM {self._statements.table} WHERE id IN :ids").bindparams(
+            bindparam("ids", expanding=True)
+        )
+        oldest = text(_OLDEST.format(table=self._statements.table, passed=self._statements.passed))
         async with self.engine.connect() as connection:
             if self._statements is _BY_PROGRESS:
                 noted = {"shards": sorted(shards), "now": now, "before": before}
@@ -142,7 +151,7 @@ class OutboxTable:
 _OLDEST = (
     f"SELECT id, shard, created_at, CASE WHEN status IN ('{PUBLISHED}', '{DROPPED}') "
     "AND COALESCE(published_at, created_at) < :before OR {passed} THEN 1 ELSE 0 END AS purgeable "
-    "FROM saga_outbox o WHERE id > :last ORDER BY id LIMIT :portion"
+    "FROM {table} o WHERE id > :last ORDER BY id LIMIT :portion"
 )
 
 
@@ -158,14 +167,14 @@ SELECT '{new}' AS status, o.shard, COUNT(*) AS events, {now} - MIN(o.created_at)
 FROM {waiting} GROUP BY o.shard
 UNION ALL
 SELECT status, shard, COUNT(*), {now} - MIN(created_at)
-FROM saga_outbox WHERE status IN ({set_aside}) GROUP BY status, shard
+FROM {table} WHERE status IN ({set_aside}) GROUP BY status, shard
 """
 
 _SELECT_TOPICS = """
 SELECT DISTINCT topic FROM (
-    SELECT topic FROM (SELECT topic FROM saga_outbox ORDER BY id DESC LIMIT 1000) AS latest
+    SELECT topic FROM (SELECT topic FROM {table} ORDER BY id DESC LIMIT 1000) AS latest
     UNION SELECT topic FROM (SELECT o.topic FROM {waiting} ORDER BY o.id LIMIT 1000) AS first
-    UNION SELECT topic FROM (SELECT topic FROM saga_outbox WHERE status = '{suspended}' LIMIT 1000) AS late
+    UNION SELECT topic FROM (SELECT topic FROM {table} WHERE status = '{suspended}' LIMIT 1000) AS late
 ) AS used
 """
 
@@ -199,7 +208,11 @@ async def read_lag(engine: AsyncEngine) -> OutboxLag:
     """Count the unpublished events of an outbox. Raises SQLAlchemyError."""
     by_database = _statements(engine.dialect.name)
     statement = _COUNT_WAITING.format(
-        now=now_sql(engine.dialect.name), new=NEW, waiting=by_database.waiting, set_aside=by_database.set_aside
+        now=now_sql(engine.dialect.name),
+        new=NEW,
+        table=by_database.table,
+        waiting=by_database.waiting,
+        set_aside=by_database.set_aside,
     )
     waiting: dict[str, dict[int, WaitingEvents]] = {}
     async with engine.connect() as connection:
@@ -212,6 +225,7 @@ async def read_lag(engine: AsyncEngine) -> OutboxLag:
 
 async def topics_used(engine: AsyncEngine) -> list[str]:
     """The topics of the newest events and of the longest-waiting ones. Raises SQLAlchemyError."""
-    query = _SELECT_TOPICS.format(waiting=_statements(engine.dialect.name).waiting, suspended=SUSPENDED)
+    by_database = _statements(engine.dialect.name)
+    query = _SELECT_TOPICS.format(table=by_database.table, waiting=by_database.waiting, suspended=SUSPENDED)
     async with engine.connect() as connection:
         return sorted((await connection.execute(text(query))).scalars())

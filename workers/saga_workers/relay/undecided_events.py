@@ -7,10 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, REFUSED
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_databases
@@ -23,13 +24,13 @@ MAX_UNANSWERED = 15
 _MAX_SHOWN = 100
 _DATABASE_TIMEOUT = 15.0
 
-_SELECT_UNDECIDED = text(
-    "SELECT event_id, status, topic, event_key, saga_id, step, created_at, checks, note FROM saga_outbox "
+_SELECT_UNDECIDED = (
+    "SELECT event_id, status, topic, event_key, saga_id, step, created_at, checks, note FROM {outbox} "
     f"WHERE status = '{REFUSED}' OR (status = '{HELD}' AND checks >= :checks) ORDER BY id LIMIT {_MAX_SHOWN}"
 )
 _SELECT_EVENT = text("SELECT status, topic, saga_id, step FROM saga_outbox WHERE event_id = :id")
-_UPDATE_STATUS = text(
-    "UPDATE saga_outbox SET status = :status, note = :note, published_at = :dropped_at "
+_UPDATE_STATUS = (
+    "UPDATE {outbox} SET status = :status, note = :note, published_at = :dropped_at "
     f"WHERE event_id = :id AND status IN ('{HELD}', '{REFUSED}')"
 )
 
@@ -67,7 +68,7 @@ class UndecidedEvent:
 async def list_undecided(engine: AsyncEngine) -> list[UndecidedEvent]:
     """The oldest hundred events that need an operator's decision. Raises SQLAlchemyError."""
     async with engine.connect() as connection:
-        rows = (await connection.execute(_SELECT_UNDECIDED, {"checks": MAX_UNANSWERED})).all()
+        rows = (await connection.execute(_on_rows(_SELECT_UNDECIDED, engine), {"checks": MAX_UNANSWERED})).all()
     return [
         UndecidedEvent(
             row.event_id,
@@ -82,6 +83,10 @@ async def list_undecided(engine: AsyncEngine) -> list[UndecidedEvent]:
         )
         for row in rows
     ]
+
+
+def _on_rows(statement: str, engine: AsyncEngine) -> TextClause:
+    return text(statement.format(outbox=outbox_rows(engine.dialect.name).name))
 
 
 async def decide_event(
@@ -99,7 +104,7 @@ async def decide_event(
         row = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
         if row is None:
             return None
-        if (await connection.execute(_UPDATE_STATUS, values)).rowcount != 1:
+        if (await connection.execute(_on_rows(_UPDATE_STATUS, engine), values)).rowcount != 1:
             now = (await connection.execute(_SELECT_EVENT, {"id": event_id})).first()
             state = row.status if now is None else now.status
             raise RefusedError(

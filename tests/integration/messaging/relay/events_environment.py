@@ -99,9 +99,7 @@ class EventsEnvironment:
 
     async def rows(self, saga_id: str, connection: str = "shop") -> list[Any]:
         """The events of a saga, in the order they were written."""
-        return await self.query(
-            "select * from saga_outbox_events where saga_id = :id order by id", connection, id=saga_id
-        )
+        return await self.query("select * from saga_outbox where saga_id = :id order by id", connection, id=saga_id)
 
     async def statuses(self, saga_id: str, connection: str = "shop") -> list[str]:
         return [row.status for row in await self.rows(saga_id, connection)]

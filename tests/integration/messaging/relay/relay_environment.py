@@ -76,7 +76,7 @@ class OutboxEnvironment:
     def statuses(self) -> Counter[str]:
         with self.connect() as connection:
             return Counter(
-                dict(connection.execute("select status, count(*) from saga_outbox_events group by status").fetchall())
+                dict(connection.execute("select status, count(*) from saga_outbox group by status").fetchall())
             )
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -139,7 +139,7 @@ class OutboxEnvironment:
         seen = [record.headers["ce_id"] for record in records]
         doubled = [one for one, times in Counter(seen).items() if times > 1]
         assert not doubled, f"{len(doubled)} of {len(seen)} events are doubled: {doubled[:3]}"
-        published = {row[0] for row in self.rows("select event_id from saga_outbox_events where status = 'PUBLISHED'")}
+        published = {row[0] for row in self.rows("select event_id from saga_outbox where status = 'PUBLISHED'")}
         lost = published - set(seen)
         assert not lost, f"{len(lost)} events are recorded and not in the topic: {sorted(lost)[:3]}"
         assert set(seen) <= published, "events are in the topic that are not recorded"

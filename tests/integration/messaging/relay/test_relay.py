@@ -118,7 +118,7 @@ async def test_publishing_changes_no_row_of_the_outbox(env: OutboxEnvironment) -
             "create function count_update() returns trigger language plpgsql "
             "as $$ begin insert into updates values (tg_table_name); return null; end $$"
         )
-        for table in ("saga_outbox", "saga_relay_progress"):
+        for table in ("saga_outbox_row", "saga_relay_progress"):
             connection.execute(
                 f"create trigger counted after update on {table} for each row execute function count_update()"
             )
@@ -171,9 +171,7 @@ async def test_a_malformed_row_is_refused_and_does_not_block_others(env: OutboxE
         connection.execute("update saga_outbox set topic = '__consumer_offsets' where event_id = %s", (internal,))
     async with env.relaying():
         await env.all_published()
-    assert env.rows(
-        "select status, note like '%cannot be encoded as a record%' from saga_outbox_events order by id"
-    ) == [
+    assert env.rows("select status, note like '%cannot be encoded as a record%' from saga_outbox order by id") == [
         ("REFUSED", True),
         ("REFUSED", True),
         ("PUBLISHED", None),

@@ -67,9 +67,9 @@ def soak(env: OutboxEnvironment, kills: int, first: Callable[[], None] | None = 
         writer.start()
         for _ in range(kills):
             relay.launch()
-            before = len(env.rows("select 1 from saga_outbox_events where status = 'PUBLISHED'"))
+            before = len(env.rows("select 1 from saga_outbox where status = 'PUBLISHED'"))
             end = time.monotonic() + 60
-            while len(env.rows("select 1 from saga_outbox_events where status = 'PUBLISHED'")) == before:
+            while len(env.rows("select 1 from saga_outbox where status = 'PUBLISHED'")) == before:
                 assert time.monotonic() < end, "the relay publishes nothing"
                 time.sleep(0.02)
             time.sleep(random.uniform(0.0, 0.4))

@@ -23,7 +23,7 @@ from tests.helpers.kafka_broker import Broker
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 _BACKEND = (
-    "select pid from pg_stat_activity where datname = current_database() and query like '%AS new_0%AS new_3%' "
+    "select pid from pg_stat_activity where datname = current_database() and query like '%AS new_0%AS new_2%' "
     "and pid <> pg_backend_pid()"
 )
 

@@ -222,7 +222,7 @@ async def test_statistics_of_another_time_make_nothing_slow(env: OutboxEnvironme
     with env.connect() as connection, connection.transaction():
         connection.execute(_MANY, (0,))
         with env.connect() as other:
-            other.execute("analyze saga_outbox")
+            other.execute("analyze saga_outbox_row")
     reading = await _Reading(engine).claim()
     began = time.monotonic()
     while len(reading.in_flight) < 2 or reading.in_flight[-1].rows[-1].event_id != "e-40000":
@@ -236,7 +236,7 @@ async def test_statistics_of_another_time_make_nothing_slow(env: OutboxEnvironme
 
 
 _TO_OTHER_CLUSTER = """
-update saga_outbox set xid = (xid::text::bigint + 1000000000)::text::xid8;
+update saga_outbox_row set xid = (xid::text::bigint + 1000000000)::text::xid8;
 update saga_relay_progress set cluster = 'another', done = there.snapshot, reading = there.snapshot
     from (select format('%s:%s:', xmax, xmax)::pg_snapshot as snapshot from
         (select pg_snapshot_xmax(done)::text::bigint + 1000000000 as xmax from saga_relay_progress) as one) as there
@@ -262,8 +262,8 @@ async def test_an_outbox_that_was_restored_into_another_cluster(env: OutboxEnvir
 
 
 _GRANTS = """
-grant select, update, delete on saga_outbox to {role};
-grant select on saga_outbox_home, saga_outbox_events to {role};
+grant select, update, delete on saga_outbox_row to {role};
+grant select on saga_outbox_home, saga_outbox to {role};
 grant select, insert, update on saga_relay_lease, saga_relay_progress to {role};
 grant select, insert, delete on saga_relay_passed to {role}
 """

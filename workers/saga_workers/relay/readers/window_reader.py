@@ -23,7 +23,6 @@ from saga_activities.guard.outbox_postgresql import (
     PROGRESS_TABLE,
     PUBLISHED_BEFORE,
     PUBLISHED_NOW,
-    STATUS_VIEW,
 )
 from saga_activities.messaging.outbox import NEW, PUBLISHED, REFUSED, SUSPENDED
 from saga_workers.relay.outbox_table import COLUMNS, EventRow
@@ -75,7 +74,7 @@ class _Position(NamedTuple):
     highest: int
 
 
-_NEW = f"FROM saga_outbox WHERE status = '{NEW}' AND shard = :shard AND"
+_NEW = f"FROM saga_outbox_row WHERE status = '{NEW}' AND shard = :shard AND"
 _LATE = "xid = ANY(CAST(:late AS xid8[]))"
 _AFTER = "xid >= CAST(:after AS xid8)"
 _SEEN = "pg_visible_in_snapshot(xid, CAST(:end AS pg_snapshot))"
@@ -97,7 +96,7 @@ _FIND_MORE = text(
 # A row that was made new again in the meantime belongs to another window. COALESCE leaves the primary key as the only
 # index to use.
 _READ = text(
-    f"SELECT {COLUMNS} FROM saga_outbox WHERE id = ANY(CAST(:ids AS bigint[])) AND COALESCE(status, '') = '{NEW}' "
+    f"SELECT {COLUMNS} FROM saga_outbox_row WHERE id = ANY(CAST(:ids AS bigint[])) AND COALESCE(status, '') = '{NEW}' "
     f"AND {_SEEN} ORDER BY id"
 )
 
@@ -121,42 +120,45 @@ _IF_MINE = "EXISTS (SELECT 1 FROM mine)"
 # of its rows with each.
 _PUBLISHED = f"({PUBLISHED_BEFORE} OR {PUBLISHED_NOW})"
 _RECORD_EVENTS = text(
-    f"{_MINE} UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now "
+    f"{_MINE} UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = :now "
     f"WHERE COALESCE(o.status, '') = '{NEW}' AND o.event_id = ANY(:ids) AND {_IF_MINE} "
     f"AND NOT EXISTS (SELECT 1 FROM {PROGRESS_TABLE} p WHERE p.shard = o.shard AND {_PUBLISHED})"
 )
 _REFUSE = text(
-    f"{_MINE} UPDATE saga_outbox SET status = '{REFUSED}', note = :note "
+    f"{_MINE} UPDATE saga_outbox_row SET status = '{REFUSED}', note = :note "
     f"WHERE event_id = :id AND status = '{NEW}' AND {_IF_MINE}"
 )
 _SET_ASIDE = text(
-    f"{_MINE} UPDATE saga_outbox SET status = '{SUSPENDED}' "
+    f"{_MINE} UPDATE saga_outbox_row SET status = '{SUSPENDED}' "
     f"WHERE id = ANY(CAST(:ids AS bigint[])) AND COALESCE(status, '') = '{NEW}' AND {_SEEN} AND {_IF_MINE}"
 )
-_SET_ASIDE_TOPICS = text(f"SELECT DISTINCT topic FROM saga_outbox WHERE status = '{SUSPENDED}' AND shard = :shard")
+_SET_ASIDE_TOPICS = text(f"SELECT DISTINCT topic FROM saga_outbox_row WHERE status = '{SUSPENDED}' AND shard = :shard")
 _RESUME = text(
-    f"{_MINE} UPDATE saga_outbox SET status = '{NEW}' WHERE {_IF_MINE} AND id = ANY(ARRAY(SELECT id FROM saga_outbox "
-    f"WHERE status = '{SUSPENDED}' AND shard = :shard AND topic = ANY(:topics) ORDER BY id LIMIT {_RESUMED}))"
+    f"{_MINE} UPDATE saga_outbox_row SET status = '{NEW}' WHERE {_IF_MINE} AND id = ANY(ARRAY("
+    f"SELECT id FROM saga_outbox_row WHERE status = '{SUSPENDED}' AND shard = :shard AND topic = ANY(:topics) "
+    f"ORDER BY id LIMIT {_RESUMED}))"
 )
 
-_COUNT_RECORDED = text(f"SELECT COUNT(*) FROM {STATUS_VIEW} WHERE event_id = ANY(:ids) AND status = '{PUBLISHED}'")
+_COUNT_RECORDED = text(f"SELECT COUNT(*) FROM saga_outbox WHERE event_id = ANY(:ids) AND status = '{PUBLISHED}'")
 _REOPEN_WINDOW = (
     # First what is published of the window gets marks; the next window then begins again at its first snapshot.
     text(
-        f"UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
+        f"UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
         f"WHERE p.shard = :shard AND o.shard = :shard AND o.status = '{NEW}' AND o.xid >= pg_snapshot_xmin(p.done) "
         f"AND {PUBLISHED_NOW} AND NOT {PUBLISHED_BEFORE}"
     ),
-    text(f"UPDATE saga_outbox SET status = '{NEW}' WHERE event_id = ANY(:ids) AND status IN ('{NEW}', '{PUBLISHED}')"),
+    text(
+        f"UPDATE saga_outbox_row SET status = '{NEW}' WHERE event_id = ANY(:ids) AND status IN ('{NEW}', '{PUBLISHED}')"
+    ),
     text(f"UPDATE {PROGRESS_TABLE} SET reading = done, last_id = 0 WHERE shard = :shard AND reader = :reader"),
 )
 
 _ADOPT = (
     text(
-        f"UPDATE saga_outbox o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
+        f"UPDATE saga_outbox_row o SET status = '{PUBLISHED}', published_at = :now FROM {PROGRESS_TABLE} p "
         f"WHERE p.shard = :shard AND o.shard = :shard AND o.status = '{NEW}' AND o.id <= :highest AND {_PUBLISHED}"
     ),
-    text(f"UPDATE saga_outbox SET status = '{NEW}' WHERE status = '{NEW}' AND shard = :shard"),
+    text(f"UPDATE saga_outbox_row SET status = '{NEW}' WHERE status = '{NEW}' AND shard = :shard"),
     text(
         f"UPDATE {PROGRESS_TABLE} SET done = '{NOTHING_DONE}', reading = '{NOTHING_DONE}', last_id = 0, "
         f"cluster = {_CLUSTER} WHERE shard = :shard AND reader = :reader"
@@ -308,7 +310,7 @@ class WindowReader:
 
     def waiting_query(self) -> str:
         end = self._window.end
-        there = f"SELECT shard FROM saga_outbox WHERE status = '{NEW}' AND shard = {self._shard} AND xid"
+        there = f"SELECT shard FROM saga_outbox_row WHERE status = '{NEW}' AND shard = {self._shard} AND xid"
         return (
             f"SELECT shard FROM ((({there} >= '{end.xmax}'::xid8 LIMIT 1) UNION ALL "
             f"({there} = ANY('{end.in_progress}'::xid8[]) LIMIT 1)) LIMIT 1) AS new_{self._shard}"
