@@ -32,6 +32,7 @@ RUN_ELSEWHERE = {
     "resume --undone": "tests/integration/engine/test_deleted_runs.py",
     "simulate": "tests/unit/cli/test_authoring_commands.py",
     "batch": "tests/integration/cli/test_batch.py",
+    "trigger --from --only": "tests/integration/messaging/trigger/test_first_positions.py",
     "setup": "tests/integration/cli/test_operator_commands.py",
     "dev": "tests/integration/dev/test_dev_stack.py",
     "dev --only": "tests/integration/dev/test_dev_only.py",
@@ -83,7 +84,9 @@ WITHOUT_MEANING = ("reason", "where", "op", "error", "result", "evidence", "saga
 
 
 def kind(verb: str, options: list[str]) -> str:
-    return " ".join([verb, *(f"--{one}" for one in sorted(options) if one not in WITHOUT_MEANING)])
+    return " ".join(
+        [verb, *(f"--{one}" for one in sorted(name.strip("_") for name in options) if one not in WITHOUT_MEANING)]
+    )
 
 
 def test_every_kind_of_advice_is_run(observed: Observed) -> None:
