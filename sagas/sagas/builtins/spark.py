@@ -29,6 +29,24 @@ JOB_ATTEMPTS = 3
 PUBLISH_TIMEOUT = 600.0
 """Seconds that one attempt to publish or to revert a publication may take."""
 
+MULTI_TABLE_COMMIT = "multi_table_commit"
+"""Property of a REST catalog in saga.toml: its server commits several tables in one transaction."""
+
+
+def commits_together(catalog: Mapping[str, Any]) -> bool:
+    """Return whether the catalog with these properties may commit several tables together.
+
+    A REST server that offers the transaction may commit table by table, and nothing in the protocol tells: so its
+    settings have to.
+    """
+    match catalog.get("type", "sql"):
+        case "sql":
+            return True
+        case "rest":
+            return catalog.get(MULTI_TABLE_COMMIT) in (True, "true")
+    return False
+
+
 SESSION_ZONE = "spark.sql.session.timeZone"
 FIXED_CONF: Mapping[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

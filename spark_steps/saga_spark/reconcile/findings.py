@@ -52,6 +52,10 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "published data nobody claims",
         "Rows are published with the commit tag of a saga, but the ledger has no record of them.",
     ),
+    "published_partly": MismatchKind(
+        "outputs that are published in part",
+        "Readers see some outputs of `publish: together` and not the others: the catalog commits table by table.",
+    ),
     "reservation_unowned": MismatchKind(
         "reservation nobody owns", "A reservation exists for a saga that has ended or never existed."
     ),

@@ -39,35 +39,61 @@ class OrphanOutput:
     target: Target
 
 
+def _finding(kind: str, row: OutputRow, state: str | None, **details: Any) -> Finding:
+    target = row.target
+    all_details = {"output": target.output, "ledger_says": row.state, **details}
+    return Finding(
+        kind,
+        target.saga_id,
+        row.saga,
+        state or "UNKNOWN",
+        target.step,
+        target.generation,
+        row.place,
+        None,
+        all_details,
+    )
+
+
 def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
     """``state`` is the saga's, None if it is unknown. Returns None if everything about this output reconciles."""
     row = evidence.row
 
-    def finding(kind: str, **details: Any) -> Finding:
-        target = row.target
-        all_details = {"output": target.output, "ledger_says": row.state, **details}
-        return Finding(
-            kind,
-            target.saga_id,
-            row.saga,
-            state or "UNKNOWN",
-            target.step,
-            target.generation,
-            row.place,
-            None,
-            all_details,
-        )
-
     if evidence.visible and row.state in ("RETRACTED", "DISCARDED", "QUARANTINED", "STAGING"):
-        return finding("published_unclaimed")
+        return _finding("published_unclaimed", row, state)
     if evidence.visible and state == "COMPENSATED":
-        return finding("effect_not_undone")
+        return _finding("effect_not_undone", row, state)
     if state == "COMPLETED" and (row.state == "STAGED" or (row.state == "PUBLISHED" and not evidence.visible)):
-        return finding("saga_without_effect")
+        return _finding("saga_without_effect", row, state)
     over = state is None or state in FINAL_STATES or (state in ABNORMAL_STATES and row.state == "STAGING")
     if over and evidence.staged and row.state in ("STAGING", "STAGED", "DISCARDED", "RETRACTED"):
-        return finding("staged_left")
+        return _finding("staged_left", row, state)
     return None
+
+
+def partial_publications(
+    evidence: Iterable[OutputEvidence], states: Mapping[str, str], settings: SparkSettings
+) -> list[Finding]:
+    """Outputs of `publish: together` of which readers see a part. Blocks."""
+    groups: dict[str, list[OutputEvidence]] = {}
+    for output in evidence:
+        if output.row.together and output.row.state in ("STAGED", "PUBLISHED"):
+            groups.setdefault(output.row.target.saga_id, []).append(output)
+    findings: list[Finding] = []
+    for saga_id, group in groups.items():
+        if not _is_partial(group):
+            continue
+        # The outputs were looked at one after the other, so a commit may have come in between.
+        group = [collect_evidence(output.row, settings) for output in group]
+        if _is_partial(group):
+            published = next(output.row for output in group if output.visible)
+            missing = ", ".join(output.row.place for output in group if not output.visible)
+            findings.append(_finding("published_partly", published, states.get(saga_id), missing=missing))
+    return findings
+
+
+def _is_partial(group: Sequence[OutputEvidence]) -> bool:
+    return len({output.visible for output in group}) > 1
 
 
 async def read_ledger(engine: AsyncEngine, scope: ReconciliationScope) -> list[OutputRow]:

@@ -99,21 +99,38 @@ Values that would weaken a guarantee are refused:
 _CATALOGS = """## `[catalogs.NAME]`
 
 `NAME` is the first part of a table's name: `lake.sales.facts` is the table `sales.facts` in the catalog `lake`. All
-properties are passed to pyiceberg unchanged; a property with dots is quoted (`"s3.endpoint" = "…"`). In the
-environment: `SAGA_CATALOGS__LAKE__URI`. A variable cannot tell dots from hyphens: it overrides such a property
+properties but `multi_table_commit` are passed to pyiceberg; a property with dots is quoted (`"s3.endpoint" = "…"`).
+In the environment: `SAGA_CATALOGS__LAKE__URI`. A variable cannot tell dots from hyphens: it overrides such a property
 (`SAGA_CATALOGS__LAKE__S3_ENDPOINT`) only if saga.toml has it. The same holds for `conf` of `[spark]`.
 
 | type | properties |
 |---|---|
 | `sql`, without `uri` | none: `saga dev up` creates a database for it, and its files are in `.saga/warehouse/NAME` |
 | `sql` | `uri` (an SQLAlchemy URL: `postgresql+psycopg://…`) and `warehouse` |
-| `rest` | `uri`, and `credential` or `token` if the server requires them |
+| `rest` | `uri`, and `credential` or `token` if the server requires them; `multi_table_commit = true`, see below |
 | `glue`, `hive`, others | those of pyiceberg |
 
 | | `sql` | `rest` | others |
 |---|---|---|---|
 | atomic commit of one table | yes | yes | yes |
-| `publish: together` | yes: one database transaction | yes, if the server has multi-table transactions | no, refused |
+| `publish: together` | yes: one database transaction | with `multi_table_commit = true` | no, refused |
+
+A REST server that offers `transactions/commit` may check all tables first and then commit them one by one, and the
+protocol does not tell. So `publish: together` is refused unless the catalog's settings say that its server commits all
+tables or none:
+
+```toml
+[catalogs.lake]
+type = "rest"
+uri = "https://catalog.example.com"
+multi_table_commit = true
+```
+
+Two servers are tested (`tests/integration/spark/sinks/iceberg`), no product among them: one with all tables in one SQL
+database and a database transaction for each request, and the same server committing table by table, where readers see a
+part until the next attempt, and [`saga reconcile`](../how-to/reconcile.md#findings) reports `published_partly`. The
+`RESTCatalogAdapter` of Apache Iceberg, behind its test fixtures and their image, commits table by table, as its source
+says. Of any other server ask whether `transactions/commit` is one transaction, not whether it exists.
 
 The worker writes metadata and links or copies files, so it must reach `warehouse` and the location of each table.
 `saga doctor` checks each catalog.

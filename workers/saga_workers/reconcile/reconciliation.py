@@ -24,6 +24,7 @@ from saga_spark.reconcile.output_checks import (
     collect_evidence,
     find_orphans,
     orphan_findings,
+    partial_publications,
     read_ledger,
 )
 from saga_spark.reconcile.reconcile_spec import effect_tables
@@ -136,6 +137,9 @@ async def _check_outputs(
             states[saga_id] = view.state
     evidence = [await asyncio.to_thread(collect_evidence, row, spark) for row in rows]
     found = [finding for one in evidence if (finding := check_output(one, states.get(one.row.target.saga_id)))]
+    named = {finding.saga_id for finding in found}
+    others = [output for output in evidence if output.row.target.saga_id not in named]
+    found += await asyncio.to_thread(partial_publications, others, states, spark)
     if scope.saga_id is None and scope.since is None:
         found += orphan_findings(await asyncio.to_thread(find_orphans, rows, spark), states)
     return found

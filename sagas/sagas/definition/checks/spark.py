@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sagas.builtins.registry import is_spark_job
-from sagas.builtins.spark import CHECK_KINDS, FIXED_CONF, SESSION_ZONE, SPARK
+from sagas.builtins.spark import CHECK_KINDS, FIXED_CONF, MULTI_TABLE_COMMIT, SESSION_ZONE, SPARK, commits_together
 from sagas.definition.checks.arguments import check_connection
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.parser.draft import SagaDraft, StepDraft
@@ -27,8 +27,6 @@ _MODE_HELP = {
 _SOURCES = "{table: lake.sales.orders}, {parquet: s3://bucket/orders} or {step: extract}"
 _PLACES = "{table: lake.sales.facts}, {parquet: s3://bucket/facts} or {connection: shop, table: facts}"
 MAX_NAME = 64
-_MULTI_TABLE_CATALOGS = ("sql", "rest")
-"""Kinds of catalogs that can commit several tables atomically."""
 
 
 def check_spark(draft: SagaDraft, report: Report) -> None:
@@ -180,8 +178,18 @@ def _check_together(
         report.add("SAGA409", node, message)
     elif catalog is not None:
         catalogs.add(catalog)
-        type = (draft.project.spark.catalogs if draft.project.spark else {}).get(catalog, {}).get("type", "sql")
-        if type not in _MULTI_TABLE_CATALOGS:
+        properties = (draft.project.spark.catalogs if draft.project.spark else {}).get(catalog, {})
+        if commits_together(properties):
+            return
+        type = properties.get("type")
+        if type == "rest":
+            message = f"the server of the catalog `{catalog}` may commit table by table"
+            help = (
+                f"set {MULTI_TABLE_COMMIT} = true in [catalogs.{catalog}] if it commits all tables or none, or remove "
+                "`publish: together`"
+            )
+            report.add("SAGA409", node, message, help)
+        else:
             message = f"the catalog `{catalog}` (type {type}) cannot publish several tables together"
             report.add("SAGA409", node, message)
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -30,6 +31,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.sinks.iceberg.pyiceberg_internals import (
     has_multi_table_commit,
 )
+from sagas.builtins.spark import MULTI_TABLE_COMMIT
 from sagas.errors import InfrastructureError, UsageError
 from sagas.text.exact_json import canonical_json, decode_json
 
@@ -71,17 +73,21 @@ class TableName:
 
 def open_catalog(settings: SparkSettings, name: str) -> Catalog:
     """The catalog, opened once per process. Raises UsageError if it is missing or its settings are wrong."""
-    return _load_catalog(name, canonical_json(dict(settings.catalog(name))))
+    return _load_catalog(name, canonical_json(_of_pyiceberg(settings.catalog(name))))
 
 
 def describe_catalog(settings: SparkSettings, name: str) -> str:
     """A readable summary of a catalog, which is not changed. Raises UsageError, InfrastructureError."""
-    properties = {**settings.catalog(name), "init_catalog_tables": "false"}
+    properties = {**_of_pyiceberg(settings.catalog(name)), "init_catalog_tables": "false"}
     with translate_errors(f"[catalogs.{name}]"):
         catalog = _load_catalog(name, canonical_json(properties))
         if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
             return "it responds; its tables are created with the first publication"
         return f"it responds; namespaces: {len(catalog.list_namespaces())}"
+
+
+def _of_pyiceberg(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in properties.items() if name != MULTI_TABLE_COMMIT}
 
 
 @functools.lru_cache(maxsize=32)

@@ -51,6 +51,7 @@ from saga_spark.sinks.iceberg.snapshot_history import (
 from saga_spark.sinks.iceberg.table_draft import TableDraft
 from saga_spark.sinks.sink import CommitConflict, Publication, Published, refuse_other_manifest
 from saga_spark.storage import resolve_uri
+from sagas.builtins.spark import MULTI_TABLE_COMMIT, commits_together
 from sagas.errors import UsageError
 
 
@@ -72,6 +73,12 @@ class IcebergSink:
                 f"no single commit can span the catalogs {' and '.join(names)}; remove `publish: together`"
             )
         for name in names:
+            properties = self._settings.catalog(name)
+            if properties.get("type") == "rest" and not commits_together(properties):
+                raise UsageError(
+                    f"the server of the catalog {name} may commit table by table; set {MULTI_TABLE_COMMIT} = true in "
+                    f"[catalogs.{name}] if it commits all tables or none, or remove `publish: together`"
+                )
             with translate_errors(f"[catalogs.{name}]"):
                 if not can_commit_together(self._open_catalog(name)):
                     raise UsageError(

@@ -72,6 +72,7 @@ FEATURE_MISTAKES = [
     Mistake(
         "SAGA409", "together in a catalog that cannot", spark("output: ⟦{table: glue.s.t}", top="publish: together\n")
     ),
+    Mistake("SAGA409", "together by some server", spark("output: ⟦{table: far.s.t}", top="publish: together\n")),
     Mistake(
         "SAGA410",
         "no ledger",

@@ -62,7 +62,7 @@ ACTIONS = Actions(
 )
 
 KAFKA = KafkaResources("shop")
-SPARK = SparkResources("shop", {"lake": {"type": "sql"}, "glue": {"type": "glue"}})
+SPARK = SparkResources("shop", {"lake": {"type": "sql"}, "glue": {"type": "glue"}, "far": {"type": "rest"}})
 CONNECTIONS = {
     "shop": {"kind": "sql"},
     "crm": {"kind": "http", "remembers_rejections": False},

@@ -89,8 +89,11 @@ def some(*ids: int, **more: Any) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def open_lake(kind: str, server: DatabaseServer, root: Path) -> Iterator[Lake]:
-    """An empty catalog, its warehouse below ``root``. ``kind``: `sql`, `rest`, or `plain` (REST for single tables)."""
+def open_lake(kind: str, server: DatabaseServer, root: Path, *, fails_after: list[int] | None = None) -> Iterator[Lake]:
+    """An empty catalog, its warehouse below ``root``. ``kind``: `sql`, `rest`, or `plain` (REST for single tables).
+
+    ``fails_after``: see :func:`serve`.
+    """
     with psycopg.connect(server.url()) as connection:
         connection.execute("drop table if exists iceberg_tables, iceberg_namespace_properties")
     sql = {
@@ -104,8 +107,8 @@ def open_lake(kind: str, server: DatabaseServer, root: Path) -> Iterator[Lake]:
         if kind == "sql":
             yield Lake(kind, SparkSettings(root=root, stage=stage_area, catalogs={"lake": sql}))
             return
-        with serve(backing, transactions=kind == "rest") as address:
-            rest = {"type": "rest", "uri": address}
+        with serve(backing, transactions=kind == "rest", fails_after=fails_after) as address:
+            rest = {"type": "rest", "uri": address, "multi_table_commit": True}
             yield Lake(kind, SparkSettings(root=root, stage=stage_area, catalogs={"lake": rest}))
     finally:
         backing.close()

@@ -39,12 +39,16 @@ TRANSACTIONS = "POST /v1/{prefix}/transactions/commit"
 
 
 @contextmanager
-def serve(catalog: SqlCatalog, *, transactions: bool = True) -> Iterator[str]:
-    """The address of a catalog server over ``catalog``. Without ``transactions`` it commits single tables only."""
+def serve(catalog: SqlCatalog, *, transactions: bool = True, fails_after: list[int] | None = None) -> Iterator[str]:
+    """The address of a catalog server over ``catalog``. Without ``transactions`` it commits single tables only.
+
+    ``fails_after``: its transactions commit table by table, and the next of them fail after so many tables.
+    """
 
     class Handler(RestHandler):
         backing = catalog
         endpoints = [*ENDPOINTS, TRANSACTIONS] if transactions else ENDPOINTS
+        failures = fails_after
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -66,6 +70,7 @@ class Refused(Exception):
 class RestHandler(BaseHTTPRequestHandler):
     backing: SqlCatalog
     endpoints: Sequence[str]
+    failures: list[int] | None
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -119,8 +124,11 @@ class RestHandler(BaseHTTPRequestHandler):
                 [(metadata, location)] = self._commit([CommitTableRequest.model_validate(request)])
                 return answer(metadata, location)
             case "POST", ["transactions", "commit"] if TRANSACTIONS in self.endpoints:
-                changes = json.loads(body)["table-changes"]
-                self._commit([CommitTableRequest.model_validate(one) for one in changes])
+                changes = [CommitTableRequest.model_validate(one) for one in json.loads(body)["table-changes"]]
+                if self.failures is None:
+                    self._commit(changes)
+                else:
+                    self._commit_by_table(changes, self.failures)
                 return ""
         raise Refused(404, "NotFoundException", f"{self.command} {self.path}")
 
@@ -140,6 +148,14 @@ class RestHandler(BaseHTTPRequestHandler):
             (*space, wanted.name), wanted.table_schema, location, wanted.partition_spec, properties=wanted.properties
         )
         return answer(made.metadata, made.metadata_location)
+
+    def _commit_by_table(self, requests: Sequence[CommitTableRequest], failures: list[int]) -> None:
+        """One transaction for each table, as some servers do."""
+        last = failures.pop(0) if failures else len(requests)
+        for request in requests[:last]:
+            self._commit([request])
+        if last < len(requests):
+            raise Refused(503, "ServiceUnavailableException", "the server stops")
 
     def _commit(self, requests: Sequence[CommitTableRequest]) -> list[tuple[TableMetadata, str]]:
         """All or none, in one database transaction."""
