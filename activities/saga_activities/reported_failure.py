@@ -29,7 +29,16 @@ def reported_failure(outcome: Outcome) -> Failure:
         details = mask_known_secrets(details)
     else:
         details = mask_properties(details)
-    return Failure(failure.type, encodable(shorten_middle(mask(failure.message), MAX_MESSAGE_CHARACTERS)), details)
+    message = mask(_ends(failure.message, 2 * MAX_MESSAGE_CHARACTERS))
+    return Failure(failure.type, encodable(shorten_middle(message, MAX_MESSAGE_CHARACTERS)), details)
+
+
+def _ends(text: str, size: int) -> str:
+    """The first and the last ``size`` characters of a longer text, in whole words: half a credential is not masked."""
+    if len(text) <= 2 * size:
+        return text
+    first, last = text[:size].rsplit(maxsplit=1), text[-size:].split(maxsplit=1)
+    return f"{first[0] if len(first) == 2 else ''} … {last[1] if len(last) == 2 else ''}"
 
 
 def _encodable(value: Any) -> Any:

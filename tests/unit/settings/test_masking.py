@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,23 @@ SAGA = "saga: a\nsteps:\n  - id: s\n    uses: wait\n    with: {signal: x}\n"
 )  # fmt: skip
 def test_credentials_are_masked_by_their_form(text: str, shown: str) -> None:
     assert mask(text) == shown
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["x", "a.", "pass", "pass ", "pass=' ", " ", "=", "'pass':", "key_", "token='", "://", "://a:", "Basic ", "a@", "x-"],
+)
+def test_masking_takes_linear_time(part: str) -> None:
+    """The text is a participant's or a caller's: eight times as much takes about eight times as long, not 64 times."""
+
+    def seconds(length: int) -> float:
+        text = part * (length // len(part))
+        begin = time.process_time()
+        mask(text)
+        return time.process_time() - begin
+
+    short = min(seconds(8_000) for _ in range(3))
+    assert min(seconds(64_000) for _ in range(3)) < 24 * max(short, 0.001)
 
 
 @pytest.mark.parametrize(
