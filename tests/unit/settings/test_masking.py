@@ -55,7 +55,23 @@ def test_credentials_are_masked_by_their_form(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["x", "a.", "pass", "pass ", "pass=' ", " ", "=", "'pass':", "key_", "token='", "://", "://a:", "Basic ", "a@", "x-"],
+    [
+        "x",
+        "a.",
+        "pass",
+        "pass ",
+        "pass=' ",
+        " ",
+        "=",
+        "'pass':",
+        "key_",
+        "token='",
+        "://",
+        "://a:",
+        "Basic ",
+        "a@",
+        "x-",
+    ],
 )
 def test_masking_takes_linear_time(part: str) -> None:
     """The text is a participant's or a caller's: eight times as much takes about eight times as long, not 64 times."""
