@@ -62,8 +62,14 @@ async def test_a_saga_ends_with_its_own_outcome(shop: Shop) -> None:
 async def test_a_run_that_no_worker_has_begun_has_no_outcome(shop: Shop) -> None:
     async with running_worker(shop.project) as client:
         handle = await client.temporal.start_workflow(
-            "own", {"text": "x"}, id=f"forged-{uuid.uuid4()}", task_queue="nobody", memo={OUTCOME_MEMO: FORGED}
+            "own",
+            {"text": "x"},
+            id=f"forged-{uuid.uuid4()}",
+            task_queue="nobody",
+            memo={OUTCOME_MEMO: FORGED},
+            search_attributes=FORGED_STATE,
         )
+        assert (await client.show(handle.id))["state"] == "RUNNING"
         await handle.terminate("a claim")
         view = await client.show(handle.id)
     assert (view["state"], view["output"], view["steps"]) == ("TERMINATED", None, [])

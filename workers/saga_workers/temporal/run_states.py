@@ -10,7 +10,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO, UNDO_SUFFIX
-from sagas.protocol.saga_view import SagaView, ViewState
+from sagas.protocol.saga_view import FINAL_STATES, SagaView, ViewState
 
 _LATEST_TIME = 253402300800
 """The year 10000, which Python's times cannot have."""
@@ -29,12 +29,13 @@ def visible_state(run: RunInfo) -> ViewState:
     """The saga's state as far as Temporal alone knows it.
 
     Most runs never write their state: RUNNING and COMPLETED come from Temporal's own status. (A run past its commit
-    point is COMMITTED here only if it had an error there.)
+    point is COMMITTED here only if it had an error there.) A run that is open has not ended, whatever its start has
+    claimed before the first task of the run could delete it.
     """
     written = run.attributes.get("SagaState")
     match run.status:
         case WorkflowExecutionStatus.RUNNING | WorkflowExecutionStatus.CONTINUED_AS_NEW:
-            return written or "RUNNING"
+            return "RUNNING" if written is None or written in FINAL_STATES else written
         case WorkflowExecutionStatus.COMPLETED:
             undo = run.id.endswith(UNDO_SUFFIX)
             return written if written == "RESIDUE" else "COMPENSATED" if undo else "COMPLETED"
