@@ -115,7 +115,7 @@ class ActionBodies:
         sql: SqlSession | None,
     ) -> tuple[Any, Iterable[Event]]:
         handle = None if sql is None else ActionSql(sql)
-        events = EventLog(None if sql is None else sql.doom)
+        events = EventLog(None if sql is None else sql.forbid_commit)
         step = self._context(
             key=invocation.key,
             forward_key=invocation.forward_key,

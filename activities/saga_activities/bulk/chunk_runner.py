@@ -264,13 +264,13 @@ class ChunkRunner:
         except Exception as error:
             if limit.expired() and seconds < call.timeout and not first:
                 raise _OutOfTime from error
-            doom = session.first_error or error
-            classified = classify_database_error(doom)
-            if classified is not None and classified.infrastructure and not is_refused_write(doom):
+            cause = session.first_error or error
+            classified = classify_database_error(cause)
+            if classified is not None and classified.infrastructure and not is_refused_write(cause):
                 raise
             await tx.back_to_savepoint()
-            refused = is_refused_write(doom)
-            item.outcome = refused_write_outcome(doom) if refused else _outcome_of_error(error, session.first_error)
+            refused = is_refused_write(cause)
+            item.outcome = refused_write_outcome(cause) if refused else _outcome_of_error(error, session.first_error)
         finally:
             await session.close()
 

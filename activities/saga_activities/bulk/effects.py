@@ -151,7 +151,7 @@ class ChunkEffects:
             ]
             events = [self._bodies.prepared(item, script.invocation, self._attempt) for script, item in done]
         except Exception as error:
-            _raise_if_doomed(error)
+            _raise_if_transaction_lost(error)
             raise NeedsSavepoints from error  # each item on its own, so that only the one at fault fails
         finally:
             await session.close()
@@ -175,7 +175,7 @@ class ChunkEffects:
             returned = await run_for_all(self._tx.raw, exact.statement, exact.parameters)
             results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True)]
         except (psycopg.Error, Rejected, UsageError) as error:
-            _raise_if_doomed(error)
+            _raise_if_transaction_lost(error)
             raise NeedsSavepoints from error
         for script, result in zip(scripts, results, strict=True):
             _take_result(script, result)
@@ -214,10 +214,12 @@ class ChunkEffects:
                 result = await body(session)
             session.check_statements()
         except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
-            doom = session.first_error
+            statement_error = session.first_error
             await session.close()
-            if doom is not None or not isinstance(error, TimeoutError):  # that of an action is not the database's
-                _raise_if_doomed(doom or error)
+            if statement_error is not None or not isinstance(
+                error, TimeoutError
+            ):  # that of an action is not the database's
+                _raise_if_transaction_lost(statement_error or error)
             await self._tx.back_to_savepoint()
             if self._tx.kept_changes:
                 script.fail(ChangesKept(str(error)))
@@ -225,9 +227,9 @@ class ChunkEffects:
             if limit.expired() and left < script.invocation.timeout and not first:
                 script.postpone()  # the time of the chunk has run out, not its own; the first one gets all there is
                 return
-            # After a timeout `doom` is the cancellation of a statement.
-            own = isinstance(error, Rejected | TimeoutError) and not is_lock_timeout(doom or error)
-            script.fail(error if doom is None or own else doom)
+            # After a timeout `statement_error` is the cancellation of a statement.
+            own = isinstance(error, Rejected | TimeoutError) and not is_lock_timeout(statement_error or error)
+            script.fail(error if statement_error is None or own else statement_error)
             return
         await session.close()
         script.go_on(result)
@@ -247,7 +249,7 @@ def _take_result(script: EntryScript, result: Any) -> None:
         raise NeedsSavepoints
 
 
-def _raise_if_doomed(error: BaseException) -> None:
+def _raise_if_transaction_lost(error: BaseException) -> None:
     """Raise an error that no savepoint can contain: the connection or the whole transaction is lost."""
     classified = classify_database_error(error)
     if classified is not None and classified.infrastructure and not is_lock_timeout(error):

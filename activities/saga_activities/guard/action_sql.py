@@ -95,7 +95,7 @@ class ActionSql:
     def _refusal(self) -> AttemptOver:
         error = AttemptOver()
         log.warning("a statement came after its function had returned: await every task that the function starts")
-        self._session.doom(error)
+        self._session.forbid_commit(error)
         return error
 
 

@@ -26,7 +26,7 @@ from saga_activities.guard.transaction import (
     BelowWatermark,
     GuardRow,
     LostCommit,
-    RowLocked,
+    RowLockTimeout,
     RowReason,
     RowWrite,
     TransactionLimits,
@@ -119,7 +119,7 @@ class SqlAlchemyTransaction:
             await self._send(self._lock_do, self._key_values)
         except DBAPIError as error:
             if is_lock_timeout(error):
-                raise RowLocked(str(error.orig)) from error
+                raise RowLockTimeout(str(error.orig)) from error
             raise
 
     async def refuse_do(self) -> None:

@@ -35,7 +35,7 @@ from saga_activities.guard.transaction import (
     GuardRow,
     LostCommit,
     NotCommitted,
-    RowLocked,
+    RowLockTimeout,
     RowReason,
     RowWrite,
     TransactionLimits,
@@ -136,7 +136,7 @@ class PostgresTransaction:
         try:
             await self._send(_LOCK_DO, self._key_values())
         except psycopg.errors.LockNotAvailable as error:
-            raise RowLocked(str(error).strip()) from error
+            raise RowLockTimeout(str(error).strip()) from error
 
     async def refuse_do(self) -> None:
         await self._send(_REFUSE_DO, self._key_values())

@@ -163,18 +163,18 @@ class SqlSession:
     async def savepoint(self, *, keep: bool = True) -> AsyncIterator[None]:
         """Roll back what the block has changed if it raises, or at its end without ``keep``; for the engine only.
 
-        A statement error of the block does not doom the transaction, unless it has ended it (a lost connection, a
+        A statement error of the block does not fail the transaction, unless it has ended it (a lost connection, a
         deadlock, the attempt's time).
         """
         self._savepoints += 1
         name = f"saga_savepoint_{self._savepoints}"
         await self.control(f"SAVEPOINT {name}")
-        doomed = self.first_error is not None
+        failed_before = self.first_error is not None
         try:
             yield
         except Exception as error:
             classified = classify_database_error(error)
-            if doomed or (classified is not None and (classified.infrastructure or classified.timed_out)):
+            if failed_before or (classified is not None and (classified.infrastructure or classified.timed_out)):
                 raise
             await self.control(f"ROLLBACK TO SAVEPOINT {name}")
             self.first_error = None
@@ -192,7 +192,7 @@ class SqlSession:
             run = await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
             return run.rowcount
 
-    def doom(self, error: BaseException) -> None:
+    def forbid_commit(self, error: BaseException) -> None:
         """Let the transaction not commit, because of an error that the action may catch."""
         if self.first_error is None:
             self.first_error = error
@@ -231,7 +231,7 @@ class SqlSession:
             except BaseException as error:
                 if isinstance(error, SQLAlchemyError):
                     error.add_note(f"{STATEMENT_NOTE}{statement}")
-                self.doom(error)
+                self.forbid_commit(error)
                 raise
             finally:
                 self._running.discard(task)
@@ -275,7 +275,7 @@ class SqlSession:
         try:
             exact = await self.exact(self.parse(statement), [parameters])
         except BaseException as error:
-            self.doom(error)
+            self.forbid_commit(error)
             raise
         return exact.statement.source, BoundParameters(exact.parameters[0])
 

@@ -65,7 +65,7 @@ class BelowWatermark(Exception):
     """The attempt is older than the watermark of this database."""
 
 
-class RowLocked(InfrastructureError):
+class RowLockTimeout(InfrastructureError):
     """Another transaction has locked the row for longer than this one may wait."""
 
 
@@ -127,7 +127,7 @@ class GuardTransaction(Protocol):
         ...
 
     async def lock_do(self) -> None:
-        """Lock the row of ``do`` until the end of the transaction. Raises :class:`RowLocked`."""
+        """Lock the row of ``do`` until the end of the transaction. Raises :class:`RowLockTimeout`."""
         ...
 
     async def refuse_do(self) -> None:

@@ -123,7 +123,7 @@ class TransactionRunner:
                 tx.sql.check_statements()
                 return tx, verdict
         except Exception as error:  # noqa: BLE001 - whatever an action raises becomes an outcome
-            doom = None if tx is None else tx.sql.first_error
+            statement_error = None if tx is None else tx.sql.first_error
             await _roll_back(tx)
             if tx is not None and tx.kept_changes:
                 return outcome_of_error(ChangesKept(str(error)))
@@ -136,13 +136,13 @@ class TransactionRunner:
                 )
             if limit.expired():
                 return timeout_outcome("the attempt timed out; the transaction was rolled back")
-            if limits.read_only and database_errors.is_refused_write(doom or error):
-                return refused_write_outcome(doom or error)
+            if limits.read_only and database_errors.is_refused_write(statement_error or error):
+                return refused_write_outcome(statement_error or error)
             classified = database_errors.classify_database_error(error)
             if tx is not None and not tx.answered and classified is not None and classified.connection_lost:
                 return _StaleConnection(database_errors.failed_outcome(classified))
-            outcome = outcome_of_error(error, doom)
-            cause = database_errors.classify_database_error(doom or error)
+            outcome = outcome_of_error(error, statement_error)
+            cause = database_errors.classify_database_error(statement_error or error)
             return _StaleConnection(outcome) if cause is not None and cause.of_the_connection else outcome
         except BaseException:  # a cancelled attempt
             await _roll_back(tx)
@@ -235,9 +235,9 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     """
     if isinstance(error, ChangesKept):
         return _kept_changes(str(error))
-    doom = None if statement_error is None else database_errors.classify_database_error(statement_error)
-    if doom is not None and doom.infrastructure:
-        return database_errors.failed_outcome(doom, statement_error)
+    failed_statement = None if statement_error is None else database_errors.classify_database_error(statement_error)
+    if failed_statement is not None and failed_statement.infrastructure:
+        return database_errors.failed_outcome(failed_statement, statement_error)
     match error:
         case Rejected():
             return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
@@ -273,8 +273,8 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
             return Outcome(
                 "failed", failure=Failure("Parked", error.why, error.details), retryable=False, park_reason=error.why
             )
-    if doom is not None and doom.healing is not None:
-        return database_errors.failed_outcome(doom, statement_error)
+    if failed_statement is not None and failed_statement.healing is not None:
+        return database_errors.failed_outcome(failed_statement, statement_error)
     if (classified := database_errors.classify_database_error(error)) is not None:
         return database_errors.failed_outcome(classified, error)
     details = getattr(error, "details", None)

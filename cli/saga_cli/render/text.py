@@ -45,7 +45,7 @@ def join_names(names: Sequence[str], limit: int = 12) -> str:
 
 
 def shorten(value: Any, limit: int = 60) -> str:
-    """A value on one line of at most ``most`` characters."""
+    """A value on one line of at most ``limit`` characters."""
     text = value if isinstance(value, str) else printable_json(value)
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -34,14 +34,14 @@ class Event:
 class EventLog:
     """The events of one attempt, until it ends. The thread of a plain `def` may add to it, too.
 
-    ``doom`` gets the error of an event that comes too late, so that a transaction that is still open does not commit
-    without it.
+    ``on_late_event`` gets the error of an event that comes too late, so that a transaction that is still open does
+    not commit without it.
     """
 
-    def __init__(self, doom: Callable[[BaseException], None] | None = None) -> None:
+    def __init__(self, on_late_event: Callable[[BaseException], None] | None = None) -> None:
         self._events: list[Event] = []
         self._over = False
-        self._doom = doom
+        self._on_late_event = on_late_event
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Event]:
@@ -55,8 +55,8 @@ class EventLog:
                 return
         error = AttemptOver(f"the attempt has ended, so the event for {event.topic} is not published")
         log.warning("%s; await what emits it before the function returns", error)
-        if self._doom is not None:
-            self._doom(error)
+        if self._on_late_event is not None:
+            self._on_late_event(error)
         raise error
 
     def end(self) -> None:

@@ -27,7 +27,7 @@ REPLY_GRACE = timedelta(seconds=5)
 """How long a saga that rolls back waits for a reply that may be on its way and would tell exactly what to undo. No
 worker holds such an attempt, so it cannot be cancelled; its command can be undone before the reply."""
 
-BEATEN = 3.0
+GUARDED_HEARTBEAT_TIMEOUT = 3.0
 """Heartbeat timeout (seconds) of a guarded attempt. The guard makes a wrong timeout harmless: the next attempt waits
 for the transaction of the previous one and finds its result."""
 
@@ -78,7 +78,7 @@ class ActivityCalls:
             self._end_unstarted(call.id, Failure("Cancelled", "it was cancelled before it started"))
             return
         try:
-            heartbeat = BEATEN if beats else call.heartbeat
+            heartbeat = GUARDED_HEARTBEAT_TIMEOUT if beats else call.heartbeat
             handle = _start_activity(call, RawValue(payload), self._activity_id(call.id), heartbeat)
             self._running[call.id] = handle
             value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
@@ -184,7 +184,8 @@ def _beats(call: Call) -> bool:
         and call.execution == "remote"
         and call.heartbeat is None
         and call.retry.max_attempts > FEW_ATTEMPTS
-        and call.timeout >= BEATEN + 1.0  # otherwise the timeout is as fast, and Temporal's Web UI flags the heartbeat
+        # Otherwise the timeout is as fast, and Temporal's Web UI flags the heartbeat.
+        and call.timeout >= GUARDED_HEARTBEAT_TIMEOUT + 1.0
         and not call.at_most_once
         and call.action != REQUEST
     )

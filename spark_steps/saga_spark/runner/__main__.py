@@ -201,7 +201,7 @@ TASKS = {
     "audit": "saga_spark.audit.audit_task:audit_outputs",
     "reconcile": "saga_spark.reconcile.comparison:compare_inputs",
     "ready": "saga_spark.reconcile.saga_reconciliation:warm_up",
-    "books": "saga_spark.reconcile.saga_reconciliation:reconcile_sagas",
+    "reconcile_sagas": "saga_spark.reconcile.saga_reconciliation:reconcile_sagas",
 }
 """Name → ``module:function``, imported on first use, so that unused tasks cost nothing."""
 

@@ -113,7 +113,7 @@ async def test_a_cancelled_attempt_is_rolled_back(guard_database: GuardDatabase)
     assert (await guard_database.state(address)).applied == 0
 
 
-async def test_a_swallowed_error_dooms_the_transaction(guard_database: GuardDatabase) -> None:
+async def test_a_swallowed_error_fails_the_transaction(guard_database: GuardDatabase) -> None:
     address = guard_database.current = new_address()
 
     async def careless(sql: SqlSession) -> str:

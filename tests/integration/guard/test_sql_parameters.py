@@ -56,7 +56,7 @@ async def test_a_statement_whose_parameters_differ_changes_nothing(
     assert await guard_database.rows("select 1 from effects where at_time = 9") == []
 
 
-async def test_a_refused_statement_of_an_action_dooms_its_transaction(guard_database: GuardDatabase) -> None:
+async def test_a_refused_statement_of_an_action_fails_its_transaction(guard_database: GuardDatabase) -> None:
     guard_database.current = new_address()
 
     async def body(sql: SqlSession) -> Any:

@@ -81,7 +81,7 @@ async def reconcile(
             "topics": None if topics is None else topics.to_json(),
         }
         await starting
-        answer = await runner.run("books", request, tag=f"reconcile-{uuid.uuid4().hex}")
+        answer = await runner.run("reconcile_sagas", request, tag=f"reconcile-{uuid.uuid4().hex}")
         lines = (folder / "findings.jsonl").read_text(encoding="utf-8").splitlines()
         findings = [Finding.from_json(decode_json(line)) for line in lines]
         counts = Counter(answer["counts"])
@@ -92,15 +92,15 @@ async def reconcile(
         raise SagaError(f"the reconciliation job failed: {error}") from error
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    published = await _check_outputs(locator, settings, spark, scope, material)
-    published += await _check_locks(locator, settings, scope)
-    published += await find_unowned(locator, settings, scope.saga_id, material.rows)
+    other_findings = await _check_outputs(locator, settings, spark, scope, material)
+    other_findings += await _check_locks(locator, settings, scope)
+    other_findings += await find_unowned(locator, settings, scope.saga_id, material.rows)
     recorded = await _check_ledger(locator, settings, scope, material)
-    published += await find_replaced_runs(locator, settings, material.replaced)
-    suspects = {one.saga_id for one in (*findings, *published) if one.saga_id and one.state in (None, "UNKNOWN")}
-    published += await find_missing_runs(locator, settings, scope.saga_id, suspects)
-    counts.update(one.kind for one in (*published, *recorded))
-    findings = [*findings, *published, *recorded[:MAX_FINDINGS]]
+    other_findings += await find_replaced_runs(locator, settings, material.replaced)
+    suspects = {one.saga_id for one in (*findings, *other_findings) if one.saga_id and one.state in (None, "UNKNOWN")}
+    other_findings += await find_missing_runs(locator, settings, scope.saga_id, suspects)
+    counts.update(one.kind for one in (*other_findings, *recorded))
+    findings = [*findings, *other_findings, *recorded[:MAX_FINDINGS]]
     findings, gone = await _recheck(locator, settings, findings, material)
     findings = with_one_remedy(findings)
     counts.subtract(one.kind for one in gone)
@@ -152,16 +152,16 @@ async def _check_locks(locator: Locator, settings: Settings, scope: Reconciliati
     return [
         Finding(
             "lock_left",
-            list_orphan.owner,
-            place=f"{settings.lock_connection}.{'saga_lock_wait' if list_orphan.waits else 'saga_lock'}",
+            request.owner,
+            place=f"{settings.lock_connection}.{'saga_lock_wait' if request.waits else 'saga_lock'}",
             details={
-                "holder": list_orphan.holder,
-                "keys": ", ".join(list_orphan.keys),
-                "since": _iso_timestamp(list_orphan.since),
+                "holder": request.holder,
+                "keys": ", ".join(request.keys),
+                "since": _iso_timestamp(request.since),
             },
         )
-        for list_orphan in await list_orphans(locator, settings)
-        if scope.saga_id in (None, list_orphan.owner)
+        for request in await list_orphans(locator, settings)
+        if scope.saga_id in (None, request.owner)
     ]
 
 

@@ -140,7 +140,7 @@ async def _resolve_held_events(
 
 async def _release_lock(locator: Locator, settings: Settings, saga_id: str, holder: str) -> str:
     """Release the locks of a saga that is over, unless its effects are still to be undone."""
-    if holder not in {list_orphan.holder for list_orphan in await list_orphans(locator, settings)}:
+    if holder not in {request.holder for request in await list_orphans(locator, settings)}:
         return "its locks have been released meanwhile"
     if (await locator.within_temporal().locate(saga_id)).home is not None:
         view = await read_view(locator.within_temporal(), saga_id)

@@ -23,7 +23,7 @@ from saga_activities.locks import tables as lock_tables
 from saga_activities.sessions import session_arguments
 from saga_spark import ledger
 from saga_workers.runtime.database_access import access_help, driver_errors, driver_message, unusable
-from saga_workers.runtime.lock_waits import LockWatch, is_lock_timeout
+from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
 from saga_workers.runtime.schema_file import apply_schema, schema_text
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
@@ -64,7 +64,7 @@ async def set_up_database(
     except guard_schema.NewerTables as error:
         raise SagaError(f"{connection.name}: {error}") from error
     except (*driver_errors(), SQLAlchemyError, OSError, TimeoutError) as error:
-        if is_lock_timeout(error):
+        if has_waited_too_long(error):
             raise watch.timeout() from error
         what = f"the database of the connection {connection.name} cannot be set up"
         raise unusable(connection, what, error) from error

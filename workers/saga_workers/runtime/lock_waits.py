@@ -11,6 +11,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.database_errors import is_lock_timeout
 from sagas.errors import SagaError
 
 _TIMEOUT = 10
@@ -117,13 +118,10 @@ def _limit(family: str) -> str:
             return f"PRAGMA busy_timeout = {_TIMEOUT * 1000}"
 
 
-def is_lock_timeout(error: BaseException) -> bool:
-    """Return whether a database has refused a statement because a lock was not granted in time."""
-    original = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    if getattr(original, "sqlstate", None) == "55P03":
-        return True
-    # 1205: ER_LOCK_WAIT_TIMEOUT, of rows and of tables.
-    return original.args[:1] == (1205,) or "database is locked" in str(original)
+def has_waited_too_long(error: BaseException) -> bool:
+    """Return whether a lock was not granted in time. SQLite has one error for a lock and for a conflict."""
+    original = error.orig if isinstance(error, DBAPIError) else error
+    return is_lock_timeout(error) or getattr(original, "sqlite_errorname", None) == "SQLITE_BUSY"
 
 
 def _family(engine: AsyncEngine) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_workers.runtime.database_access import driver_errors, driver_message
-from saga_workers.runtime.lock_waits import LockWatch, is_lock_timeout
+from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
 from sagas.errors import SagaError, UsageError
 from sagas.settings import SqlConnection
 from sagas.sql_text.tokens import INSIGNIFICANT, Token, shown, split_tokens
@@ -51,7 +51,7 @@ async def apply_schema(engine: AsyncEngine, settings: SqlConnection, text: str, 
                     case _:
                         await connection.exec_driver_sql(statement.replace("%", "%%"))
             except (*driver_errors(), DBAPIError) as error:
-                if is_lock_timeout(error):
+                if has_waited_too_long(error):
                     raise
                 position = getattr(getattr(error, "diag", None), "statement_position", None)
                 line = _line(text, offset + int(position or 1) - 1)

@@ -163,7 +163,9 @@ class ConsumerRunner:
         self, message: Message, record: ConsumedRecord, threads: list[asyncio.Future[Any]], sql: SqlSession
     ) -> Any:
         """The result of the handler, whose events are in the outbox."""
-        message = replace(message, events=EventLog(sql.doom))  # an attempt may run this twice, on two connections
+        message = replace(
+            message, events=EventLog(sql.forbid_commit)
+        )  # an attempt may run this twice, on two connections
         try:
             about = fields(group=self._group, record=record.position)
             with logging_own_frames(log, self._consumer.function, self._consumer.name, message.attempt, extra=about):

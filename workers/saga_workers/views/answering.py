@@ -34,7 +34,7 @@ _RECENT_EVENTS = 5
 _ANSWER: Any = dict[str, Any] | None
 
 
-class NoAnswer(Exception):
+class Unqueryable(Exception):
     """The saga cannot be queried; the message says why."""
 
 
@@ -67,12 +67,12 @@ class Workers:
         )
 
     async def query(self, described: RunDescription, name: str, timeout: timedelta, *arguments: Any) -> Any:
-        """The response of the run, a JSON object or null. Raises NoAnswer."""
+        """The response of the run, a JSON object or null. Raises Unqueryable."""
         run = described.run
         if not await self.polled(run.task_queue):
-            raise NoAnswer(no_poller_message(run.task_queue))
+            raise Unqueryable(no_poller_message(run.task_queue))
         if run.task_queue in self._silent:
-            raise NoAnswer(nobody_answers(run.task_queue))
+            raise Unqueryable(nobody_answers(run.task_queue))
         handle = self._temporal.get_workflow_handle(run.id, run_id=run.run_id)
         try:
             answer = await handle.query(name, args=arguments, result_type=_ANSWER, rpc_timeout=timeout)
@@ -82,23 +82,23 @@ class Workers:
         self._silent.discard(run.task_queue)
         return answer
 
-    async def _why(self, described: RunDescription, error: Exception, timeout: timedelta) -> NoAnswer:
+    async def _why(self, described: RunDescription, error: Exception, timeout: timedelta) -> Unqueryable:
         run, task = described.run, described.raw.pending_workflow_task
         unanswered = isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
         if not unanswered and task.attempt > 1:
             if not await timed_out(self._temporal, described):
-                return NoAnswer(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
+                return Unqueryable(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
             unanswered = True  # the server passes no query on while it retries a task
         if not unanswered:
             text = " ".join(str(getattr(error, "message", error)).split())
-            return NoAnswer(f"the query failed in its worker ({text})")
+            return Unqueryable(f"the query failed in its worker ({text})")
         self._unanswered.add(run.run_id)
         if run.task_queue in self._answered:
-            return NoAnswer(
+            return Unqueryable(
                 f"it did not answer within {timeout.total_seconds():g} s, although other sagas of its task queue did"
             )
         self._silent.add(run.task_queue)
-        return NoAnswer(nobody_answers(run.task_queue))
+        return Unqueryable(nobody_answers(run.task_queue))
 
 
 def waits_for_task(task: Any) -> float:

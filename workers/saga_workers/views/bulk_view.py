@@ -8,7 +8,7 @@ from datetime import timedelta
 from temporalio.client import Client as Temporal
 
 from saga_workers.location.location import BulkMember
-from saga_workers.views.answering import NoAnswer, Workers
+from saga_workers.views.answering import Unqueryable, Workers
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
 from sagas.protocol.payloads import VIEW_QUERY
 from sagas.protocol.saga_view import ReasonView, SagaView
@@ -31,7 +31,7 @@ async def view_in_bulk(
         return bare
     try:
         answer = await workers.query(described, VIEW_QUERY, timeout, member.claim.saga_id)
-    except NoAnswer as error:
+    except Unqueryable as error:
         view = replace(bare, incomplete=f"{error}, so its bulk workflow cannot be queried")
     else:
         # The bulk workflow does not know its sagas before it has claimed all of them.

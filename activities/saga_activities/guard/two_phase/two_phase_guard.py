@@ -16,7 +16,7 @@ from saga_activities.guard import database_errors, result_codec
 from saga_activities.guard import rules as guard_rules
 from saga_activities.guard.rules import GuardedBody, ScriptResult
 from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import GuardTransaction, RowLocked, RowWrite
+from saga_activities.guard.transaction import GuardTransaction, RowLockTimeout, RowWrite
 from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.mysql import MysqlPreparedTransactions
@@ -295,7 +295,7 @@ class TwoPhaseGuard:
                 if "do" in current:
                     try:
                         await tx.lock_do()
-                    except RowLocked:
+                    except RowLockTimeout:
                         locked = True
                         raise
                     current = await tx.rows(locked=False)

@@ -47,7 +47,7 @@ def simulate(
 
 # The input of commands that only play: given, or made up from the saga's schema.
 def read_or_sample_input(definition: Definition, json_text: str | None, outside: Environment) -> tuple[Any, bool]:
-    """The input, and whether it is made up. Raises UsageError: ``text`` is not JSON."""
+    """The input, and whether it is made up. Raises UsageError: ``json_text`` is not JSON."""
     if json_text is not None:
         return read_input(json_text, []), False
     return sample_input(definition, outside), True

@@ -31,23 +31,26 @@ def validate(
     """
     from saga_spark.settings import spark_settings
     from sagas.definition.diagnostic_formats import format_diagnostics
-    from sagas.definition.diagnostics import with_warnings_as_errors as hardened
+    from sagas.definition.diagnostics import with_warnings_as_errors
 
     settings = load_settings()
     spark_settings(settings)  # the worker would refuse them
-    files, found = _check_files(settings, [Path(path) for path in paths or ()])
+    files, diagnostics = _check_files(settings, [Path(path) for path in paths or ()])
     if not files:
         where = ", ".join(paths or [str(_relative_path(path)) for path in settings.definitions])
         raise UsageError(
             f"there is no definition in {where}",
             help="create a file NAME.saga.yaml, or a project with saga init DIR",
         )
-    found = hardened(found) if strict else found
+    diagnostics = with_warnings_as_errors(diagnostics) if strict else diagnostics
     if format in ("github", "sarif") or (format == "json" and not wants_json()):
-        print(format_diagnostics(found, format), flush=True)
+        print(format_diagnostics(diagnostics, format), flush=True)
     else:
-        print_list([one.to_json() for one in found], human=lambda _: _print_diagnostics(found, len(files)))
-    return int(any(one.severity == "error" for one in found))
+        print_list(
+            [diagnostic.to_json() for diagnostic in diagnostics],
+            human=lambda _: _print_diagnostics(diagnostics, len(files)),
+        )
+    return int(any(diagnostic.severity == "error" for diagnostic in diagnostics))
 
 
 def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], list[Diagnostic]]:

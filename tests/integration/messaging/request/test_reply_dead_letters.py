@@ -41,7 +41,7 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
             kafka.produce(topic, 7, headers={"sagakey": key, "sagaoutcome": "done"})
     accepts = asyncio.Event()
 
-    async def bury(*_: Any) -> None:
+    async def send_dead_letter(*_: Any) -> None:
         await accepts.wait()
 
     def outcomes() -> list[Any]:
@@ -51,7 +51,7 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
     databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
     # No attempt waits for these replies, so Temporal is not asked.
     client: Any = None
-    listener = ReplyListener(client, kafka.settings(outbox="shop"), databases, [topic], dead_letter_sink=bury)
+    listener = ReplyListener(client, kafka.settings(outbox="shop"), databases, [topic], dead_letter_sink=send_dead_letter)
     async with running_listener(listener):
         try:
             await until(lambda: outcomes() == ["done", "done"], timeout=20)

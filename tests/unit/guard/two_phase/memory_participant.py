@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import GuardRow, RowLocked, RowReason, RowWrite
+from saga_activities.guard.transaction import GuardRow, RowLockTimeout, RowReason, RowWrite
 from saga_activities.guard.transaction_runner import GuardScript, outcome_of_error
 from saga_activities.guard.two_phase import rules
 from sagas.errors import InfrastructureError
@@ -50,7 +50,7 @@ class MemoryTransaction:
     ) -> bool:
         await self._statement()
         if any(other is not self and op in other.rows_written for other in self.database.open_transactions):
-            raise RowLocked("another transaction has inserted this row")
+            raise RowLockTimeout("another transaction has inserted this row")
         if op in self._current():
             return False
         self.rows_written[op] = GuardRow(reason, args_hash, result)
@@ -65,7 +65,7 @@ class MemoryTransaction:
     async def lock_do(self) -> None:
         await self._statement()
         if self.database.lock_holder not in (None, self):
-            raise RowLocked("another transaction has locked this row")
+            raise RowLockTimeout("another transaction has locked this row")
         self.database.lock_holder = self
 
     async def refuse_do(self) -> None:
