@@ -28,7 +28,7 @@ from benchmarks.support.bench_stack import bench_stack
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 

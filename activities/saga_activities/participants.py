@@ -19,7 +19,7 @@ from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.python_action import InvalidArguments, jsonable
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.rules import GuardedBody
-from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, PARTICIPANT_PREFIX, EntryKey
+from saga_activities.guard.tables import MAX_ENTRY, MAX_GUARD_ID, PARTICIPANT_PREFIX, EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES
 from sagas.actions.participants import Command, Participant
 from sagas.errors import Rejected
@@ -108,8 +108,8 @@ class ParticipantCommands:
 
     def _address(self, call: CommandCall) -> EntryKey:
         key = call.key
-        if len(key) > MAX_SAGA_ID:
-            key = f"{key[: MAX_SAGA_ID - 65]}-{hashlib.sha256(key.encode()).hexdigest()}"
+        if len(key) > MAX_GUARD_ID:
+            key = f"{key[: MAX_GUARD_ID - 65]}-{hashlib.sha256(key.encode()).hexdigest()}"
         return EntryKey(key, f"{PARTICIPANT_PREFIX}{self._name}"[:MAX_ENTRY])
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from saga_activities.guard.schema import DIALECTS
-from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, TABLE_OPTIONS, guard_table, long_text
+from saga_activities.guard.tables import MAX_ENTRY, MAX_GUARD_ID, TABLE_OPTIONS, guard_table, long_text
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
 from saga_spark.settings import SparkSettings
@@ -43,7 +43,7 @@ def _ascii_string(length: int) -> sa.types.TypeEngine[str]:
 outputs = sa.Table(
     "saga_output",
     metadata,
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
     sa.Column("output", _ascii_string(64), nullable=False),

@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment, activity_id, default_input
 

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from sagas.protocol.batch_record import (
     CANCEL_SIGNAL,
     CLOSED_SIGNAL,

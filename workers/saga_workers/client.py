@@ -20,8 +20,9 @@ from saga_activities.concurrency import Backoff
 from saga_workers import interventions
 from saga_workers.ledger.run_ledger import RunLedger, open_ledger
 from saga_workers.location.locator import Locator
-from saga_workers.start.saga_starter import SagaStarter, StartRequest, StartResult
+from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
+from saga_workers.start.start_requests import StartRequest, StartResult
 from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect

@@ -12,7 +12,8 @@ from saga_workers.client import Client
 from saga_workers.location.location import Location
 from saga_workers.location.lost_sagas import replaced_origin
 from saga_workers.location.traces import GuardedEffect, guarded_effects, open_origin
-from saga_workers.start.saga_starter import SagaStarter, StartResult
+from saga_workers.start.saga_starter import SagaStarter
+from saga_workers.start.start_requests import StartResult
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError

@@ -14,8 +14,8 @@ from pydantic_core import to_jsonable_python
 
 from saga_activities.result_columns import DatabaseInterval
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
-from sagas.text.exact_json import decimal_problem, decode_json, encode_json
-from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS, names_problem
+from sagas.text.exact_json import MAX_INTEGER_BITS, decimal_problem, decode_json, encode_json
+from sagas.text.json_values import MAX_DEPTH, names_problem
 
 MARKER_KEY = "saga:marker"
 """The key under which a row stores a marker of the guard instead of an action's result."""

@@ -8,15 +8,21 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
+from sagas.definition.saga_ids import MAX_SAGA_ID_BYTES, UNPRINTABLE
 from sagas.settings import KafkaSettings
 
-MAX_SAGA_ID = 512
+MAX_GUARD_ID = MAX_SAGA_ID_BYTES
 MAX_ENTRY = 200
 """Characters. At four bytes each, both must fit the 3,072 bytes that InnoDB allows for a key."""
 
 PARTICIPANT_PREFIX = "@"
 """The column `step` of the rows of a `@participant` begins with it, which that of no step of a saga does; their column
 `saga_id` is the key of the command."""
+
+
+def fits_guard_key(saga_id: str) -> bool:
+    """Return whether the tables can have rows of this id. That of a nested saga may be longer than their column."""
+    return 0 < len(saga_id) <= MAX_GUARD_ID and not UNPRINTABLE.search(saga_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class EntryKey:
     generation: int = 1
 
     def __post_init__(self) -> None:
-        for what, value, longest in (("saga id", self.saga_id, MAX_SAGA_ID), ("step", self.entry, MAX_ENTRY)):
+        for what, value, longest in (("saga id", self.saga_id, MAX_GUARD_ID), ("step", self.entry, MAX_ENTRY)):
             if not value or len(value) > longest:
                 raise ValueError(f"a {what} needs 1 to {longest} characters in a guarded step, not {len(value)}")
             if value != value.rstrip() or "\0" in value:
@@ -73,7 +79,7 @@ def long_text() -> sa.types.TypeEngine[str]:
 guard_table = sa.Table(
     "saga_guard",
     metadata,
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
     sa.Column("op", sa.String(12), nullable=False),
@@ -111,7 +117,7 @@ version_table = sa.Table(
 image_table = sa.Table(
     "saga_image",
     metadata,
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
     # From 1, and below 0 those that the undos of other steps have passed on. The row 0 has the number of images, so
@@ -124,7 +130,7 @@ image_table = sa.Table(
     # The changes of one row in the order of their commits, from 1: whoever changes it holds it until then.
     sa.Column("row_change", sa.Integer, nullable=False, server_default="0"),
     # Which other undos may be relied on: see sagas.protocol.undo_scopes.
-    sa.Column("undo_scope", sa.String(MAX_SAGA_ID), nullable=False, server_default=""),
+    sa.Column("undo_scope", sa.String(MAX_GUARD_ID), nullable=False, server_default=""),
     # 1 as soon as the step is undone.
     sa.Column("undone", sa.SmallInteger, nullable=False, server_default="0"),
     sa.Column("table_name", long_text(), nullable=False),
@@ -147,7 +153,7 @@ row_lock_table = sa.Table(
     sa.Column("table_name", long_text(), nullable=False),
     sa.Column("row_key", long_text(), nullable=False),
     # The root saga.
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     # By the clock of this database.
     sa.Column("acquired_at", sa.Double, nullable=False),
     # The schema whose saga_image has the changes of the row: that of the connection through which it was locked.
@@ -161,7 +167,7 @@ row_lock_table = sa.Table(
 MAX_NAME = 200
 """Characters of a consumer's name, of the id of an event, and of an entity. Two of them form a key."""
 
-MAX_STEP_KEY = MAX_SAGA_ID + MAX_ENTRY + 20
+MAX_STEP_KEY = MAX_GUARD_ID + MAX_ENTRY + 20
 """Characters of a step key: saga id, ledger id, generation and `/undo.N`."""
 
 DEFAULT_SHARDS = KafkaSettings().shards
@@ -176,7 +182,7 @@ outbox_table = sa.Table(
     sa.Column("event_key", long_text()),
     sa.Column("value", long_text()),
     sa.Column("headers", long_text(), nullable=False),
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("status", sa.String(12), nullable=False),
@@ -260,7 +266,7 @@ request_table = sa.Table(
     "saga_request",
     metadata,
     sa.Column("step_key", sa.String(MAX_STEP_KEY), nullable=False, primary_key=True),
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("op", sa.String(12), nullable=False),

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.tables import MAX_SAGA_ID
+from saga_activities.guard.tables import fits_guard_key
 from saga_activities.ledger.tables import definition_table, run_table
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
@@ -95,9 +95,9 @@ def make_record(
     input_digest: str | None,
     machine: bytes | None = None,
 ) -> RunRecord | None:
-    """The row of a view as JSON; None if the saga has not started, or its id is longer than the table's column."""
+    """The row of a view as JSON; None if the saga has not started, or the table cannot have its id."""
     started_at, ended_at = story.get("started_at"), story.get("ended_at")
-    if started_at is None or len(saga_id) > MAX_SAGA_ID:
+    if started_at is None or not fits_guard_key(saga_id):
         return None
     return RunRecord(
         saga_id=saga_id,

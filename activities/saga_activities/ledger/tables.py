@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
-from saga_activities.guard.tables import MAX_SAGA_ID, TABLE_OPTIONS
+from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS
 from sagas.text.exact_json import decode_json
 
 ledger_metadata = sa.MetaData()
@@ -81,7 +81,7 @@ for _dialect in ("mysql", "mariadb"):
 run_table = sa.Table(
     "saga_run",
     ledger_metadata,
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     # When the saga started: the same for all runs that it was continued in, another one after `saga start --again`.
     sa.Column("started_at", UtcTime(), nullable=False),
     sa.Column("saga", sa.String(255), nullable=False),
@@ -110,7 +110,7 @@ run_table = sa.Table(
 claim_table = sa.Table(
     "saga_claim",
     ledger_metadata,
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), primary_key=True),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), primary_key=True),
     # The bulk workflow that runs the saga; null: it was started on its own.
     sa.Column("bulk_id", sa.String(255)),
     sa.Column("saga", sa.String(255), nullable=False),

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.schema import DIALECTS, create_metadata, metadata_ddl
-from saga_activities.guard.tables import MAX_SAGA_ID, TABLE_OPTIONS, long_text
+from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS, long_text
 from sagas.definition.analysis.lock_keys import MAX_KEY
 from sagas.protocol.locks import MAX_HOLDER
 
@@ -21,7 +21,7 @@ lock_table = sa.Table(
     # A row is a held lock. The release deletes it.
     sa.Column("key", sa.String(MAX_KEY), primary_key=True),
     # The root saga that owns it. For its nested sagas and its undo the key is free.
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     # By the clock of this database.
     sa.Column("acquired_at", sa.Double, nullable=False),
     # Whose request was granted, and whose release deletes the row: the saga, a nested saga, or an undo.
@@ -38,7 +38,7 @@ wait_table = sa.Table(
     sa.Column("key", sa.String(MAX_KEY), nullable=False),
     # The order of arrival in this database.
     sa.Column("position", sa.BigInteger, nullable=False, autoincrement=False),
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     # By the clock of this database.
     sa.Column("since", sa.Double, nullable=False),
     sa.PrimaryKeyConstraint("key", "position"),
@@ -52,7 +52,7 @@ request_table = sa.Table(
     # One row for each request that was ever made, until it is purged with the guard's rows: an attempt that arrives
     # after the release finds it closed.
     sa.Column("holder", sa.String(MAX_HOLDER), primary_key=True),
-    sa.Column("saga_id", sa.String(MAX_SAGA_ID), nullable=False),
+    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
     # The workflow that is signalled when its request is granted.
     sa.Column("workflow_id", long_text(), nullable=False),
     # `waiting`, `granted` (by the release of another saga, and not known to this one yet), `held` or `closed`.

@@ -14,7 +14,6 @@ from sagas.expressions import values
 from sagas.expressions.errors import ExpressionError
 from sagas.expressions.limits import (
     BITS_PER_DIGIT,
-    MAX_INTEGER_DIGITS,
     REFUSED_PATTERN_WORK,
     Evaluation,
     check_integer,
@@ -33,6 +32,7 @@ from sagas.expressions.values import (
     type_name,
 )
 from sagas.text.digests import name_uuid, sha256_hex
+from sagas.text.exact_json import MAX_INTEGER_DIGITS
 
 Style = Literal["function", "method", "both"]
 

@@ -12,9 +12,10 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from sagas.expressions.errors import ExpressionError
-from sagas.expressions.limits import MAX_INTEGER_DIGITS, MAX_SOURCE_LENGTH
+from sagas.expressions.limits import MAX_SOURCE_LENGTH
 from sagas.expressions.other_languages import INTEGER_DIVISION, OPERATORS, operator_at
 from sagas.expressions.values import parse_decimal
+from sagas.text.exact_json import MAX_INTEGER_DIGITS
 
 TokenKind = Literal["constant", "name", "op", "end"]
 

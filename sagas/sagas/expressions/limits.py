@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from sagas.expressions.errors import LimitError
+from sagas.text.exact_json import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS
 
 MAX_STEPS = 100_000
 """Steps of one evaluation: an iteration, an element that a function reads, 1 KiB of text, or as much other work. A step
@@ -22,12 +23,6 @@ MAX_DATA_DEPTH = 100
 
 MAX_TREE_DEPTH = 150
 """Depth of the syntax tree. ``a + b + c`` has three levels, because operators associate to the left."""
-
-MAX_INTEGER_DIGITS = 4_000
-"""Digits of an integer. Python refuses to convert integers of more than 4,300 digits to strings."""
-
-MAX_INTEGER_BITS = 13_287
-"""The largest number of bits that always fits into :data:`MAX_INTEGER_DIGITS` digits."""
 
 MAX_STRING_LENGTH = 1_048_576
 """Characters of one string that an expression builds."""

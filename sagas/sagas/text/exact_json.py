@@ -22,7 +22,10 @@ MAX_DIGITS = 1_000
 """The digits that a decimal may have, written without exponent before or after its decimal point."""
 
 MAX_INTEGER_DIGITS = 4_000
-"""The digits that an integer may have, as in expressions."""
+"""Digits of an integer. Python refuses to convert integers of more than 4,300 digits to strings."""
+
+MAX_INTEGER_BITS = 13_287
+"""The largest number of bits that always fits into :data:`MAX_INTEGER_DIGITS` digits."""
 
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 

@@ -7,13 +7,10 @@ from collections.abc import Callable, Collection
 from decimal import Decimal
 from typing import Any
 
-from sagas.text.exact_json import MAX_INTEGER_DIGITS, decimal_problem, decode_unambiguous
+from sagas.text.exact_json import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS, decimal_problem, decode_unambiguous
 
 MAX_DEPTH = 100
 """Levels of lists and objects inside each other. Python could read some more, but not write them again everywhere."""
-
-MAX_INTEGER_BITS = 13_287
-"""The bits of the largest integer of :data:`~sagas.text.exact_json.MAX_INTEGER_DIGITS` digits."""
 
 
 def json_problem(

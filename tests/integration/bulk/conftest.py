@@ -13,7 +13,7 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer

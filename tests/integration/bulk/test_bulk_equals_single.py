@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from saga_workers.runtime.databases import set_up_database
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually

@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 
 from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.client import Client
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from sagas.settings.ledger import LedgerSettings
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually

@@ -14,7 +14,7 @@ from temporalio.client import Client as Temporal
 from saga_workers.bulk import acceptance
 from saga_workers.client import Client, SagaFailed
 from saga_workers.doctor.kafka_checks import check_bulk_triggers
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.trigger.trigger_process import run_trigger
 from sagas.errors import UsageError

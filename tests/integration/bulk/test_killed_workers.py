@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from saga_workers.client import Client
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings.project import Project
 from sagas.workflow.bulk_workflow import HEARTBEAT

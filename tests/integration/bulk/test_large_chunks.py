@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from sagas.settings.project import Project
 from sagas.workflow.limits import TASK_LIMIT
 from tests.helpers.local_worker import running_worker

@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.start import saga_starter
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from sagas.errors import UsageError
 from sagas.settings.project import Project
 from tests.helpers.command_processes import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from saga_workers.client import Client
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.project import Project

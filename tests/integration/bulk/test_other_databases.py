@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from saga_activities.connections import open_engine
 from saga_workers.runtime.databases import set_up_database
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from tests.helpers.local_worker import running_worker
 from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer

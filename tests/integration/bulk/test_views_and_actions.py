@@ -20,7 +20,7 @@ from saga_workers.batch.batch_control import cancel_members
 from saga_workers.bulk import bulk_updates
 from saga_workers.doctor.saga_checks import check_sagas
 from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims, sagas_of_bulk_workflows
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.stuck import list_stuck

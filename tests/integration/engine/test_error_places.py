@@ -13,7 +13,7 @@ import pytest
 
 from saga_activities.ledger.schema import create_ledger
 from saga_workers.client import Client
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from sagas import Step, action
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_url

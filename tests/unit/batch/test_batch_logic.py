@@ -12,9 +12,9 @@ from saga_workers.batch.batch_view import group_failures
 from saga_workers.batch.reporter import check_batch_id
 from saga_workers.start.bulk_rows import bulk_size, cut_rows
 from saga_workers.start.row_starts import StartRow
-from saga_workers.start.saga_starter import StartRequest
 from saga_workers.start.start_gate import StartGate
 from saga_workers.start.start_limits import MAX_BULK_INPUTS, RateLimit, StartLimits
+from saga_workers.start.start_requests import StartRequest
 from sagas.errors import UsageError
 from sagas.presentation.batch_details import batch_details
 from sagas.protocol.batch_record import MAX_TEXT, BatchRecord

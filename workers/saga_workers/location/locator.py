@@ -9,13 +9,12 @@ from datetime import datetime
 
 from temporalio.client import Client as Temporal
 
-from saga_activities.guard.tables import MAX_SAGA_ID
+from saga_activities.guard.tables import fits_guard_key
 from saga_activities.ledger.claims import Claim
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.temporal.run_states import closed_state, may_be_undone
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
-from sagas.definition.saga_ids import UNPRINTABLE
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import STARTED_AGAIN
@@ -84,7 +83,7 @@ class Locator:
 
     async def _open_effects(self, saga_id: str) -> str:
         """The open effects of a saga in words; empty if there are none, or no database of the project can tell."""
-        if self.settings is None or len(saga_id) > MAX_SAGA_ID or UNPRINTABLE.search(saga_id):
+        if self.settings is None or not fits_guard_key(saga_id):
             return ""
         from saga_workers.location.traces import guarded_effects, open_effects
 

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 
-from saga_activities.guard.tables import MAX_SAGA_ID
+from saga_activities.guard.tables import fits_guard_key
 from saga_activities.ledger.rows import RunRecord, make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import RunLedger
@@ -30,7 +30,7 @@ async def check_ledger(ledger: RunLedger, connection: str, states: Mapping[str, 
     Raises LedgerUnavailable.
     """
     wanted = {
-        saga_id: state for saga_id, state in states.items() if state in RECORDED_STATES and len(saga_id) <= MAX_SAGA_ID
+        saga_id: state for saga_id, state in states.items() if state in RECORDED_STATES and fits_guard_key(saga_id)
     }
     differing = await _differing(ledger, wanted)
     if differing:

@@ -33,8 +33,10 @@ from saga_workers.serve.api_tokens import Caller, Callers
 from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
-from saga_workers.start.saga_starter import AlreadyEnded, SagaStarter, StartResult
+from saga_workers.start.existing_sagas import AlreadyEnded
+from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
+from saga_workers.start.start_requests import StartResult
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_no_member, why_not_batchable

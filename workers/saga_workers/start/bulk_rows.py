@@ -12,8 +12,9 @@ from temporalio.service import RPCError
 from saga_activities.ledger.batches import KnownSaga
 from saga_workers.bulk.acceptance import refusal_of, wait_accepted
 from saga_workers.start.row_starts import RowStarter, StartRow, is_unreachable
-from saga_workers.start.saga_starter import BulkRow, SagaStarter
+from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_limits import MAX_BULK_INPUTS, StartLimits
+from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.errors import SagaError

@@ -13,9 +13,10 @@ from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.location.locator import Locator
-from saga_workers.start.saga_starter import SagaStarter, StartRequest
+from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_gate import StartGate
 from saga_workers.start.start_limits import RateLimit, StartLimits
+from saga_workers.start.start_requests import StartRequest
 from saga_workers.start.tally import Tally
 from saga_workers.temporal.run_states import closed_state, visible_state
 from saga_workers.temporal.temporal_runs import RunInfo

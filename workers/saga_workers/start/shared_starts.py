@@ -14,8 +14,9 @@ from temporalio.service import RPCError
 
 from saga_activities.ledger.claims import Claim
 from saga_workers.bulk.acceptance import NotClaimed, wait_accepted
-from saga_workers.start.saga_starter import BulkRow, SagaStarter, StartRequest, StartResult
+from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_limits import MAX_SHARED_INPUTS
+from saga_workers.start.start_requests import BulkRow, StartRequest, StartResult
 from saga_workers.temporal.refusals import refusal_reason
 from sagas.definition.saga_ids import check_saga_id
 from sagas.errors import RefusedError

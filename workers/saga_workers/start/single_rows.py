@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from temporalio.service import RPCError
 
+from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.row_starts import RowStarter, StartRow, is_unreachable
-from saga_workers.start.saga_starter import AlreadyEnded
 from saga_workers.start.start_limits import StartLimits
 from sagas.errors import SagaError
 

@@ -19,7 +19,7 @@ from saga_activities.conflict_retries import CONFLICT_INTERVALS
 from saga_activities.guard.action_sql import ActionSql, until_return
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.session import SqlSession
-from saga_activities.guard.tables import MAX_ENTRY, MAX_SAGA_ID, EntryKey
+from saga_activities.guard.tables import MAX_ENTRY, EntryKey, fits_guard_key
 from saga_activities.kafka.record_codec import REPLY_TO_HEADER, REPLY_TOKEN_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER
 from saga_activities.messaging import inbox
 from saga_activities.messaging.outbox import insert_events
@@ -331,7 +331,7 @@ class ConsumerRunner:
 
 def usable_saga_id(saga_id: str | None) -> str:
     """The saga id of a header, empty if the outbox cannot hold it."""
-    return saga_id if saga_id and len(saga_id) <= MAX_SAGA_ID and "\0" not in saga_id else ""
+    return saga_id if saga_id and fits_guard_key(saga_id) else ""
 
 
 @contextlib.contextmanager

@@ -78,6 +78,8 @@ def resolve(
 
     With --where all matching steps are resolved, and the exit code is the highest of all.
     """
+    from sagas.machine.decisions.form import misplaced_field
+
     saga_id, step, decision = _parse_words(words, where)
     if where is None and (op or error):
         raise UsageError("--op and --error need --where")
@@ -91,7 +93,9 @@ def resolve(
         "result": json_option(result, "--result"),
         "evidence": evidence,
     }
-    _check_options(made)
+    given = [field for field, value in made.items() if value is not None]
+    if (problem := misplaced_field(decision, given)) is not None:
+        raise UsageError(f"--{problem}")
     if where is None:
         assert saga_id is not None
         return _resolve_one(saga_id, made, dry_run, yes)
@@ -110,14 +114,6 @@ def _parse_words(words: Sequence[str], where: str | None) -> tuple[str | None, s
             f"there is no decision {decision}{did_you_mean(decision, DECISIONS)}", help=", ".join(DECISIONS)
         )
     return (saga_id[0] if saga_id else None), step, decision
-
-
-def _check_options(fields: dict[str, Any]) -> None:
-    decision = fields["decision"]
-    for field, only, option in (("with", "retry", "--with"), ("definition", "retry", "--definition"),
-                                ("result", "done", "--result")):  # fmt: skip
-        if fields[field] is not None and decision != only:
-            raise UsageError(f"{option} can only be used with `{only}`, not with `{decision}`")
 
 
 def _definition_snapshot(file: Path) -> dict[str, Any]:

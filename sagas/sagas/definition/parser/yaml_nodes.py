@@ -34,7 +34,7 @@ except ImportError:  # no wheel for this platform; the pure Python parser is equ
     CParser = None
 
 MAX_NODES = 100_000
-MAX_INTEGER_DIGITS = 3_000
+MAX_LITERAL_DIGITS = 3_000
 """Digits of an integer, also in hexadecimal, where 3,000 digits are 3,613 decimal ones: Python prints at most 4,300."""
 
 MAX_CHARACTERS = 5_000_000
@@ -347,8 +347,8 @@ def _core_value(text: str, position: Position, kind: str | None) -> Any:
     if text in _CONSTANTS:
         value: Any = _CONSTANTS[text]
     elif _INTEGER.match(text):
-        if len(text) > MAX_INTEGER_DIGITS:
-            raise _InvalidYaml("SAGA100", position, f"a number of more than {MAX_INTEGER_DIGITS:,} digits is refused")
+        if len(text) > MAX_LITERAL_DIGITS:
+            raise _InvalidYaml("SAGA100", position, f"a number of more than {MAX_LITERAL_DIGITS:,} digits is refused")
         value = int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     elif _FLOAT.match(text):
         try:

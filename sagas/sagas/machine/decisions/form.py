@@ -1,8 +1,8 @@
-"""The form of an operator's decision, which is external JSON: the types of its fields, and which options go with it."""
+"""The form of an operator's decision, which is external JSON: the types of its fields, and which go together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any, get_args
 
@@ -13,9 +13,20 @@ from sagas.text.json_values import json_problem
 
 DECISIONS: tuple[str, ...] = get_args(Decision)
 
+_FIELD_DECISIONS: Mapping[str, Decision] = {"with": "retry", "definition": "retry", "result": "done"}
+"""The decision that each of these fields belongs to."""
+
+
+def misplaced_field(decision: str, given: Collection[str]) -> str | None:
+    """A sentence about the first given field that belongs to another decision; it begins with the field's name."""
+    for field, only in _FIELD_DECISIONS.items():
+        if field in given and decision != only:
+            return f"{field} can only be used with `{only}`, not with `{decision}`"
+    return None
+
 
 def malformed_decision(decision: DecisionMade) -> str | None:
-    """Check the types of a decision: it is external JSON, so every field may have any type."""
+    """What is wrong with the fields of a decision, each of which may have any type; None if nothing is."""
     for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
         if not isinstance(value, str) or not value.strip():
             return f"a decision needs the string `{name}`, not {value!r}"
@@ -24,19 +35,16 @@ def malformed_decision(decision: DecisionMade) -> str | None:
     if decision.decision not in DECISIONS:
         hint = f"; did you mean {near}?" if (near := nearest(decision.decision, DECISIONS)) else ""
         return f"there is no decision `{decision.decision}`; decisions are {', '.join(DECISIONS)}{hint}"
-    for option, only, value in (
-        ("--with", "retry", decision.arguments),
-        ("--definition", "retry", decision.definition),
-        ("--result", "done", decision.result),
-    ):
-        if value is not None and decision.decision != only:
-            return f"{option} can only be used with `{only}`, not with `{decision.decision}`"
+    values = {"with": decision.arguments, "definition": decision.definition, "result": decision.result}
+    given = [field for field, value in values.items() if value is not None]
+    if (problem := misplaced_field(decision.decision, given)) is not None:
+        return problem
     if decision.arguments is not None and not isinstance(decision.arguments, Mapping):
-        return f"--with takes an object of arguments, not {json_type(decision.arguments)}"
+        return f"with takes an object of arguments, not {json_type(decision.arguments)}"
     if decision.evidence is not None and not isinstance(decision.evidence, str):
-        return f"--evidence takes a string, not {json_type(decision.evidence)}"
+        return f"evidence takes a string, not {json_type(decision.evidence)}"
     words = [decision.step, decision.reason, decision.who, decision.evidence]
-    for name, value in (("--with", decision.arguments), ("--result", decision.result), ("the decision", words)):
+    for name, value in (("with", decision.arguments), ("result", decision.result), ("the decision", words)):
         if (problem := json_problem(value)) is not None:
             return f"{name} is not accepted: {problem}"
     return None

@@ -76,7 +76,7 @@ def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEnt
         return f"--with has no effect: {_describe_operation(entry, op)} takes no arguments"
     if (text := _expression_in(decision.arguments)) is not None:
         shown = hide_texts(text[:60], run.plan.sensitive_texts(run.input))
-        return f"--with takes values, and `{shown}` would be text: write the value, or correct the definition"
+        return f"with takes values, and `{shown}` would be text: write the value, or correct the definition"
     if operation.uses not in BUILTINS:
         return None
     original = arguments.sent_arguments(entry, op, operation)

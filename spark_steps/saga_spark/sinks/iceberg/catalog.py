@@ -131,6 +131,11 @@ def can_commit_together(catalog: Catalog) -> bool:
     return has_multi_table_commit(catalog)
 
 
+def no_common_commit(catalog: str) -> UsageError:
+    """The error for a catalog without transactions over several tables."""
+    return UsageError(f"the catalog {catalog} cannot commit several tables together; remove `publish: together`")
+
+
 def planned_location(catalog: Catalog, name: TableName) -> str | None:
     """The future location of a table that does not exist yet; None if only the catalog can decide it at creation."""
     if isinstance(catalog, RestCatalog):

@@ -29,10 +29,9 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from saga_spark.sinks.iceberg.catalog import TableName
+from saga_spark.sinks.iceberg.catalog import TableName, no_common_commit
 from saga_spark.sinks.iceberg.pyiceberg_internals import new_pointer_row, post_multi_table_commit, write_next_metadata
 from saga_spark.sinks.sink import CommitConflict
-from sagas.errors import UsageError
 
 _COMMIT_TIMEOUTS = (
     "select set_config('idle_in_transaction_session_timeout', '30s', true), set_config('lock_timeout', '30s', true)"
@@ -74,9 +73,7 @@ def commit(catalog: Catalog, commits: Sequence[TableCommit]) -> None:
     elif isinstance(catalog, RestCatalog):
         _commit_rest(catalog, commits)
     else:
-        raise UsageError(
-            f"the catalog {catalog.name} cannot commit several tables together; remove `publish: together`"
-        )
+        raise no_common_commit(catalog.name)
 
 
 def _commit_sql(catalog: SqlCatalog, commits: Sequence[TableCommit]) -> None:
@@ -153,9 +150,7 @@ def _commit_rest(catalog: RestCatalog, commits: Sequence[TableCommit]) -> None:
     if response.status_code == 409:
         raise CommitConflict(f"one of the tables {tables} was changed concurrently")
     if response.status_code in (404, 405, 501):
-        raise UsageError(
-            f"the catalog {catalog.name} cannot commit several tables together; remove `publish: together`"
-        )
+        raise no_common_commit(catalog.name)
     if response.status_code >= 500:
         raise CommitStateUnknownException(f"the catalog {catalog.name} returned {response.status_code} for {tables}")
     if not response.ok:

@@ -27,6 +27,7 @@ from saga_spark.sinks.iceberg.catalog import (
     TableName,
     can_commit_together,
     load_table,
+    no_common_commit,
     open_catalog,
     planned_location,
     translate_errors,
@@ -81,9 +82,7 @@ class IcebergSink:
                 )
             with translate_errors(f"[catalogs.{name}]"):
                 if not can_commit_together(self._open_catalog(name)):
-                    raise UsageError(
-                        f"the catalog {name} cannot commit several tables together; remove `publish: together`"
-                    )
+                    raise no_common_commit(name)
 
     def check(self, publication: Publication) -> list[str]:
         with translate_errors(publication.output.destination):

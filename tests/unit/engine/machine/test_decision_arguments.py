@@ -27,7 +27,7 @@ def test_other_arguments_after_an_unguarded_unknown_are_refused() -> None:
         ({"run": "select 1"}, None),
         (
             {"run": "select :id", "params": {"id": "${{ saga.id }}"}},
-            "--with takes values, and `${{ saga.id }}` would be text",
+            "with takes values, and `${{ saga.id }}` would be text",
         ),
         ({"connection": "shop", "run": "select 1", "params": {}}, None),
         ({"run": 5}, "argument `run` of `sql`: expected a string or a mapping or a list, found 5"),
@@ -134,7 +134,7 @@ def test_new_arguments_keep_the_connection_and_take_the_form_that_the_action_rea
 
 def test_an_option_of_another_decision_is_refused() -> None:
     assert parked_builtin("http", HTTP).refusal("b", "skip", arguments=HTTP) == (
-        "--with can only be used with `retry`, not with `skip`"
+        "with can only be used with `retry`, not with `skip`"
     )
 
 

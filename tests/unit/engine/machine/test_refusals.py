@@ -18,9 +18,9 @@ def parked() -> MachineDriver:
 @pytest.mark.parametrize(
     ("name", "decision", "more", "message"),
     [
-        ("reserve", "retry", {"arguments": [1]}, "--with takes an object of arguments, not a list"),
-        ("reserve", "retry", {"arguments": "x=1"}, "--with takes an object of arguments, not a string"),
-        ("reserve", "retry", {"arguments": True}, "--with takes an object of arguments, not true or false"),
+        ("reserve", "retry", {"arguments": [1]}, "with takes an object of arguments, not a list"),
+        ("reserve", "retry", {"arguments": "x=1"}, "with takes an object of arguments, not a string"),
+        ("reserve", "retry", {"arguments": True}, "with takes an object of arguments, not true or false"),
         ("reserve", "done", {"evidence": 3}, "--evidence takes a string, not a number"),
         (
             "reserve",

@@ -1,0 +1,180 @@
+"""Sagas that exist already under the id of a start: whether they may count as this start, and their claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from saga_activities.ledger.claims import Claim, NewClaim
+from saga_activities.ledger.rows import RunRow
+from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.locator import Locator
+from saga_workers.start.start_requests import StartRequest, StartResult
+from saga_workers.temporal.run_states import closed_state
+from saga_workers.temporal.temporal_runs import first_input
+from saga_workers.views.saga_view import read_view
+from sagas.errors import RefusedError
+from sagas.protocol.payloads import input_digest
+from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN
+from sagas.text.shell import saga_command
+
+
+class AlreadyEnded(RefusedError):
+    """The id belongs to a run that ended without completing; ``state`` is how."""
+
+    def __init__(self, saga_id: str, state: str) -> None:
+        self.state = state
+        if state == "TERMINATED":
+            super().__init__(
+                f"{saga_id} was terminated, so it is unknown which of its effects exist",
+                help=f"inspect it with `{saga_command('show', saga_id)}`",
+            )
+        elif state in STARTED_AGAIN:
+            super().__init__(
+                f"{saga_id} has ended {state}",
+                help="start it again as a new generation with --again",
+            )
+        else:
+            super().__init__(
+                f"{saga_id} is {state}",
+                help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedId:
+    """The claim of an id for a single start. ``made_at`` is None if it was claimed before.
+
+    ``bulk``: the claim of the bulk workflow that runs it. ``row``: the newest of the id.
+    """
+
+    saga_id: str
+    made_at: datetime | None
+    bulk: Claim | None
+    row: RunRow | None
+
+
+class ExistingSagas:
+    """The sagas that may already have the id of a start of the saga ``name``."""
+
+    def __init__(self, locator: Locator, name: str) -> None:
+        self._locator = locator
+        self._in_temporal = locator.within_temporal()
+        self._ledger = locator.ledger
+        self._name = name
+
+    async def claim(self, saga_id: str, request: StartRequest, labels: Mapping[str, str] | None) -> ClaimedId | None:
+        """Claim the id in the ledger, so that no bulk workflow runs it too. None if the ledger does not answer.
+
+        Raises LedgerUnavailable if it does not answer, and Temporal does not know the id.
+        """
+        new = NewClaim(saga_id, input_digest(request.input), {**request.labels, **(labels or {})})
+        at = datetime.now(UTC)
+        try:
+            claim = await self._ledger.claim_single(new, self._name, at)
+        except LedgerUnavailable as error:
+            if (await self._in_temporal.locate(saga_id)).home is not None:
+                return None
+            raise LedgerUnavailable(
+                f"it is unknown whether {saga_id} has run before: {error.message}", help="start it again later"
+            ) from error
+        bulk = claim.held if claim.held is not None and claim.held.bulk_id is not None else None
+        return ClaimedId(saga_id, at if claim.made else None, bulk, claim.row)
+
+    async def give_up(self, claim: ClaimedId | None) -> None:
+        """Release the claim of an id under which nothing was started.
+
+        Only with a row it is protected from bulk workflows without the claim.
+        """
+        if claim is not None and claim.made_at is not None and claim.row is not None:
+            with suppress(LedgerUnavailable):  # it is deleted with the ledger's upkeep
+                await self._ledger.release_single(claim.saga_id, claim.made_at)
+
+    async def past_run(self, claim: ClaimedId | None) -> RunRow | None:
+        """The run of a claimed id that only the ledger knows."""
+        if claim is None or claim.row is None:
+            return None
+        return (await self._locator.locate(claim.saga_id)).row
+
+    async def next_generation(self, saga_id: str, past: RunRow | None) -> int | None:
+        """The generation for `--again`: the highest of any entry so far plus one; None if it may not be started again.
+
+        ``past``: the run that only the ledger knows.
+        """
+        if past is None and (await self._in_temporal.locate(saga_id)).home is None:
+            return None
+        view = await read_view(self._in_temporal, saga_id) if past is None else past.view
+        if view.state not in STARTED_AGAIN:
+            return None
+        return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1
+
+    def check_claim(self, claim: Claim, input: Any) -> None:
+        """Raise RefusedError unless the saga that has claimed this id may count as this start."""
+        self._require_same_start(claim.saga_id, claim.saga, claim.input_digest, input)
+
+    async def run_in_bulk(self, claim: Claim, input: Any) -> StartResult:
+        """The saga that a bulk workflow runs, if it may count as this start."""
+        self.check_claim(claim, input)
+        saga_id = claim.saga_id
+        view = await read_view(self._locator, saga_id)
+        if view.state not in FINAL_STATES:
+            return StartResult(saga_id, "", False, bulk_id=view.bulk_workflow)
+        return _ended(saga_id, view.state, StartResult(saga_id, "", False, completed=True, source="ledger"))
+
+    def run_in_ledger(self, row: RunRow, input: Any) -> StartResult:
+        """The run that only the ledger knows, if it may count as this start."""
+        view = row.view
+        self._require_same_start(view.id, view.saga, row.input_digest, input, view.state)
+        return _ended(view.id, view.state, StartResult(view.id, "", False, completed=True, source="ledger"))
+
+    async def run_in_temporal(self, saga_id: str, input: Any, claim: ClaimedId | None) -> StartResult:
+        """The run under this id, if it is the same saga with the same input and may count as this start."""
+        location = await self._in_temporal.locate(saga_id)
+        if location.run is None:
+            raise RefusedError(f"the existing run of {saga_id} has just been deleted; start it again")
+        run = location.run.run
+        if not run.running:
+            await self.give_up(claim)
+        state = None if run.running else await closed_state(run)
+        # Another saga's input may not be readable; the name alone refuses it.
+        is_same_saga = run.workflow_type == self._name
+        digest = input_digest(await first_input(self._locator.temporal, location.run)) if is_same_saga else None
+        self._require_same_start(saga_id, run.workflow_type, digest, input, state)
+        if state is None:
+            return StartResult(saga_id, run.run_id, False)
+        if location.undo is not None:
+            state = (await read_view(self._in_temporal, saga_id)).state
+        return _ended(saga_id, state, StartResult(saga_id, run.run_id, False, completed=True))
+
+    def _require_same_start(
+        self, saga_id: str, saga: str, digest: str | None, input: Any, state: str | None = None
+    ) -> None:
+        """Raise RefusedError unless the id belongs to this saga with this input.
+
+        ``digest``: that of the input it was started with; None: not recorded. ``state``: how it has ended.
+        """
+        if saga != self._name:
+            raise RefusedError(
+                f"the id {saga_id} belongs to a run of the saga {saga}", help="choose another id with --id"
+            )
+        if digest in (None, input_digest(input)):
+            return
+        if state in STARTED_AGAIN:
+            raise RefusedError(
+                f"{saga_id} has been started with another input, and has ended {state}",
+                help="start it with this input as a new generation with --again, or choose another id with --id",
+            )
+        raise RefusedError(
+            f"{saga_id} has been started with another input",
+            help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
+        )
+
+
+def _ended(saga_id: str, state: str, completed: StartResult) -> StartResult:
+    """The result for a saga that has ended. Raises AlreadyEnded unless it has completed."""
+    if state != "COMPLETED":
+        raise AlreadyEnded(saga_id, state)
+    return completed
