@@ -70,7 +70,7 @@ def _refuse_repeated(path: Path, names: list[str]) -> None:
 
 
 class _Column:
-    """Its values are read in a type that Python reads exactly, and converted one by one."""
+    """A column whose values are read in a type that Python reads exactly, and converted one by one."""
 
     def __init__(self, path: Path, field: Any, schema: Mapping[str, Any]) -> None:
         self.name: str = field.name

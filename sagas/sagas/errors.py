@@ -64,7 +64,7 @@ class Rejected(Exception):
 
 
 class AlreadyCompensated(Exception):
-    """This step has already been undone or sealed, so a late attempt was refused."""
+    """The step has already been undone or sealed, so a late attempt was refused."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or _default_message(type(self)))

@@ -33,7 +33,7 @@ class RunnerLost(InfrastructureError):
 
 
 class Unequipped(UsageError):
-    """This machine lacks a program or a package that Spark needs; another machine may have it."""
+    """The machine lacks a program or a package that Spark needs; another machine may have it."""
 
 
 class UnreadableInput(UsageError):

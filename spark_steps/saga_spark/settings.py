@@ -1,4 +1,4 @@
-"""What Spark jobs use of the settings."""
+"""The settings of Spark jobs."""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
 
 
 def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
-    """What the machine does next with an accepted decision, and the residue that comes of it, in words."""
+    """The next commands of the machine after an accepted decision, and the residue that it leaves, in words."""
     from sagas.machine.calls import SEAL
     from sagas.protocol.messages import Call, CallEnded, Finish, StartSaga, StartTimer, UndoSaga
     from sagas.protocol.outcomes import Outcome

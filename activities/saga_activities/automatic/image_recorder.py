@@ -217,8 +217,8 @@ class ImageRecorder:
     ) -> StatementResult:
         """Update the row if it exists and is locked, else insert it.
 
-        Which of the two the database would do is known only afterwards. So the clause is used only if it must take
-        effect; a row that another transaction inserts meanwhile fails the plain insert.
+        The database does not say which of the two it has done. So the clause (ON CONFLICT, ON DUPLICATE KEY) is sent
+        only for a row that is locked already; a plain insert fails if another transaction inserts the row meanwhile.
         """
         before = await self._conflicting(row, table, unique_keys, parameters)
         if not before:

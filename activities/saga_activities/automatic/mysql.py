@@ -157,7 +157,8 @@ _CHARACTERS = ("char", "varchar")
 _UTF8 = ("utf8", "utf8mb3", "utf8mb4")
 """Character sets whose codes are read as the text that they are."""
 _NO_MEMBER = "0 (no value of the enum)"
-"""The text of what a session without strict mode stores for a wrong value: it reads as '', which may be a member."""
+"""The text in images for number 0 of an enum, which a session without strict mode stores for a wrong value. The
+database reads it as '', which may be a member of the enum, too."""
 _WEIGHTS = 18
 """The longest expansion of one character: a string is padded to as many weights."""
 

@@ -214,12 +214,12 @@ def _sqlite_literal(stored: str) -> str:
 
 
 def _is_portable(text: str) -> bool:
-    """It is the same text in every session: in each encoding, and whether a backslash escapes or not."""
+    """True for a text that is the same in every session: in each encoding, and whether a backslash escapes or not."""
     return text.isascii() and "\\" not in text and _is_plain(text)
 
 
 def _is_plain(text: str) -> bool:
-    """It can be shown and pasted as it is."""
+    """True for a text that can be shown and pasted as it is."""
     return text == printable_line(text)
 
 

@@ -148,7 +148,7 @@ class EntryScript:
 
     @property
     def commits(self) -> bool:
-        """Its rows are to be committed."""
+        """Return whether the rows of the entry are to be committed."""
         return self.result is not None and self.result.commit
 
     @property

@@ -101,7 +101,7 @@ class ActionSql:
 
 @contextmanager
 def until_return(sql: ActionSql | None, events: Iterable[EventLog]) -> Iterator[None]:
-    """End the statements and events of a function with its call, for tasks and threads that it leaves running.
+    """Refuse statements and events after the block, from tasks and threads that the action leaves running.
 
     Raises UsageError for a statement that the function has not awaited.
     """

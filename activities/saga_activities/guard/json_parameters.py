@@ -77,7 +77,7 @@ _PLAIN = (str, int, float, Decimal, type(None))
 
 
 def _path_of_bytes(name: str, value: Any) -> str | None:
-    """Where a value has bytes, of which the writer of JSON makes text in base64; None if it has none."""
+    """The path in a value to bytes, of which the writer of JSON makes text in base64; None if it has none."""
     waiting = [(name, value)]
     while waiting:
         path, item = waiting.pop()

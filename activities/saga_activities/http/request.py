@@ -135,7 +135,7 @@ def same_origin(one: str, other: str) -> bool:
 
 
 def redirect_target(url: str, location: str) -> str | None:
-    """Where a redirect from ``url`` leads within the same origin; None if it leads elsewhere or nowhere."""
+    """The target of a redirect from ``url`` within the same origin; None if it leads elsewhere or nowhere."""
     try:
         target = httpx.URL(url).join(location)
         usable = bool(location) and not target.userinfo and same_origin(url, str(target))

@@ -42,7 +42,7 @@ The guard's transaction of the step's confirm or undo changes it, see ``held_dec
 """
 PUBLISHED = "PUBLISHED"
 SUSPENDED = "SUSPENDED"
-"""NEW for everybody but the relay on PostgreSQL, which has passed the event: its topic could not be used."""
+"""Committed, and passed over by the relay on PostgreSQL because its topic could not be used; published later."""
 DROPPED = "DROPPED"
 REFUSED = "REFUSED"
 """The broker will never accept it (``note`` has the reason): an operator decides."""

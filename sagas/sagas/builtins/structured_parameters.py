@@ -1,4 +1,4 @@
-"""Which parameters of a SQL statement may be lists or objects. Pure.
+"""The parameters of a SQL statement that may be lists or objects. Pure.
 
 A list or an object is text for most places of a statement: `sku not in (select :skus)` compares each row with the JSON
 text, and MySQL and MariaDB take this text for the number 0. So such a value is allowed only where it becomes a column's

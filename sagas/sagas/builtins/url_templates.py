@@ -16,14 +16,16 @@ _ORIGIN = re.compile(r"https?://[^/?#]+[/?#]", re.IGNORECASE)
 
 
 def encoded_path(path: str) -> str:
-    """The template with each value as one segment; a path that is a single expression keeps its `/`."""
+    """A path template whose expressions are wrapped, so that each value is percent-encoded as one segment.
+
+    The value of a template that is a single expression is a whole path, so its `/` stays."""
     parts = _parts(path)
     function = PATH if len(parts) == 1 else SEGMENT
     return "".join(_encoded(part, function) for part in parts)
 
 
 def encoded_url(url: str) -> str:
-    """The template with each value behind the host as one segment, or one value of the query."""
+    """A URL template whose expressions behind the host are wrapped, so that each value is percent-encoded."""
     result = before = ""
     for part in _parts(url):
         result += _encoded(part, SEGMENT) if _ORIGIN.match(before) else _written(part)

@@ -66,7 +66,7 @@ class PerformChunk:
 
     @property
     def max_attempts(self) -> int:
-        """The number of attempts that it may have: each attempt is one of each of its calls."""
+        """The number of attempts that the chunk may have: each counts as an attempt of every call in it."""
         remaining = min(call.call.retry.max_attempts - call.earlier_attempts for call in self.calls)
         return max(1, min(remaining, MAX_CHUNK_ATTEMPTS))
 
@@ -276,7 +276,7 @@ class BulkMachine:
         return self._commands(at)
 
     def detached(self, sagas: Iterable[str], at: float, *, refused: Iterable[str] = ()) -> list[BulkCommand]:
-        """These sagas have a workflow of their own now; ``refused``: those that leave later, each by itself."""
+        """Take notice that sagas have got their own workflows; those in ``refused`` leave later, each by itself."""
         self._refused |= set(refused)
         for id in sagas:
             self.members[id].left = True
@@ -295,11 +295,11 @@ class BulkMachine:
 
     @property
     def finished(self) -> bool:
-        """Every saga has left, or its end is recorded."""
+        """Return whether every saga has left, or its end is recorded."""
         return all(member.left or member.recorded for member in self.members.values())
 
     def is_settled(self, saga_id: str) -> bool:
-        """This saga has left, or its end is recorded. Raises KeyError for an id that is not a member's."""
+        """Return whether a saga has left, or its end is recorded. Raises KeyError if the id is not that of a member."""
         member = self.members[saga_id]
         return member.left or member.recorded
 

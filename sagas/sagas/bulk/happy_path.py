@@ -72,7 +72,8 @@ class _StepState:
 
 @dataclass(frozen=True, slots=True)
 class PathPoint:
-    """After the same events: the commands of the last one, and the state, both without a saga's own values."""
+    """A point that all sagas reach with the same events: the commands of the last event, and the state, both without
+    the values of one saga."""
 
     commands: tuple[Command, ...]
     state: Mapping[str, Any]

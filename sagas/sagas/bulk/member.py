@@ -68,7 +68,7 @@ class Member:
     recorded: bool = False
 
     def leave_happy_path(self) -> Machine:
-        """Its machine; if it was on the happy path, it goes on with a machine of its own, as it would have without."""
+        """The machine of the saga. One on the happy path gets it now, in the state that it would have reached."""
         if isinstance(self.progress, HappyPathSaga):
             self.progress = self.progress.machine()
         return self.progress

@@ -70,7 +70,7 @@ class _Walker:
         return value
 
     def _applied(self, nodes: list[SchemaNode], value: Any, *, conditions: bool) -> list[SchemaNode]:
-        """These and all schemas that apply with them to the same value."""
+        """The schemas ``nodes`` and all that apply with them to the same value."""
 
         def following(node: SchemaNode) -> Iterator[SchemaNode]:
             charge()

@@ -35,7 +35,7 @@ list: workers with different versions of Unicode must decide alike."""
 
 
 def saga_id_problem(id: str, *, owner: str | None = None) -> str | None:
-    """None, or why no saga may be started under this id, as an error message.
+    """Why no saga may be started under this id, as an error message; None if one may.
 
     ``owner`` is the id of the run that starts this one, or to which this one belongs: a nested saga, an undo or a
     notification has the id of its owner and more.
@@ -61,7 +61,7 @@ def saga_id_problem(id: str, *, owner: str | None = None) -> str | None:
 
 
 def label_problem(labels: Iterable[str]) -> str | None:
-    """None, or why Temporal would not store these labels (``name=value``), as an error message."""
+    """Why Temporal would not store these labels (``name=value``), as an error message; None if it would."""
     texts = list(labels)
     for text in texts:
         try:
@@ -95,7 +95,7 @@ def check_saga_id(id: object) -> str:
 
 
 def workflow_id_problem(id: str) -> str | None:
-    """None, or why no run of any kind can have this id: then there is nothing to look up, either."""
+    """Why no run of any kind can have this id, so that there is nothing to look up, either; None if one can."""
     if not id.strip():
         return "the id is empty"
     try:

@@ -124,7 +124,7 @@ def _resource(schema: Any) -> Any:
 def closure(
     nodes: Iterable[SchemaNode], following: Callable[[SchemaNode], Iterable[SchemaNode]]
 ) -> Iterator[SchemaNode]:
-    """These schemas and all that ``following`` leads to, each mapping once, in the order of their places."""
+    """The schemas ``nodes`` and all that ``following`` leads to, each mapping once, in the order of their places."""
     waiting, seen = list(nodes)[::-1], set[int]()
     while waiting:
         node = waiting.pop()

@@ -47,7 +47,7 @@ def json_types(value: Any) -> frozenset[str]:
 
 
 def _types(node: SchemaNode, around: tuple[int, ...]) -> frozenset[str] | None:
-    """None if the schema allows every type. ``around``: the schemas that lead here, which may contain themselves."""
+    """The types that a schema allows; None for every type. ``around``: the schemas that lead to this one."""
     if not isinstance(node.schema, Mapping) or id(node.schema) in around:
         return None
     around = (*around, id(node.schema))

@@ -12,7 +12,7 @@ NO_OFFSET = -1
 
 
 class ExpressionError(SagaError):
-    """This expression cannot be read or evaluated.
+    """The expression cannot be read or evaluated.
 
     ``offset`` counts characters from the start of :attr:`Expression.source`. Functions raise with the offset
     unplaced; the part of the expression that called them fills it in. From ``compile_value`` it counts from the

@@ -146,7 +146,7 @@ class Machine:
         return effect_recorded(self._run)
 
     def origin(self) -> Origin:
-        """What the saga was started with."""
+        """The start of the saga: its input and what else the guard keeps of it."""
         return origin_of(self._run)
 
     @property

@@ -1,4 +1,4 @@
-"""What a saga was started with, as the guard stores it with the first effects."""
+"""The origin of a saga, which is what it was started with, as the guard stores it with the first effects."""
 
 from __future__ import annotations
 

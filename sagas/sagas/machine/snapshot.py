@@ -131,7 +131,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
 def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> SagaRun:
     """Restore the run from the result of :func:`dump_run`. Raises ValueError for an unknown snapshot version.
 
-    ``plan``: that of the definition, if the caller has both; then ``definition`` is the definition itself.
+    ``plan``: the plan of the definition, if the caller has it; then ``data["definition"]`` is the definition itself,
+    not its snapshot.
     """
     if data.get("version") != SNAPSHOT_VERSION:
         raise ValueError(

@@ -1,5 +1,5 @@
-"""What a saga was started with. The guard stores it with the first effects, so that ``saga resume`` can start the saga
-again after its run has been deleted.
+"""The origin of a saga: what it was started with. The guard stores it with the first effects, so that ``saga resume``
+can start the saga again after its run has been deleted.
 """
 
 from __future__ import annotations

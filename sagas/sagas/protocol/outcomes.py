@@ -5,7 +5,7 @@ done                  the effect exists, exactly once
 rejected              a definite business refusal; nothing happened
 failed                an error, and it is certain that nothing happened
 unknown               it is not known whether the effect exists: a timeout, a lost connection, a dead worker
-late                  refused: this step has already been undone or sealed
+late                  refused: the step has already been undone or sealed
 ====================  ==================================================================================
 """
 

@@ -6,5 +6,5 @@ from sagas.text.shell import saga_command
 
 
 def parked_hint(owner: str) -> str:
-    """The clause for who waits for rows or locks of a saga that does not go on without an operator."""
+    """The clause of a message about a wait for rows or locks of a parked saga."""
     return f"that saga is parked and waits for an operator: {saga_command('show', owner)}"

@@ -260,7 +260,7 @@ class HttpService(Connection):
 
     @property
     def promises(self) -> dict[str, Any]:
-        """What the service declares, in the words of a step; what it does not declare is absent."""
+        """The declarations of the service, in the words of a step; what it does not declare is absent."""
         promises = {
             "idempotent": self.idempotent and self.key_header is not None,
             "remembers_rejections": self.remembers_rejections,

@@ -30,7 +30,7 @@ Purpose = Literal["definition", "decision", "notification", "detached"]
 
 
 class WorkerSettings(Table):
-    """Which definitions workers run: those of the project and ``signed`` ones, or ``any``."""
+    """The definitions that workers run: those of the project and ``signed`` ones, or ``any``."""
 
     heading = "worker"
     summary = "Which definitions a worker runs, see [definitions](../explanation/security.md#definitions)."

@@ -26,7 +26,7 @@ Check = Callable[[str, str], object]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """What may be written for a key. ``type`` is its name in the reference page, ``description`` that of messages.
+    """The values that may be written for a key. ``type`` names them in the reference page, ``description`` in messages.
 
     ``read`` makes the value of what ``allows`` and, for a text, ``check`` accept; both raise WrongSetting for a setting
     without a name.

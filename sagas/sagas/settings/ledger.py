@@ -7,7 +7,7 @@ from sagas.settings.table import Table, setting
 
 
 class LedgerSettings(Table):
-    """Where the outcomes of sagas are kept, and for how many seconds. Without a connection there is no ledger."""
+    """The place of the outcomes of sagas, and for how many seconds they are kept. Without a connection there is no ledger."""
 
     heading = "ledger"
     summary = (
@@ -21,7 +21,7 @@ class LedgerSettings(Table):
 
 
 class LockSettings(Table):
-    """Where semantic locks are kept, if that is not the ledger."""
+    """The place of semantic locks, if it is not the ledger."""
 
     heading = "locks"
     summary = "For projects whose sagas have [`locks`](../how-to/locks.md)."

@@ -46,7 +46,7 @@ class Project:
 
     @property
     def _folders(self) -> list[Path]:
-        """Where the definitions are. A folder that is only the default need not exist."""
+        """The folders of the definitions. One that is only the default need not exist."""
         return [
             definition
             for definition in self.settings.definitions

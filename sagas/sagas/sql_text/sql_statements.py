@@ -24,9 +24,9 @@ _TRANSACTION_KEYWORDS = frozenset(
 
 @lru_cache(maxsize=2048)
 def parse_guarded(statement: str, dialect: str) -> ParsedSql:
-    """A statement of a guarded step, as its database reads it.
+    """Parse a statement of a guarded step as its database reads it.
 
-    ``dialect`` is SQLAlchemy's name of it. Raises :class:`RefusedStatement`.
+    ``dialect`` is SQLAlchemy's name of the database. Raises :class:`RefusedStatement`.
     """
     parsed = parse_sql(statement, dialect)
     keywords = parsed.keywords

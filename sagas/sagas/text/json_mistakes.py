@@ -59,7 +59,7 @@ _MOST_BRACKETS = 20
 
 
 def _missing(text: str, message: str) -> str:
-    """What is to follow a text that was cut off, and its closing brackets."""
+    """The character that is to follow a text that was cut off, and its closing brackets."""
     opened: list[str] = []
     for match in _BRACKET.finditer(text):
         if match[1]:

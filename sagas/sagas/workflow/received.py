@@ -52,7 +52,7 @@ def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
 
 
 def who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Of a request to the whole saga. What is no string is left out: any client may send it, and it is carried out."""
+    """The operator and the reason in a request; None for what is no string, because any client may send it."""
     who, reason = (
         encodable(value[:MAX_WORDS]) if isinstance(value, str) else None
         for value in (request.get("who"), request.get("reason"))

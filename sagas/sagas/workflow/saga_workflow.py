@@ -227,7 +227,7 @@ class SagaWorkflow:
 
     @property
     def _closes_canceled(self) -> bool:
-        """Only the run that Temporal cancelled can close as Canceled, so it goes on while its history has room."""
+        """True if the run can close as Canceled: the run that Temporal cancelled, while its history has room."""
         return self._native_cancel and workflow.info().get_current_history_length() < HISTORY_LIMIT
 
     # --- events in, commands out -------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ class SagaWorkflow:
 
     @property
     def machine(self) -> Machine | None:
-        """None before the start."""
+        """The machine of the saga; None before the start."""
         return self._machine
 
     @property

@@ -123,7 +123,7 @@ def _schema_columns(schema: Schema) -> list[tuple[int, str, str]]:
 
 
 def _file_columns(file: str, names: NameMapping) -> list[tuple[int, str, str]] | None:
-    """None if the file has a field that is not a column of the table, or a type that Spark cannot read."""
+    """The columns in a file; None if one is not in the table, or has a type that Spark cannot read."""
     system, path = resolve_uri(file)
     with system.open_input_file(path) as source:
         file_schema = pq.read_schema(source)

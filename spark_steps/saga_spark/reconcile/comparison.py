@@ -70,7 +70,7 @@ def find_difference(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> 
 
 
 def find_differing_keys(left: DataFrame, right: DataFrame, spec: ComparisonSpec, rows: int) -> DataFrame | None:
-    """Only the ``rows`` of :func:`find_difference`, for sides with at most ``rows`` rows together. Raises UsageError.
+    """The differing keys alone (:func:`find_difference`), of sides with ``rows`` rows together. Raises UsageError.
 
     Few rows are not fingerprinted: their differing keys are found by one grouping, which may give no row at all.
     """

@@ -75,7 +75,7 @@ def read_topics(
 
 
 def _describe(settings: KafkaSettings, name: str) -> TopicDescription | None:
-    """None if the topic does not exist; a topic that may not be described is an error. Raises KafkaOperationError."""
+    """The description of a topic; None if it does not exist. Raises KafkaOperationError if it may not be described."""
     try:
         return KafkaAdmin(settings).describe(name)
     except KafkaOperationError as problem:

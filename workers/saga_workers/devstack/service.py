@@ -65,7 +65,7 @@ class Service(ABC):
         """The addresses of the service, for `dev status`."""
 
     def settings_tables(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
-        """Its tables in ``.saga/dev.toml``."""
+        """The tables of the service in ``.saga/dev.toml``."""
         return {}
 
 

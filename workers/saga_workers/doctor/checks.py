@@ -146,7 +146,7 @@ def _check_http_connection(connection: HttpService) -> DoctorResult:
 
 
 def _check_keys(settings: Settings) -> DoctorResult:
-    """Which definitions a worker with these settings runs."""
+    """The result about the definitions that a worker with these settings runs."""
     try:
         keys = settings.definition_keys(create=False)
     except SagaError as error:

@@ -132,7 +132,7 @@ class _Search:
         return None
 
     async def working(self, name: str, types: Sequence[str]) -> list[str]:
-        """Those of the types with which, for this parameter alone, there is no error; at most so many as are shown."""
+        """The types with which this parameter alone causes no error; at most as many as are shown."""
         result: list[str] = []
         for type in types:
             if len(result) < _MAX_SHOWN and await self._attempt({name: type}) is None:

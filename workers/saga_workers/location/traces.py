@@ -1,4 +1,4 @@
-"""What the databases of a project know of a saga: its rows in the guards, and what it holds there.
+"""The traces of a saga in the databases of a project: its rows in the guards, and what it holds there.
 
 These outlive its run in Temporal, which may have been deleted.
 """
@@ -75,8 +75,8 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
 
 
 async def read_holdings(settings: Settings, saga_id: str | None = None) -> dict[str, list[str]]:
-    """What sagas hold in the databases, in words, by saga id: row locks, semantic locks, held events and prepared
-    transactions. A saga that has ended holds nothing. Raises SagaError.
+    """The holdings of sagas in the databases, in words, by saga id: row locks, semantic locks, held events and
+    prepared transactions. A saga that has ended holds nothing. Raises SagaError.
     """
     held: dict[str, list[str]] = {}
     for connection in settings.sql_connections():

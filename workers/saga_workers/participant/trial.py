@@ -42,7 +42,7 @@ class Transport(Protocol):
 
 
 class NotTestable(Exception):
-    """This check does not apply; the message says why."""
+    """Raised when a check does not apply; the message says why."""
 
 
 class FirstRequestFailed(SagaError):

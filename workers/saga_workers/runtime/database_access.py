@@ -56,7 +56,7 @@ def unusable(connection: SqlConnection, what: str, error: BaseException) -> Saga
 
 
 def access_help(connection: SqlConnection, error: BaseException) -> str:
-    """What to do about an error of the database of a connection."""
+    """The help for an error of the database of a connection."""
     if concerns_engine_tables(error):
         return "saga setup"
     if connection.embedded:

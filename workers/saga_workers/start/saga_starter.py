@@ -246,7 +246,7 @@ class SagaStarter:
         self._existing.check_claim(claim, input)
 
     def _search_attributes(self, labels: Mapping[str, str]) -> TypedSearchAttributes | None:
-        """Those of a run. Raises UsageError if Temporal would not store the labels."""
+        """The search attributes of a run. Raises UsageError if Temporal would not store the labels."""
         if not labels or "SagaLabels" not in self._attributes:
             return None
         key = SearchAttributeKey.for_keyword_list("SagaLabels")

@@ -123,7 +123,7 @@ class BridgeRunner:
             running.result()
 
     def health(self) -> str | None:
-        """None, or why nothing can be read at present."""
+        """Why nothing can be read at present; None if it can."""
         return self._broker_health.health()
 
     def lags(self) -> Iterator[PartitionLag]:

@@ -56,7 +56,7 @@ class ConsumedRecord:
 
     @cached_property
     def headers(self) -> dict[str, str | None]:
-        """Those that can be read; see :meth:`message` for the others."""
+        """The headers that can be read; see :meth:`message` for the others."""
         return readable_headers(decode_headers(self.raw_headers))
 
     @cached_property

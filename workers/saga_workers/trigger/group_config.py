@@ -95,7 +95,7 @@ class BrokerHealth:
         return {"statistics.interval.ms": round(STATISTICS_INTERVAL * 1000), "stats_cb": self._on_statistics}
 
     def health(self) -> str | None:
-        """None, or why nothing can be read at present."""
+        """Why nothing can be read at present; None if it can."""
         return f"{self._group}: no Kafka broker can be reached" if self._unreachable else None
 
     def _on_statistics(self, statistics: str) -> None:

@@ -24,7 +24,7 @@ class _Partition:
 
 
 class PartitionMarks:
-    """Those of the partitions that are assigned; ``reader`` is the id that their marks have."""
+    """The marks of the partitions that are assigned; ``reader`` is the id that the marks have."""
 
     def __init__(self, reader: str) -> None:
         self.reader = reader

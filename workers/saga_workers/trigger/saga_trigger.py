@@ -274,7 +274,7 @@ def _already_received(view: SagaView, by: str, reject: str | None) -> bool:
 
 
 def _temporal_error(error: RPCError) -> Exception:
-    """Only a refusal of the request itself is the fault of the event."""
+    """The error of a start for the trigger: only a refusal of the request itself is the fault of the event."""
     if (reason := refusal_reason(error)) is not None:
         return PoisonMessage(f"Temporal refuses the request: {reason}")
     return DependencyUnavailable(f"Temporal does not answer: {error.message}")

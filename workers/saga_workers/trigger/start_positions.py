@@ -1,4 +1,4 @@
-"""Where a member of a consumer group begins to read: positions belong to a topic and its id.
+"""The positions at which a member of a consumer group begins to read. They belong to a topic and its id.
 
 Kafka keeps the committed offsets of a name. After the topic was deleted and created again they would skip its first
 records, so each commit carries the id of the topic in its metadata (`delivery.py`), and another id means: from the
@@ -57,7 +57,7 @@ class Takeovers:
 
 
 def commit_position(topic: str, partition: int, offset: int, mark: DeliveryMark) -> Any:
-    """What is committed: the offset, and the mark with the id of the topic that it belongs to."""
+    """The position to commit: the offset, and the mark with the id of the topic that it belongs to."""
     from confluent_kafka import TopicPartition
 
     return TopicPartition(topic, partition, offset, metadata=str(mark))

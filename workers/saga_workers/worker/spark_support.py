@@ -91,7 +91,7 @@ def spark_unavailable_reason(settings: Settings) -> str | None:
 
 
 def has_spark_steps(project: Project) -> bool:
-    """As :func:`uses_spark`, but False if the project cannot be read, which the worker reports."""
+    """Return :func:`uses_spark`, but False if the project cannot be read, which the worker reports."""
     try:
         return uses_spark(project)
     except SagaError:

@@ -49,7 +49,7 @@ def diff(
 
 
 def _definition(project: Project, source: str) -> Definition:
-    """Of a file or standard input, or of a saga of the project. Raises UsageError: none is there, or it has errors."""
+    """The definition in a file, on standard input, or of a saga of the project. Raises UsageError if it has errors."""
     path = Path(source)
     if os.path.isdir(source):
         raise UsageError(f"{short_path(path)} is a folder", help="give a file, or the name of a saga")

@@ -93,7 +93,7 @@ def _missing_schema_files(settings: Settings) -> Iterator[Diagnostic]:
 
 
 def _position_in_settings(settings: Settings, connection: str) -> Position:
-    """Where saga.toml has the `schema` of a connection; its beginning if a variable or an inline table has it."""
+    """The place in saga.toml of the `schema` of a connection; its beginning if a variable or an inline table has it."""
     from sagas.definition.diagnostics import Position
 
     header = ""

@@ -15,7 +15,8 @@ from sagas.sql_text.tokens import RefusedStatement
 
 
 def check_sql_parameters(draft: SagaDraft, report: Report) -> None:
-    """Report lists and objects at places of single values, and divisions that depend on how a number is written."""
+    """Report parameters of SQL with a list or an object where one value is expected, and divisions whose result depends
+    on how a number is written (`5` or `5.0`)."""
     for written in written_sql(draft):
         dialects = dialects_of(draft.project, written)
         if written.operation.operation.uses != "sql" or len(dialects) != 1 or not written.given:

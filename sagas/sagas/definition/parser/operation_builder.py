@@ -69,7 +69,7 @@ def build_retry(parsed: ParsedMapping | None) -> Retry:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredPromises:
-    """What a step declares about its participant; None where the connection or the action decides."""
+    """The declarations of a step about its participant; None where the connection or the action decides."""
 
     idempotent: bool | None = None
     remembers_rejections: bool | None = None

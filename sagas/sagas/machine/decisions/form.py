@@ -26,7 +26,7 @@ def misplaced_field(decision: str, given: Collection[str]) -> str | None:
 
 
 def malformed_decision(decision: DecisionMade) -> str | None:
-    """What is wrong with the fields of a decision, each of which may have any type; None if nothing is."""
+    """The mistake in the fields of a decision, each of which may have any type; None if there is none."""
     for name, value in (("step", decision.step), ("decision", decision.decision), ("reason", decision.reason)):
         if not isinstance(value, str) or not value.strip():
             return f"a decision needs the string `{name}`, not {value!r}"

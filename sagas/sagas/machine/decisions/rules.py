@@ -1,4 +1,4 @@
-"""Which decisions about an operation are possible (the table in cli.md), and which answers are accepted with them."""
+"""The decisions that are possible about an operation (the table in cli.md), and the answers accepted with them."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def start_compensating(run: SagaRun) -> None:
     if run.phase != "backward" or run.compensating or run.forward_busy or run.finished or locks.hold_back_undo(run):
         return
     run.compensating = True
-    undone = [id for id in reversed(run.plan.steps) if savepoints.is_undone(run, id)]
+    undone = [id for id in reversed(run.plan.steps) if savepoints.rollback_covers(run, id)]
     run.compensations_open = len(undone)
     for id in undone:
         run.steps[id].dependants_open = len(run.plan.dependants[id])
@@ -143,7 +143,7 @@ def compensate_step(run: SagaRun, id: str) -> None:
     for need in reversed(run.plan.steps[id].needs):
         other = run.steps[need]
         other.dependants_open -= 1
-        if other.dependants_open == 0 and savepoints.is_undone(run, need):
+        if other.dependants_open == 0 and savepoints.rollback_covers(run, need):
             run.post(CompensateStep(need))
 
 

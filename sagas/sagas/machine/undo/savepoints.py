@@ -35,8 +35,8 @@ def savepoint_for(run: SagaRun, cause: Mapping[str, Any]) -> str | None:
     return None
 
 
-def is_undone(run: SagaRun, step: str) -> bool:
-    """True for the steps that the rollback covers."""
+def rollback_covers(run: SagaRun, step: str) -> bool:
+    """Return whether the rollback undoes the step: it stops at the savepoint, if there is one."""
     return run.savepoint is None or step in run.plan.savepoints[run.savepoint]
 
 

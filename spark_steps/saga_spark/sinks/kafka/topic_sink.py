@@ -86,7 +86,7 @@ class TopicSink:
         return problems or self._row_problems(publication)
 
     def prepare(self, publication: Publication) -> None:
-        """Only creates the progress topic: rows cannot be prepared in a topic."""
+        """Create the progress topic; rows cannot be prepared in a topic."""
         with _translate_errors():
             topic_progress.ensure_progress_topic(self._kafka)
 

@@ -83,7 +83,7 @@ def _same_generation(patch: pytest.MonkeyPatch) -> None:
 
 
 def _undo_the_savepoint_too(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(savepoints, "is_undone", lambda run, step: True)
+    patch.setattr(savepoints, "rollback_covers", lambda run, step: True)
 
 
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

@@ -127,7 +127,7 @@ class MarkedReader:
         await run_statement(self._engine, _REFUSE, {"id": event_id, "note": note})
 
     async def set_aside(self, rows: Sequence[EventRow]) -> None:
-        """They stay new; the next scan begins with the oldest event, without these topics."""
+        """Leave events of topics new; the next scan begins with the oldest event, without these topics."""
         self._in_flight.difference_update(row.id for row in rows)
         self._found = []
 
