@@ -11,7 +11,7 @@ from sagas.protocol.size_limits import omitted
 from sagas.settings.masking import mask, mask_known_secrets, mask_properties
 from sagas.text.exact_json import encode_json
 from sagas.text.json_values import encodable, json_problem
-from sagas.text.printable import shorten_middle
+from sagas.text.shortening import shorten_middle
 
 MAX_DETAILS_BYTES = 256 * 1024
 MAX_MESSAGE_CHARACTERS = 8 * 1024

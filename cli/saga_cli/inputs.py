@@ -19,6 +19,7 @@ from sagas.text.bounded_files import MAX_BYTES, read_bounded, short_path
 from sagas.text.exact_json import decode_unambiguous
 from sagas.text.json_mistakes import InvalidJson
 from sagas.text.shell import saga_command
+from sagas.text.shortening import shorten
 
 if TYPE_CHECKING:
     from sagas.definition.model import Definition
@@ -88,7 +89,7 @@ def parse_text(text: str, types: frozenset[str], *, hidden: bool = False) -> Any
     except (ValueError, RecursionError):
         if "boolean" in types and text.strip().lower() in ("true", "false"):
             return text.strip().lower() == "true"
-        shown = "the value" if hidden else repr(text if len(text) <= 60 else text[:60] + "…")
+        shown = "the value" if hidden else repr(shorten(text, 60))
         kinds = describe_types(sorted(types - {"integer"} if "number" in types else types))
         if types & {"number", "integer"} and _LEADING_ZERO.fullmatch(text.strip()):
             raise ValueError(

@@ -50,6 +50,7 @@ from sagas.protocol.saga_view import FINAL_STATES, ResidueView, SagaView
 from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.text.json_values import json_problem
 from sagas.text.shell import saga_command
+from sagas.text.shortening import and_more
 from sagas.workflow.limits import run_summary
 
 if TYPE_CHECKING:
@@ -329,7 +330,7 @@ def _left_rows(view: SagaView, step: str) -> str:
     more = (parked and parked.rows_omitted) or 0
     named = ", ".join(rows[:_SHOWN_ROWS])
     others = max(0, len(rows) - _SHOWN_ROWS) + more
-    which = f": {named}{f' and {others} more' if others else ''}" if rows else ""
+    which = f": {named}{and_more(others)}" if rows else ""
     return f"undo {step}: its rows stay as they are now{which}; the saga will end RESIDUE and list them"
 
 

@@ -20,6 +20,7 @@ from sagas.sql_text.parsed import parse_sql
 from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.exact_json import encode_json
 from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
 
 Image = Mapping[str, str | None]
 """The text of each column of a row that holds a value of its own; None is NULL."""
@@ -280,8 +281,7 @@ class TableAccess:
             text = sqlite.shown_value(text)
         elif self._sql.dialect != "postgresql":
             text = mysql.shown_value(self.shape.by_name[name], text)
-        line = printable_line(text)
-        return line if len(line) <= MAX_SHOWN else f"{line[:MAX_SHOWN]}…"
+        return shorten(printable_line(text), MAX_SHOWN)
 
     def shown_key(self, key: Key) -> str:
         """A primary key for people: `sku=a, day=2026-01-02`."""

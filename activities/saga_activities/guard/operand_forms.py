@@ -19,6 +19,7 @@ from saga_activities.guard.time_columns import HeldTime
 from sagas.builtins.compared_parameters import ComparedParameter
 from sagas.sql_text.parsed import ParsedSql
 from sagas.text.exact_json import decimal_problem
+from sagas.text.shortening import shorten
 
 NUMBERS = ("integer", "decimal", "double", "single", "number")
 """The kinds of columns that have numbers."""
@@ -76,8 +77,8 @@ def _of_text(name: str, text: str, uses: Sequence[ComparedParameter]) -> Any:
         return int(number) if _INTEGER.fullmatch(text) else number
     if any(use.use in ("computed", "integer") for use in uses):
         raise UnusableParameter(
-            f"the parameter {name} is the text {_shown(text)}, and its place is an operand of arithmetic or an argument"
-            " that is a number: give a number, or write the cast or function that makes one of it"
+            f"the parameter {name} is the text {shorten(text)}, and its place is an operand of arithmetic or an"
+            " argument that is a number: give a number, or write the cast or function that makes one of it"
         )
     return text
 
@@ -128,13 +129,13 @@ def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[
         forms = [HeldTime(date=date, is_text=is_text).form_problem(value) for date in (False, True)]
         forms = [forms[1]] if all(forms) else []
     for problem in filter(None, forms):
-        raise UnusableParameter(f"the parameter {name} is {_shown(value)}, and its place is a time: {problem}")
+        raise UnusableParameter(f"the parameter {name} is {shorten(value)}, and its place is a time: {problem}")
     if is_text or use.use == "read":
         return
     for time in held or [HeldTime(date=True)]:
         if (problem := time.compared_problem(value)) is not None:
             raise UnusableParameter(
-                f"the parameter {name} is {_shown(value)}, and it is compared with a value that {problem}: give it"
+                f"the parameter {name} is {shorten(value)}, and it is compared with a value that {problem}: give it"
                 " in UTC, with the parts that the other operand has"
             )
 

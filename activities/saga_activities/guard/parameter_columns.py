@@ -17,6 +17,7 @@ from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.errors import UsageError
 from sagas.text.exact_json import decimal_problem, number_text
 from sagas.text.exact_numbers import is_exact_double
+from sagas.text.shortening import shorten
 
 Parameters = Mapping[str, Any]
 _EXACT_INTEGERS = 1 << 24
@@ -167,7 +168,7 @@ class ParameterColumn:
         self._refuse(target, str(value), self.time.problem(in_utc(value) if target.zoned else value))
         if target.certain and (problem := self.time.form_problem(value)) is not None:
             raise InexactNumber(
-                f"the parameter {target.parameter} is {_short(value)}, and it is for the column {self.name} of"
+                f"the parameter {target.parameter} is {shorten(value)}, and it is for the column {self.name} of"
                 f" {target.name} ({self.type}): {problem}"
             )
 
@@ -233,10 +234,6 @@ class ParameterColumn:
         if target.alone and self.precision is not None and value != 0 and _first_place(value) >= room:
             return f"holds {room} digits before the point"
         return None
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _is_exact_single(number: int | Decimal, printed: int) -> bool:

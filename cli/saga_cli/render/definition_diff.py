@@ -10,6 +10,7 @@ from saga_cli.output import make_console, to_json
 from sagas.presentation.definition_diff import Change, DefinitionDiff
 from sagas.presentation.html_page import html_page
 from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
 
 _MAX_VALUE = 60
 _CONTEXT = 15
@@ -111,8 +112,7 @@ def _values(change: Change) -> str:
 
 
 def _shorten(text: str) -> str:
-    text = printable_line(text)
-    return text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"
+    return shorten(printable_line(text), _MAX_VALUE)
 
 
 def _text(value: Any) -> str:

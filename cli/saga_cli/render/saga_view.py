@@ -16,13 +16,13 @@ from saga_cli.render.text import (
     Span,
     error_text,
     format_duration,
-    join_names,
+    list_steps,
     local_time,
     parse_timestamp,
     progress_text,
     reason_text,
-    shorten,
     to_html,
+    to_line,
     to_plain,
     to_rich,
 )
@@ -30,8 +30,8 @@ from sagas.presentation.html_page import html_page
 from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
-from sagas.text.printable import shorten_middle
 from sagas.text.shell import saga_command
+from sagas.text.shortening import shorten_middle
 
 STATE_STYLES = {
     "COMPLETED": "bold green",
@@ -102,7 +102,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
             name: value for name, value in reason.details.items() if value is not None and str(value) not in told
         }
         if details:
-            lines.append([("  " + ", ".join(f"{name}={shorten(value)}" for name, value in details.items()), "dim")])
+            lines.append([("  " + ", ".join(f"{name}={to_line(value)}" for name, value in details.items()), "dim")])
     lines.append([(_times(view, now), "dim")])
     if view.labels:
         lines.append([(" ".join(f"{name}={value}" for name, value in view.labels.items()), "dim")])
@@ -113,7 +113,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
             text = f"run {savepoint.runs} of {savepoint.attempts} after the savepoint {savepoint.step}"
             lines.append([(text, "yellow")])
     if view.paused and view.pause_text:
-        held = f"; held back: {join_names(view.paused.held)}" if view.paused.held else ""
+        held = f"; held back: {list_steps(view.paused.held)}" if view.paused.held else ""
         lines.append([(view.pause_text + held, "yellow")])
         lines.append([(f"{saga_command('resume', view.id)}    lets it go on", "dim")])
     if view.lock_wait:
@@ -177,8 +177,8 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
     if not lines:
         return []
     title, over, rest = ("undone   ", *_undone(view)) if view.phase == "backward" else ("done     ", *_done(view))
-    lines.append([(f"  {title}", "dim"), (join_names(over), "")])
-    lines.append([("  remains  ", "dim"), (join_names(rest), "")])
+    lines.append([(f"  {title}", "dim"), (list_steps(over), "")])
+    lines.append([("  remains  ", "dim"), (list_steps(rest), "")])
     if view.source == "ledger":
         return [*lines, [("  Temporal no longer has the run, so its effects can only be undone by hand", "yellow")]]
     if any("--definition" in command for operation in view.parked for command in operation.commands):
@@ -231,7 +231,7 @@ def _residue(view: SagaView) -> list[Line]:
 def _not_done(view: SagaView) -> list[Line]:
     if not view.not_done:
         return []
-    return [[("not done, the saga continued without: ", "yellow"), (join_names(view.not_done), "")]]
+    return [[("not done, the saga continued without: ", "yellow"), (list_steps(view.not_done), "")]]
 
 
 def _operator(view: SagaView) -> list[Line]:
@@ -255,7 +255,7 @@ def _operator(view: SagaView) -> list[Line]:
 def _footer(view: SagaView) -> list[Line]:
     lines: list[Line] = []
     if view.output is not None:
-        lines.append([("output  ", "dim"), (shorten(view.output, 300), "")])
+        lines.append([("output  ", "dim"), (to_line(view.output, 300), "")])
     if view.web_ui:
         lines.append([("        " if lines else "", ""), (view.web_ui, "dim")])
     return lines
@@ -356,12 +356,12 @@ def _forward_text(step: StepView, now: datetime) -> str:
     if started is not None and (ended is not None or step.state == "RUNNING"):
         words.append(format_duration(ended or now, started))
     if step.progress:
-        words.append(shorten(progress_text(step.progress), 120))
+        words.append(to_line(progress_text(step.progress), 120))
     following = parse_timestamp(step.next_attempt_at)
     if following is not None and (following - now).total_seconds() > _SOON:
         words.append(f"next attempt in {format_duration(following, now)}")
     if step.error and step.state not in ("DONE", "CONFIRMED", "CONFIRMING"):
-        words.append(shorten(error_text(step.error), _MAX_INLINE))
+        words.append(to_line(error_text(step.error), _MAX_INLINE))
     return ", ".join(words)
 
 
@@ -410,7 +410,7 @@ def _attempts_text(operation: OperationView) -> str:
     times = f", {operation.attempts} attempts" if (operation.attempts or 0) > 1 else ""
     if operation.state != "RUNNING" or not operation.error:
         return times
-    return f"{times}: {shorten(error_text(operation.error), _MAX_INLINE)}"
+    return f"{times}: {to_line(error_text(operation.error), _MAX_INLINE)}"
 
 
 def _align(rows: Sequence[Line], notes: Mapping[int, Line]) -> list[Line]:

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from sagas.text.printable import printable_json, printable_line
+from sagas.text.shortening import join_names, shorten
 
 if TYPE_CHECKING:
     from sagas.protocol.saga_view import ErrorView, OperationView, SagaView, StepView
@@ -36,19 +37,15 @@ def to_html(line: Line) -> str:
     return "".join(f'<span class="{style}">{text}</span>' if style else text for text, style in spans).rstrip()
 
 
-def join_names(names: Sequence[str], limit: int = 12) -> str:
-    """`reserve, charge and 3 more`."""
-    if not names:
-        return "nothing"
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+def list_steps(names: Sequence[str]) -> str:
+    """`reserve, charge and 3 more`, or `nothing`."""
+    return join_names(names, 12) or "nothing"
 
 
-def shorten(value: Any, limit: int = 60) -> str:
-    """A value on one line of at most ``limit`` characters."""
+def to_line(value: Any, limit: int = 60) -> str:
+    """A value on one line, shortened."""
     text = value if isinstance(value, str) else printable_json(value)
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return shorten(" ".join(text.split()), limit)
 
 
 def parse_timestamp(text: Any) -> datetime | None:

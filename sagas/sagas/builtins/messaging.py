@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.builtins.schemas import STRING, object_schema
+from sagas.text.shortening import shorten
 
 EMIT = "outbox.emit"
 PUBLISH = "kafka.publish"
@@ -41,7 +42,7 @@ def topic_problem(topic: object) -> str | None:
     """The sentence about what is not the name of a topic to write; None for a valid name."""
     if isinstance(topic, str) and _TOPIC.fullmatch(topic):
         return None
-    shown = f"{topic[:60]}…" if isinstance(topic, str) and len(topic) > 60 else topic
+    shown = shorten(topic, 60) if isinstance(topic, str) else topic
     return (
         f"{shown!r} is not a valid topic name: use 1 to 249 letters, digits, `.`, `-` and `_`, and no internal topic "
         "of Kafka"

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from sagas.errors import UsageError
 from sagas.text.exact_json import encode_json, to_ascii
 from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
 
 SAGA_NAME = "[a-z][a-z0-9-]*"
 """The pattern of the names of sagas, which are workflow types. The engine's own types have a dot: none is a saga's."""
@@ -26,8 +27,6 @@ MAX_LABEL_BYTES = 2048
 
 MAX_WORKFLOW_ID_BYTES = 1000
 """Temporal's limit for every id, which is also that of nested sagas."""
-
-_MAX_SHOWN = 80
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters (also those that change the direction of text, and line separators) and lone surrogates. A fixed
@@ -111,7 +110,7 @@ def workflow_id_problem(id: str) -> str | None:
 
 def _shown(text: str) -> str:
     """A text for a message: at most 80 characters, with escapes for what cannot be printed."""
-    return printable_line(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")
+    return printable_line(shorten(text))
 
 
 def _saga_of(run: str) -> str:

@@ -12,6 +12,7 @@ from sagas.definition.schema_validation import additional_names
 from sagas.errors import did_you_mean, nearest
 from sagas.text.exact_json import encode_json
 from sagas.text.exact_numbers import BINARY
+from sagas.text.shortening import shorten
 
 _MAX_SHOWN = 80
 _MAX_LISTED = 10
@@ -37,8 +38,7 @@ def describe_types(kinds: Any) -> str:
 
 def shown_value(value: Any) -> str:
     """A value as JSON, shortened."""
-    text = encode_json(value, default=str).decode()
-    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"
+    return shorten(encode_json(value, default=str).decode(), _MAX_SHOWN)
 
 
 def sentence(error: Any, *, hide_value: bool = False, hide_names: bool = False) -> str:

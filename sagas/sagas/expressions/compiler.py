@@ -17,6 +17,7 @@ from sagas.expressions.limits import ERROR_WORK, VALUES_PER_STEP, Evaluation
 from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.operators import OPERATORS, UnsuitableOperandsError, concatenate, negate, operand_error_message
 from sagas.expressions.values import type_name
+from sagas.text.shortening import shorten
 
 _SHOWN_SOURCE = 50
 
@@ -62,8 +63,7 @@ class Compiler:
         raise TypeError(type(node).__name__)
 
     def _text(self, node: ExpressionNode) -> str:
-        text = " ".join(self._source[node.offset : node.end].split())
-        return text if len(text) <= _SHOWN_SOURCE else text[:_SHOWN_SOURCE] + "…"
+        return shorten(" ".join(self._source[node.offset : node.end].split()), _SHOWN_SOURCE)
 
     def _name(self, node: nodes.Identifier) -> Code:
         slot = self._scope.get(node.name)

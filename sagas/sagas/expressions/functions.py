@@ -33,6 +33,7 @@ from sagas.expressions.values import (
 )
 from sagas.text.digests import name_uuid, sha256_hex
 from sagas.text.exact_json import MAX_INTEGER_DIGITS
+from sagas.text.shortening import shorten
 
 Style = Literal["function", "method", "both"]
 
@@ -63,7 +64,7 @@ def _type_error(name: str, wants: str, value: Any) -> ExpressionError:
 
 def _quoted_string(value: Any) -> str:
     if value.__class__ is str:
-        return f" '{value}'" if len(value) <= 40 else f" '{value[:40]}…'"
+        return f" '{shorten(value, 40)}'"
     return ""
 
 

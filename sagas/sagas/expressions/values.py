@@ -28,6 +28,7 @@ from sagas.expressions.limits import (
     check_integer,
 )
 from sagas.text.exact_json import MAX_DIGITS, decimal_problem, number_text
+from sagas.text.shortening import shorten
 
 DECIMAL_DIGITS = MAX_DIGITS
 _TRAPS = [decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow, decimal.Underflow]
@@ -72,8 +73,7 @@ def type_name(value: Any) -> str:
 def parse_decimal(text: str) -> Decimal:
     """An exact decimal in plain or exponent notation; raises ExpressionError for anything else."""
     if len(text) > DECIMAL_DIGITS + 10 or not _DECIMAL.fullmatch(text):
-        shown = text if len(text) <= 40 else text[:40] + "…"
-        raise ExpressionError(f"'{shown}' is not a decimal number")
+        raise ExpressionError(f"'{shorten(text, 40)}' is not a decimal number")
     try:
         return EXACT.create_decimal(text)
     except decimal.DecimalException:

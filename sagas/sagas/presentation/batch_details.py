@@ -9,6 +9,7 @@ from sagas.presentation.web_ui_text import table_row
 from sagas.protocol.batch_record import BatchRecord
 from sagas.text.markdown import markdown_code, markdown_text
 from sagas.text.shell import saga_command
+from sagas.text.shortening import and_more
 
 SHOWN = 10
 
@@ -45,12 +46,12 @@ def bulk_details(bulk: BulkMachine, left: Sequence[str]) -> str:
             lines.append(
                 f"- {markdown_code(member.id)} {member.state}: {markdown_text(str(reason.get('message', '')))}"
             )
-        lines += [f"- … and {len(undone) - SHOWN} more"] if len(undone) > SHOWN else []
+        lines += [f"- …{and_more(len(undone) - SHOWN)}"] if len(undone) > SHOWN else []
     if left:
         lines += ["", "With a workflow of their own:", ""]
         for id in left[:SHOWN]:
             why = bulk.members[id].why_leaving or ""
             lines.append(f"- {markdown_code(id)}: {markdown_text(why)}")
-        lines += [f"- … and {len(left) - SHOWN} more"] if len(left) > SHOWN else []
+        lines += [f"- …{and_more(len(left) - SHOWN)}"] if len(left) > SHOWN else []
     lines += ["", "**Terminate** runs nothing: what was done stays, and nothing is undone."]
     return "\n".join(lines)

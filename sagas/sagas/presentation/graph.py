@@ -13,6 +13,7 @@ from sagas.definition.model import Definition, Locks, StepDefinition, checked_en
 from sagas.definition.times import format_duration
 from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable, printable_line
+from sagas.text.shortening import join_names, shorten
 
 STATE_GROUPS: dict[str, str] = {
     "DONE": "done",
@@ -205,10 +206,9 @@ def undo_title(node: GraphNode) -> str:
 def locks_text(locks: Locks) -> tuple[str, ...]:
     """The keys of the locks, how long the saga waits for them and until when it holds them, in one line each."""
     keys = [str(key) for key in locks.keys] if isinstance(locks.keys, list | tuple) else [str(locks.keys)]
-    more = f" and {len(keys) - MAX_KEYS} more" if len(keys) > MAX_KEYS else ""
     wait = f"wait {format_duration(locks.wait)}" if locks.wait else "no wait"
     until = "until the commit point" if locks.until == "commit" else "until the end"
-    return ("lock " + ", ".join(keys[:MAX_KEYS]) + more, f"{wait}, {until}")
+    return ("lock " + join_names(keys, MAX_KEYS), f"{wait}, {until}")
 
 
 def _attributes(step: StepDefinition) -> list[str]:
@@ -296,7 +296,7 @@ def to_svg(graph: SagaGraph) -> str:
         f'<text class="title" x="{MARGIN}" y="{MARGIN + 6}">{escape(heading)}</text>',
     ]
     parts += [
-        f'<text class="small" x="{MARGIN}" y="{MARGIN + 22 + 16 * row}">{escape(_shortened(words, width // 8))}</text>'
+        f'<text class="small" x="{MARGIN}" y="{MARGIN + 22 + 16 * row}">{escape(shorten(words, width // 8))}</text>'
         for row, words in enumerate(locks)
     ]
     undoable = {node.step.id for node in graph.nodes if node.undo}
@@ -361,11 +361,11 @@ def _draw_box(node: GraphNode, x: float, y: float) -> str:
     fill, line = COLOURS[node.group] if node.group else ("#fff", "#1f2328" if step.pivot else "#57606a")
     paint = f'style="fill:{fill};stroke:{line}{";stroke-width:3" if step.pivot else ""}"'
     second = step.do.uses + (" · no return" if step.pivot else "")
-    lines = [(_shortened(step_title(step)), "title"), (_shortened(second), "small")]
+    lines = [(shorten(step_title(step), MAX_LETTERS), "title"), (shorten(second, MAX_LETTERS), "small")]
     if not step.pivot:
-        lines += [(_shortened(words), "small") for words in _attributes(step)]
+        lines += [(shorten(words, MAX_LETTERS), "small") for words in _attributes(step)]
     if node.note:
-        lines.append((_shortened(node.note), "small"))
+        lines.append((shorten(node.note, MAX_LETTERS), "small"))
     corner = BOX_HEIGHT / 2 if checked_entry(step.id) else 8
     top = y + BOX_HEIGHT / 2 - 8 * (len(lines) - 1) + 4
     parts = [
@@ -385,17 +385,13 @@ def _draw_box(node: GraphNode, x: float, y: float) -> str:
             f'<path class="confirms" d="M{x + BOX_WIDTH / 2:g} {over + UNDO_HEIGHT:g} V{y:g}"/>',
             f'<rect class="confirm" x="{x:g}" y="{over:g}" width="{BOX_WIDTH}" height="{UNDO_HEIGHT}" rx="15"/>',
             f'<text text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{over + UNDO_HEIGHT / 2 + 4:g}">'
-            f"✓ {escape(_shortened(node.confirm))}</text>",
+            f"✓ {escape(shorten(node.confirm, MAX_LETTERS))}</text>",
         ]
     if node.undo:
         below = y + BOX_HEIGHT + 12
         parts += [
             f'<rect class="undo" x="{x:g}" y="{below:g}" width="{BOX_WIDTH}" height="{UNDO_HEIGHT}" rx="15"/>',
             f'<text text-anchor="middle" x="{x + BOX_WIDTH / 2:g}" y="{below + UNDO_HEIGHT / 2 + 4:g}">'
-            f"↩ {escape(_shortened(undo_title(node)))}</text>",
+            f"↩ {escape(shorten(undo_title(node), MAX_LETTERS))}</text>",
         ]
     return "\n".join([*parts, "</g>"])
-
-
-def _shortened(words: str, limit: int = MAX_LETTERS) -> str:
-    return words if len(words) <= limit else words[: limit - 1] + "…"

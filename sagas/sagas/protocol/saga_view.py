@@ -392,8 +392,7 @@ class SagaView(JsonView):
             return None
         if not locks.waits_for:
             return f"waits for {', '.join(locks.keys[:3])}{' …' if len(locks.keys) > 3 else ''}"
-        first, more = locks.waits_for[0], len(locks.waits_for) - 1
-        others = f" and {more} more" if more else ""
+        first, others = locks.waits_for[0], and_more(len(locks.waits_for) - 1)
         hint = f"; {parked_hint(first.owner)}" if first.parked else ""
         return f"waits for {first.key}, held by {first.owner} since {first.since}{others}{hint}"
 

@@ -7,7 +7,7 @@ from sagas.settings.table import Table, setting
 
 
 class LedgerSettings(Table):
-    """The place of the outcomes of sagas, and for how many seconds they are kept. Without a connection there is no ledger."""
+    """The database of the ledger, and the seconds it keeps outcomes. Without a connection there is no ledger."""
 
     heading = "ledger"
     summary = (

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from sagas.errors import UsageError
 from sagas.sql_text.dialects import NAMES
+from sagas.text.shortening import shorten
 
 TokenKind = Literal[
     "space", "line_comment", "comment", "string", "name", "word", "number", "parameter", "placeholder", "cast", "end",
@@ -248,5 +249,4 @@ class _Scanner:
 
 def shown(text: str, limit: int = 40) -> str:
     """A part of a statement for a message, in one line."""
-    line = " ".join(text.split())
-    return line if len(line) <= limit else f"{line[:limit]}…"
+    return shorten(" ".join(text.split()), limit)

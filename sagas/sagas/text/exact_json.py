@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from sagas.text.json_mistakes import InvalidJson
+from sagas.text.shortening import shorten
 
 MAX_DIGITS = 1_000
 """The digits that a decimal may have, written without exponent before or after its decimal point."""
@@ -37,7 +38,7 @@ def exact_number(text: str) -> Decimal:
     except ArithmeticError:  # an exponent that no Decimal has
         number = None
     if number is None or decimal_problem(number) is not None:
-        raise ValueError(f"the number {shortened(text)} has more than {MAX_DIGITS:,} digits")
+        raise ValueError(f"the number {shorten(text, 40)} has more than {MAX_DIGITS:,} digits")
     return number
 
 
@@ -49,11 +50,6 @@ def decimal_problem(number: Decimal) -> str | None:
     if has_more_digits or abs(number.adjusted()) >= MAX_DIGITS:
         return f"it has a decimal of more than {MAX_DIGITS:,} digits"
     return None
-
-
-def shortened(text: str) -> str:
-    """The text of a number for a message."""
-    return text if len(text) <= 40 else text[:40] + "…"
 
 
 def number_text(number: float | Decimal) -> str:
@@ -107,7 +103,7 @@ def _decode_or_explain(data: str | bytes, **hooks: Any) -> Any:
 
 def _bounded_integer(text: str) -> int:
     if len(text) > MAX_INTEGER_DIGITS + 1:
-        raise ValueError(f"the number {shortened(text)} has more than {MAX_INTEGER_DIGITS:,} digits")
+        raise ValueError(f"the number {shorten(text, 40)} has more than {MAX_INTEGER_DIGITS:,} digits")
     return int(text)
 
 

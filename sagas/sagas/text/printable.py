@@ -60,8 +60,3 @@ def _writable(value: Any) -> Any:
         case list() | tuple():
             return [_writable(item) for item in value]
     return value
-
-
-def shorten_middle(text: str, limit: int) -> str:
-    """The beginning and the end of a text: an error ends with what to do."""
-    return text if len(text) <= limit else f"{text[: limit // 2 - 3]} … {text[-limit // 2 :]}"

@@ -30,6 +30,7 @@ from sagas.settings.definition_keys import KEY_FILE
 from sagas.settings.project import Project
 from sagas.settings.secrets import Secret
 from sagas.settings.trust import writable_by_others
+from sagas.text.shortening import join_names
 
 if TYPE_CHECKING:
     from saga_workers.relay.outbox_table import WaitingEvents
@@ -106,9 +107,8 @@ def _check_definitions(project: Project) -> list[DoctorResult]:
     if errors:
         first, files = errors[0], list(dict.fromkeys(error.file for error in errors))
         count = f"{len(errors)} errors, the first: " if len(errors) > 1 else ""
-        more = f" and {len(files) - _MAX_NAMED} more" if len(files) > _MAX_NAMED else ""
         text = f"{count}{first.file}:{first.line} {first.code} {first.message}"
-        unchecked = f"{_UNCHECKED} of {', '.join(files[:_MAX_NAMED])}{more}"
+        unchecked = f"{_UNCHECKED} of {join_names(files, _MAX_NAMED)}"
         return [DoctorResult("definitions", False, f"{text}; {unchecked}", "saga validate")]
     return [DoctorResult("definitions", True, ", ".join(names) or "none")]
 

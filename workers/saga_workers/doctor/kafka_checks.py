@@ -23,6 +23,7 @@ from saga_workers.trigger.topic_inventory import Access, bulk_trigger_problem, e
 from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.text.shell import shell_command
+from sagas.text.shortening import and_more
 
 _OBSERVATION_PERIOD = 2.0
 """Seconds over which a transaction must not progress to count as stuck; a relay's take a few milliseconds."""
@@ -98,9 +99,9 @@ def _check_transactions(cluster: KafkaAdmin) -> str:
 def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], events: Collection[str]) -> str:
     if missing := cluster.unusable_topics(topics):
         name, reason = next(iter(missing.items()))
-        more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise KafkaOperationError(
-            f"{name}: {reason}{more}", help="saga setup    (or saga setup --print, for an administrator)"
+            f"{name}: {reason}{and_more(len(missing) - 1)}",
+            help="saga setup    (or saga setup --print, for an administrator)",
         )
     for name, access in topics.items():
         allowed = cluster.authorized_operations(name)

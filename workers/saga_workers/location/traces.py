@@ -27,6 +27,7 @@ from saga_workers.runtime.databases import open_engine
 from sagas.protocol.origin import Origin, decode_origin
 from sagas.protocol.payloads import NOTIFICATION_PREFIX
 from sagas.settings import Settings, SqlConnection
+from sagas.text.shortening import join_names
 
 MAX_SAGAS = 1_000
 """Sagas of one table that are looked up in Temporal: those that hold something are few."""
@@ -130,6 +131,5 @@ def open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:
 
 def open_effects(effects: Sequence[GuardedEffect]) -> str:
     """The open effects in words; empty if there are none."""
-    names = [f"{one.entry} on {one.connection}" for one in effects if one.open or one.undo_elsewhere]
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+    is_open = [effect for effect in effects if effect.open or effect.undo_elsewhere]
+    return join_names([f"{effect.entry} on {effect.connection}" for effect in is_open], 5)

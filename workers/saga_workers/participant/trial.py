@@ -13,6 +13,7 @@ from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, decode_call, encode_call
 from sagas.simulation import StepCalls
 from sagas.text.exact_json import readable_json
+from sagas.text.shortening import shorten
 
 COPIES = 8
 """Concurrent duplicates of one request."""
@@ -218,13 +219,9 @@ def _changed(value: Any, kind: type) -> Any:
 def describe(outcome: Outcome) -> str:
     """An outcome on one line, with its result or its failure."""
     if outcome.kind == "done":
-        return f"done {_shortened(readable_json(outcome.result))}"
+        return f"done {shorten(readable_json(outcome.result), _SHOWN_CHARACTERS)}"
     failure = outcome.failure
-    return f"{outcome.kind}: {_shortened(failure.message)}" if failure is not None else outcome.kind
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return f"{outcome.kind}: {shorten(failure.message, _SHOWN_CHARACTERS)}" if failure is not None else outcome.kind
 
 
 def _is_passing(outcome: Outcome) -> bool:

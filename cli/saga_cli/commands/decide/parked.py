@@ -9,6 +9,7 @@ import typer
 
 from saga_cli.context import with_locator
 from saga_cli.output import echo, print_list, wants_json, warn
+from sagas.text.shortening import join_names
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -62,8 +63,7 @@ def _print_groups(groups: Any) -> None:
         op = {"do": "", "undo": "the undo of ", "confirm": "the confirm of "}.get(group["op"], "")
         echo(f"⏸ {group['count']} × {group['saga']}: {op}{group['step']}{age}")
         echo(f"    {group['error']}")
-        ids = group["ids"]
-        echo(f"    {', '.join(ids[:5])}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''}")
+        echo(f"    {join_names(group['ids'], 5)}")
         if "rows" in group:
             from saga_cli.render.parked_rows import row_lines
             from saga_cli.render.text import to_plain

@@ -19,6 +19,7 @@ from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.expressions import nodes
 from sagas.expressions.nodes import ExpressionNode, path_of
+from sagas.text.shortening import shorten
 
 _HARMLESS_TYPES = ("integer", "number", "boolean")
 _SQL_HELP = {
@@ -158,5 +159,4 @@ def _position(written: Written) -> Any:
 
 
 def _shown(written: Written) -> str:
-    source = " ".join(written.expression.source.split())
-    return source if len(source) <= 40 else f"{source[:40]}…"
+    return shorten(" ".join(written.expression.source.split()), 40)

@@ -9,6 +9,7 @@ from sagas.definition.model import checked_entry
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 from sagas.definition.parser.field_types import ParsedMapping, quoted_names
 from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.text.shortening import shorten
 
 
 def check_isolation(draft: SagaDraft, report: Report) -> None:
@@ -36,8 +37,7 @@ def _check_commutative(step: StepDraft, report: Report) -> None:
     if step.reads:
         report.add("SAGA261", position, f"`{step.id}` only reads", "remove `commutative`")
     elif (statement := non_commutative_statement(step.step)) is not None:
-        shown = " ".join(statement.split())
-        shown = shown if len(shown) <= 100 else shown[:99] + "…"
+        shown = shorten(" ".join(statement.split()), 100)
         report.add("SAGA261", position, f"the result of a statement of `{step.id}` depends on the order: {shown}")
 
 

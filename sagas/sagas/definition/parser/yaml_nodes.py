@@ -25,8 +25,9 @@ from ruamel.yaml.events import (
 
 from sagas.definition.diagnostics import Position, Report
 from sagas.definition.parser.yaml_errors import report_yaml_error
-from sagas.text.exact_json import exact_number, shortened
+from sagas.text.exact_json import exact_number
 from sagas.text.json_values import MAX_DEPTH
+from sagas.text.shortening import shorten
 
 try:
     from _ruamel_yaml import CParser  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
@@ -363,7 +364,7 @@ def _core_value(text: str, position: Position, kind: str | None) -> Any:
         raise _InvalidYaml(
             "SAGA100",
             position,
-            f"{shortened(text)} begins with a zero, which a number cannot",
+            f"{shorten(text, 40)} begins with a zero, which a number cannot",
             "quote it if it is text, such as a code; write a number without the zero",
         )
     expected = {"int": int, "float": (int, Decimal), "bool": bool, "null": type(None)}

@@ -21,6 +21,7 @@ from sagas.protocol import undo_scopes
 from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks
 from sagas.protocol.waits import parked_hint
+from sagas.text.shortening import and_more, join_names
 
 LIMIT, QUESTION = "locks", "locks-question"
 """The timers: the end of `wait`, and the next question if no signal comes."""
@@ -163,14 +164,13 @@ def _hold(run: SagaRun, locks: LockState) -> None:
 def _refusal(locks: LockState) -> str:
     if not locks.blockers:
         return f"{describe_keys(locks.keys)} not obtained in time"
-    first, more = _described(locks.blockers[0]), len(locks.blockers) - 1
-    others = f" and {more} more" if more else ""
+    first, others = _described(locks.blockers[0]), and_more(len(locks.blockers) - 1)
     hint = f"; {parked_hint(first['owner'])}" if first.get("parked") else ""
     return f"{first['key']} is held by {first['owner']} since {first['since']}{others}{hint}"
 
 
 def describe_keys(keys: tuple[str, ...]) -> str:
-    return keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1} more"
+    return join_names(keys, 1)
 
 
 def _give_up(run: SagaRun, kind: str, type: str, message: str) -> None:

@@ -1,0 +1,25 @@
+"""Long texts and lists in messages: their beginning, and a sign that there is more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """The first ``limit`` characters of a text."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def shorten_middle(text: str, limit: int) -> str:
+    """The beginning and the end of a text: an error ends with what to do."""
+    return text if len(text) <= limit else f"{text[: limit // 2 - 3]} … {text[-limit // 2 :]}"
+
+
+def join_names(names: Sequence[str], limit: int) -> str:
+    """`reserve, charge and 3 more`."""
+    return ", ".join(names[:limit]) + and_more(len(names) - limit)
+
+
+def and_more(omitted: int) -> str:
+    """The end of a list without ``omitted`` entries: ` and 3 more`; empty if none is missing."""
+    return f" and {omitted} more" if omitted > 0 else ""
