@@ -12,7 +12,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ARRAY, Engine, event, make_url
+from sqlalchemy import ARRAY, URL, Engine, event, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -84,12 +84,17 @@ class DatabaseConnections:
         return Guard(name, open_engine(name, url, self._pool_size or connection.pool_size), isolation=isolation)
 
 
-def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
-    """A pool for ``url``. Raises :class:`UsageError` for a URL or a driver that cannot be used."""
+def engine_url(name: str, url: str) -> URL:
+    """The URL of a connection for an engine. Raises :class:`UsageError` if it is invalid."""
     try:
-        target = make_url(async_url(url, Path(), setting=f"connections.{name}.url"))
+        return make_url(async_url(url, Path(), setting=f"connections.{name}.url"))
     except (ArgumentError, ValueError):  # a port that is no number is a plain ValueError
         raise UsageError(f"connections.{name}.url must have the form postgresql://user@host:5432/name") from None
+
+
+def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
+    """A pool for ``url`` in autocommit mode. Raises :class:`UsageError` for a URL or a driver that cannot be used."""
+    target = engine_url(name, url)
     arguments: dict[str, Any] = {}
     backend = target.get_backend_name()
     if backend == "postgresql":

@@ -133,7 +133,7 @@ class SagaActivities:
                 work = self._attempt(invocation, beaten)
                 return await uncancellable(work, unless=None if invocation.ignores_cancel else _must_end)
         except ActionNotRegistered as error:
-            raise _not_registered_error(str(error), invocation, attempt.number) from None
+            raise _not_registered_error(str(error), attempt.number) from None
         except ReplyPending:
             observed.awaits_reply = True
             activity.raise_complete_async()

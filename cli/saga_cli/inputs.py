@@ -179,4 +179,4 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"the file {short_path(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"the file {path} is not UTF-8 text") from error
+        raise UsageError(f"the file {path} is not UTF-8 text; save it as UTF-8") from error

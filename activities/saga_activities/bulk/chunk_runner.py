@@ -39,7 +39,8 @@ from saga_activities.guard.transaction_runner import (
 )
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
-from sagas.protocol.payloads import Invocation, canonical_arguments, canonical_hash
+from sagas.protocol.payloads import Invocation, canonical_arguments
+from sagas.text.digests import sha256_hex
 
 _REPEATS = 3
 """Attempts of a transaction that deadlocks or cannot be serialised, before it is cut into halves."""
@@ -108,7 +109,7 @@ class ChunkRunner:
         """
         texts = [canonical_arguments(call.arguments) for call in calls]
         items = [
-            _Item(call, canonical_hash(text) if call.op == "do" else None, outcome=wrong_arguments(call))
+            _Item(call, sha256_hex(text) if call.op == "do" else None, outcome=wrong_arguments(call))
             for call, text in zip(calls, texts, strict=True)
         ]
         # Sorted by their arguments, so that concurrent chunks lock the rows of a table in the same order.

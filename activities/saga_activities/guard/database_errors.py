@@ -147,7 +147,7 @@ def is_refused_write(error: BaseException) -> bool:
 
 def _missing_tables() -> ClassifiedError:
     return ClassifiedError(
-        "run `saga setup`: the guard's tables are missing in this database",
+        "the guard's tables are missing in this database; run `saga setup`",
         infrastructure=True,
     )
 

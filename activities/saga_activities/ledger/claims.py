@@ -73,12 +73,11 @@ class EarlierRun:
 
 @dataclass(slots=True)
 class ClaimResult:
-    """``claimed`` ids are this bulk workflow's now; ``earlier``: what is known of them from before, with ``again``.
+    """The ids that are not new: ``ended`` ones have a row, ``taken`` ones a claim of another bulk workflow.
 
-    ``ended`` ids have a row, ``taken`` ones a claim of somebody else.
+    The others are claimed; ``earlier``: what is known of them from before, with ``again``.
     """
 
-    claimed: set[str] = field(default_factory=set)
     earlier: dict[str, EarlierRun] = field(default_factory=dict)
     ended: dict[str, EarlierRun] = field(default_factory=dict)
     taken: dict[str, Claim] = field(default_factory=dict)
@@ -118,7 +117,6 @@ async def claim(
         result.taken |= {id: claim for id, claim in held.items() if claim.bulk_id != bulk_id}
         result.ended |= {id: earlier[id] for id in refused}
         result.earlier |= {id: run for id, run in earlier.items() if id not in refused}
-        result.claimed |= set(ours) - set(refused)
     return result
 
 

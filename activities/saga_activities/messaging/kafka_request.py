@@ -421,6 +421,6 @@ def _parse_json(value: bytes | None) -> Any:
     try:
         return parse_value(value)
     except UnicodeDecodeError as error:
-        raise MalformedReply(f"the value is not UTF-8: {error.reason} at byte {error.start}") from None
+        raise MalformedReply(f"the value is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except ValueError as error:
         raise MalformedReply(f"the value is not usable JSON: {error}") from None

@@ -6,7 +6,6 @@ decorated functions of the modules under ``actions``. `saga trigger` runs them (
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from sagas.actions.message_headers import expression_headers
 from sagas.actions.signature import function_place
 from sagas.builtins.messaging import MAX_SOURCE_TOPIC, topic_problem
 from sagas.errors import UsageError
+from sagas.text.digests import sha256_hex
 
 HANDLER_ATTRIBUTE = "__saga_reader__"
 MAX_NAME_LENGTH = 200
@@ -263,11 +263,11 @@ def message_id(headers: Mapping[str, str | None], topic: str, partition: int, of
     """
     given = (headers.get("ce_id") or "").strip()
     if not given:
-        incarnation = f"-{_hash(topic_id)[:8]}" if topic_id else ""
+        incarnation = f"-{sha256_hex(topic_id)[:8]}" if topic_id else ""
         return _shortened(f"{topic}-{partition}-{offset}{incarnation}")
     source = headers.get("ce_source") or ""
     # CloudEvents: an id is unique within its source only. A UUID needs no source.
-    return _shortened(given if _is_uuid(given) or not source else f"{given}-{_hash(source)[:8]}")
+    return _shortened(given if _is_uuid(given) or not source else f"{given}-{sha256_hex(source)[:8]}")
 
 
 def _is_uuid(text: str) -> bool:
@@ -281,8 +281,4 @@ def _is_uuid(text: str) -> bool:
 def _shortened(text: str) -> str:
     if len(text) <= MAX_ID_LENGTH and "\0" not in text:
         return text
-    return f"{text[: MAX_ID_LENGTH - 33]}-{_hash(text)[:32]}".replace("\0", "")
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return f"{text[: MAX_ID_LENGTH - 33]}-{sha256_hex(text)[:32]}".replace("\0", "")

@@ -188,7 +188,10 @@ def _load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(error.name + ".")):
             raise UsageError(f"the action module {name} was not found", help="check `actions` in saga.toml") from error
-        raise UsageError(f"the action module {name} needs {error.name}, which is not installed") from error
+        raise UsageError(
+            f"the action module {name} needs {error.name}, which is not installed",
+            help="install its package where the worker runs",
+        ) from error
     except UsageError:
         raise
     except (Exception, SystemExit) as error:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sagas.builtins.spark import RECONCILE, SPARK
 from sagas.builtins.sql_places import Path
+from sagas.text.json_values import as_mapping
 
 OF_A_STATEMENT = ("params", "expect_rows", "rejected")
 """The arguments of `sql` that belong to one statement."""
@@ -91,23 +92,23 @@ def _of_http(arguments: Mapping[str, Any]) -> Iterator[MisplacedArgument]:
 
 
 def _of_spark(arguments: Mapping[str, Any]) -> Iterator[MisplacedArgument]:
-    for name, source in _mapping(arguments.get("inputs")).items():
+    for name, source in as_mapping(arguments.get("inputs")).items():
         yield from _of_input(source, ("inputs", name))
-    outputs = {("outputs", name): output for name, output in _mapping(arguments.get("outputs")).items()}
+    outputs = {("outputs", name): output for name, output in as_mapping(arguments.get("outputs")).items()}
     for path, output in {("output",): arguments.get("output"), **outputs}.items():
-        yield from _of_output(_mapping(output), path)
+        yield from _of_output(as_mapping(output), path)
     audit = arguments.get("audit")
     for index, check in enumerate(audit) if isinstance(audit, list) else ():
-        check = _mapping(check)
+        check = as_mapping(check)
         if "where" in check and "sql" in check:
             help = "write the condition in the query itself"
             yield MisplacedArgument(("audit", index, "where"), "`where` of the check `sql` has no effect", help)
         for kind, field in (("relationships", "to"), ("reconcile", "with")):
-            yield from _of_input(_mapping(check.get(kind)).get(field), ("audit", index, kind, field))
+            yield from _of_input(as_mapping(check.get(kind)).get(field), ("audit", index, kind, field))
 
 
 def _of_input(source: Any, path: Path) -> Iterator[MisplacedArgument]:
-    given = _mapping(source)
+    given = as_mapping(source)
     kind = next((word for word in ("connection", "parquet", "step", "topic", "table") if word in given), None)
     for name, kinds in _SOURCES_OF.items():
         if name in given and kind is not None and kind not in kinds:
@@ -129,7 +130,3 @@ def _of_output(given: Mapping[str, Any], path: Path) -> Iterator[MisplacedArgume
         message = f"`partition_by` of an output has no effect with `{kind}`"
         help = "set `key` for the records of a topic" if kind == "topic" else "partition the table in the database"
         yield MisplacedArgument((*path, "partition_by"), message, help)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

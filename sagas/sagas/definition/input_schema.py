@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.expressions import ANY_ELEMENT
+from sagas.text.json_values import as_mapping
 
 _UNDECIDABLE_KEYWORDS = ("allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas", "$dynamicRef")
 _MANY_REFERENCES = 20
@@ -43,7 +44,7 @@ def _element(schema: Mapping[str, Any]) -> Any:
 
 
 def _property(schema: Mapping[str, Any], name: str) -> Any:
-    properties, required = _mapping(schema.get("properties")), _names(schema)
+    properties, required = as_mapping(schema.get("properties")), _names(schema)
     if name in properties:
         return properties[name]
     if "patternProperties" in schema:
@@ -54,10 +55,6 @@ def _property(schema: Mapping[str, Any], name: str) -> Any:
     if rest is None and "properties" in schema and name not in required:
         return UndeclaredProperty(name, tuple(dict.fromkeys((*properties, *required))))
     return rest
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _names(schema: Mapping[str, Any]) -> list[Any]:

@@ -21,6 +21,7 @@ from sagas.definition.schema_patterns import charge, matches_pattern, may_match
 from sagas.errors import UsageError
 from sagas.text.exact_json import canonical_json
 from sagas.text.exact_numbers import comparable, is_equal
+from sagas.text.json_values import as_mapping
 
 KINDS = frozenset({"null", "boolean", "integer", "fraction", "string", "array", "object"})
 """The types of JSON Schema, but `number` is divided into `integer` and `fraction`."""
@@ -270,7 +271,7 @@ class Conjunction:
     def _most_fields(self) -> Iterator[_Bound]:
         for own, schema in self._with("additionalProperties"):
             if is_false(schema["additionalProperties"]) and not schema.get("patternProperties"):
-                allowed = sum(not self.forbids(name) for name in _mapping(schema.get("properties")))
+                allowed = sum(not self.forbids(name) for name in as_mapping(schema.get("properties")))
                 text = f"`additionalProperties: false` leaves {allowed}"
                 yield _Bound(allowed, False, text, ("additionalProperties",) if own else ())
 
@@ -283,7 +284,7 @@ class Conjunction:
                 message = f"`{name[:80]}` is required here, and another keyword forbids it"
                 yield Contradiction(message, kind, place)
         for own, schema in self._with("dependentRequired"):
-            for first, others in _mapping(schema["dependentRequired"]).items():
+            for first, others in as_mapping(schema["dependentRequired"]).items():
                 if first in needed or self.forbids(first):
                     continue
                 for index, name in enumerate(_names(others)):
@@ -313,13 +314,13 @@ def _common_multiple(first: Fraction, second: Fraction) -> Fraction:
 
 
 def _forbids(schema: Mapping[str, Any], name: str) -> bool:
-    if is_false(_mapping(schema.get("dependentSchemas")).get(name)):
+    if is_false(as_mapping(schema.get("dependentSchemas")).get(name)):
         return True
     names = schema.get("propertyNames")
     if is_false(names) or (isinstance(names, Mapping) and _refuses_name(names, name)):
         return True
-    declared = _mapping(schema.get("properties"))
-    patterns = _mapping(schema.get("patternProperties"))
+    declared = as_mapping(schema.get("properties"))
+    patterns = as_mapping(schema.get("patternProperties"))
     charge(len(patterns))
     covering = [part for pattern, part in patterns.items() if may_match(pattern, name)]
     if name in declared:
@@ -352,10 +353,6 @@ def _does_match(pattern: str, name: str) -> bool:
 
 def _text(value: Any) -> str:
     return canonical_json(comparable(value))
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _names(value: Any) -> list[str]:

@@ -86,7 +86,7 @@ _LIMITS = {
     "multipleOf": "{shown} is not a multiple of {limit}",
     "minLength": "{shown} has fewer characters than {limit}",
     "maxLength": "{shown} has more characters than {limit}",
-    BINARY: "{shown} has more digits than a binary float holds",
+    BINARY: "{shown} has more digits than a binary float holds; round it, or declare a Decimal",
     "minItems": "the list has fewer elements than {limit}",
     "maxItems": "the list has more elements than {limit}",
     "uniqueItems": "the list has equal elements",

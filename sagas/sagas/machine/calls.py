@@ -35,7 +35,7 @@ def send_call(
     run: SagaRun, entry: LedgerEntry, kind: CallKind, purpose: LookupPurpose = "", *, background: bool = False
 ) -> None:
     """Send a call and register its flight. Raises DefinitionError when the arguments cannot be evaluated."""
-    flight = Flight(_call_id(run, entry, kind, purpose), "call", entry.id, kind, run.now, purpose)
+    flight = Flight(_call_id(entry, kind), "call", entry.id, kind, run.now, purpose)
     call = build_call(run, entry, flight)
     run.start_flight(flight.id, "call", entry, kind, purpose, background=background)
     run.emit(call)
@@ -67,7 +67,7 @@ def _build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             return _confirm_call(run, entry, flight)
 
 
-def _call_id(run: SagaRun, entry: LedgerEntry, kind: CallKind, purpose: LookupPurpose) -> str:
+def _call_id(entry: LedgerEntry, kind: CallKind) -> str:
     if kind == "do":
         return entry.id
     if kind == "undo" and entry.undo is not None and entry.undo.alternate:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sagas.builtins.http_statuses import written_statuses
@@ -101,17 +100,13 @@ def explain(
         broken, outcomes = with_failing_require(definition, step), {}
     elif step is not None and step.do.uses in INSTANTANEOUS:
         raise UsageError(f"{fail} cannot fail: `{step.do.uses}` calls nothing", help="name another step")
-    run = simulate(broken, given, _with_outcomes(plain, outcomes), environment)
+    run = simulate(broken, given, plain.with_outcomes(outcomes), environment)
     rejected = [row for row in run.steps if fail in (row["id"], row["step"]) and row["outcome"] is not None]
     if not rejected:
         raise UsageError(
             f"{fail} is not reached with this input, so it cannot fail", help="give another input with --input '{…}'"
         )
     return Explanation(definition, run, fail)
-
-
-def _with_outcomes(script: Script, outcomes: Mapping[str, Any]) -> Script:
-    return replace(script, outcomes={**script.outcomes, **outcomes})
 
 
 def describe_commit_point(definition: Definition) -> str:

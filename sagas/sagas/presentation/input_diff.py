@@ -7,6 +7,7 @@ from typing import Any
 
 from sagas.definition.snapshot import without_annotations
 from sagas.text.exact_json import canonical_json
+from sagas.text.json_values import as_mapping
 
 InputChange = tuple[str, Any, Any, str, bool]
 """The field, its old and new value, what it means, and whether it needs attention: see ``Change``."""
@@ -19,7 +20,7 @@ def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
         if differ(old, new):
             yield "input", old, new, "inputs are checked by a different schema", True
         return
-    properties, new_properties = (_mapping(schema.get("properties")) for schema in (old, new))
+    properties, new_properties = (as_mapping(schema.get("properties")) for schema in (old, new))
     required, now_required = (set(map(str, schema.get("required") or ())) for schema in (old, new))
     names = [*properties, *(name for name in new_properties if name not in properties)]
     for name in names:
@@ -29,7 +30,7 @@ def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
             continue
         if name not in new_properties:
             meaning, attention = _meaning_of_removal(name, new)
-        elif became_required and "default" not in _mapping(new_value):
+        elif became_required and "default" not in as_mapping(new_value):
             meaning, attention = f"an input without {name} is refused", True
         elif name not in properties:
             refuses = old.get("additionalProperties") is False
@@ -66,10 +67,6 @@ def _meaning_of_removal(name: str, new: Mapping[str, Any]) -> tuple[str, bool]:
 
 def _without_default(schema: Any) -> Any:
     return {key: value for key, value in schema.items() if key != "default"} if isinstance(schema, Mapping) else schema
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def differ(old: Any, new: Any) -> bool:

@@ -8,7 +8,6 @@ other fields are for the workers of this project.
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +16,7 @@ from sagas.actions.signature import ENVELOPE
 from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Outcome
+from sagas.text.digests import sha256_hex
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
 from sagas.text.exact_numbers import comparable
 
@@ -346,7 +346,7 @@ def unpack_state(packed: str) -> dict[str, Any]:
 
 def arguments_hash(arguments: Mapping[str, Any]) -> str:
     """SHA-256 of the canonical JSON of a call's arguments; the guard stores it in the ``do`` row."""
-    return canonical_hash(canonical_arguments(arguments))
+    return sha256_hex(canonical_arguments(arguments))
 
 
 def canonical_arguments(arguments: Mapping[str, Any]) -> str:
@@ -354,14 +354,9 @@ def canonical_arguments(arguments: Mapping[str, Any]) -> str:
     return canonical_json(arguments)
 
 
-def canonical_hash(text: str) -> str:
-    """SHA-256 of canonical JSON."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def input_digest(input: Any) -> str:
     """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1, 1.0 and 1.00."""
-    return canonical_hash(canonical_json(comparable(input)))
+    return sha256_hex(canonical_json(comparable(input)))
 
 
 KeySuffix = Literal["", "undo", "confirm"]

@@ -115,7 +115,7 @@ def _run_with_fault(
             definition = with_failing_require(definition, step)
             script = plain
         case "rejected" | "failed" | "unknown" | "crash after effect" | "late" if fault in _possible_outcomes(step):
-            script = _with_outcomes(plain, {entry: fault})
+            script = plain.with_outcomes({entry: fault})
     return None if script is None else simulate(definition, input, script, outside)
 
 
@@ -149,10 +149,10 @@ def _script_of_failing_compensation(
         return None
     trigger = _rejectable_step_behind(definition, step, usual)
     if trigger is not None:
-        return _with_outcomes(plain, {trigger: "rejected", f"{entry}/undo": ["rejected"]})
+        return plain.with_outcomes({trigger: "rejected", f"{entry}/undo": ["rejected"]})
     # No later step can be rejected: a cancel while this one is in flight lets it finish and then undoes it.
     never = is_nested(step) or step.do.uses in INSTANTANEOUS
-    return None if never else replace(_with_outcomes(plain, {f"{entry}/undo": ["rejected"]}), cancel_at=entry)
+    return None if never else replace(plain.with_outcomes({f"{entry}/undo": ["rejected"]}), cancel_at=entry)
 
 
 def _rejectable_step_behind(definition: Definition, step: StepDefinition, usual: SimulatedRun) -> str | None:
@@ -168,7 +168,3 @@ def _rejectable_step_behind(definition: Definition, step: StepDefinition, usual:
             if other.pivot:
                 return last
     return last
-
-
-def _with_outcomes(plain: Script, outcomes: Mapping[str, Any]) -> Script:
-    return replace(plain, outcomes={**plain.outcomes, **outcomes})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sagas.actions import result_schema
@@ -38,6 +38,10 @@ class Script:
     deadline_at: str | None = None
     input_is_sample: bool = False
     locked: bool = False
+
+    def with_outcomes(self, outcomes: Mapping[str, str | Sequence[str]]) -> Script:
+        """The script with more outcomes."""
+        return replace(self, outcomes={**self.outcomes, **outcomes})
 
     def outcome_of_call(self, path: str, entry: str, suffix: str, call_number: int, *, without_limit: bool) -> str:
         """The outcome of call ``call_number`` (from 0); ``without_limit``: the engine retries it without limit."""

@@ -206,7 +206,7 @@ def parse_sql(text: str, dialect: str) -> ParsedSql:
     """
     tokens = split_tokens(text, dialect)
     _refuse_swallowed_text(text, dialect, tokens)
-    _refuse_several(text, tokens)
+    _refuse_several(tokens)
     parameters: dict[str, None] = {}
     for index, token in enumerate(tokens):
         if token.kind == "parameter":
@@ -277,7 +277,7 @@ def refuse_comment(text: str, comment: Token, help: str = _END_OF_COMMENT) -> No
         )
 
 
-def _refuse_several(text: str, tokens: Sequence[Token]) -> None:
+def _refuse_several(tokens: Sequence[Token]) -> None:
     begun = ended = False
     for token in tokens:
         if token.kind in INSIGNIFICANT:

@@ -92,7 +92,7 @@ class RowChange:
 
     ``where`` is the condition of an update or delete, None for all rows. ``columns`` are those that an update or merge
     assigns.
-    ``functions`` are the names of all functions that are called, ``where_functions`` those in ``where``, lower case.
+    ``functions`` are the names of all functions that are called, in lower case.
     ``sources`` are the tables and views that it reads: each as SQL, its schema and its name.
     ``returning``: the statement returns rows of its own.
     """
@@ -108,7 +108,6 @@ class RowChange:
     conflict: Conflict | None = None
     returning: bool = False
     functions: tuple[str, ...] = ()
-    where_functions: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
 
     def with_returning(self, expressions: str) -> str:
@@ -318,7 +317,6 @@ def _update_or_delete(tree: Any, source: _Source, functions: tuple[str, ...], di
         columns=tuple(_assigned(tree.expressions, exp)) if update else (),
         returning=returning >= 0,
         functions=functions,
-        where_functions=where_functions,
     )
 
 

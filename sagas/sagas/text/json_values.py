@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -84,6 +84,11 @@ def without_half_pairs(value: Any) -> Any:
         case list() | tuple():
             return [without_half_pairs(item) for item in value]
     return value
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -50,7 +50,7 @@ def read_payload(payload: Payload, *, unambiguous: bool = False) -> Any:
     except RecursionError:
         raise UnreadableValue(f"it is nested deeper than {MAX_DEPTH} levels") from None
     except UnicodeDecodeError:
-        raise UnreadableValue("it is not UTF-8") from None
+        raise UnreadableValue("it is not UTF-8 text") from None
     except InvalidJson as error:
         raise UnreadableValue(f"it is not JSON: {encodable(str(error))}") from None
     except ValueError as error:

@@ -30,6 +30,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
+from sagas.text.shell import saga_command
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
 from sagas.workflow.limits import limit_summary, run_summary, to_payload
@@ -167,8 +168,10 @@ class NotifyWorkflow:
                 break  # the receiver refuses it, or it can never be made: a retry cannot help
         self._finish(order, "EXHAUSTED", failure)
         attempts = self._status["attempts"]
+        again = saga_command("notify", order["saga_id"], order["notification"], again=True)
         raise SagaApplicationError(
-            f"given up after {attempts} attempt{'' if attempts == 1 else 's'}: {failure.message[:MESSAGE_LIMIT]}",
+            f"the notification is given up after {attempts} attempt{'' if attempts == 1 else 's'}:"
+            f" {failure.message[:MESSAGE_LIMIT]}; `{again}` sends it again",
             type="NotificationExhausted",
             non_retryable=True,
         )

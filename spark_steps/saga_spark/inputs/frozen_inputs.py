@@ -55,7 +55,7 @@ def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
             case "step":
                 frozen[name] = {**_freeze_step_output(values, request["known"][name]), **_filter_and_columns(values)}
             case _:
-                raise UsageError(f"the input {name} has the unknown kind {kind}")
+                raise UsageError(f"the input {name} has the kind {kind}; use connection, parquet, table, topic or step")
         context.raise_if_cancelled()
     for connection, database_inputs in databases.items():
         extracts = extract_database_inputs(

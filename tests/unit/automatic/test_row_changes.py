@@ -15,7 +15,6 @@ def test_an_update() -> None:
     assert (change.kind, change.table, change.alias) == ("update", '"S".stock', "s")
     assert change.columns == ("free", "a", "b", "c")
     assert change.where == "s.sku = :sku and note <> ';) where (' and at > now()"
-    assert change.where_functions == ("now",)
     assert change.statement == text[: text.index(" -- yesterday")]
 
 

@@ -28,6 +28,8 @@ from sagas.text.shell import saga_command
 
 _CONCURRENCY = 16
 
+RUN_DELETED = "Temporal has no run of it any more"
+
 MIN_CLAIM_AGE = 60.0
 """Seconds; the claim of a saga that has just ended is deleted within this time."""
 
@@ -42,7 +44,7 @@ class LostSaga:
 
     @property
     def sentence(self) -> str:
-        return f"Temporal has no run of it any more, and it has {'; '.join(self.holds)}"
+        return f"{RUN_DELETED}, and it has {'; '.join(self.holds)}"
 
     @property
     def reason(self) -> str:

@@ -56,9 +56,9 @@ async def _same_key_other_arguments(trial: Trial) -> None:
     first = await trial.first()
     other = await trial.with_other_arguments()
     if other.kind == "done" and other.result != first.result:
-        raise BrokenPromise("it was done once more, with the other arguments")
+        raise BrokenPromise("the participant did the key once more, with other arguments")
     if other.kind != "done" and not _is_refusal(other):
-        raise BrokenPromise(f"it neither refused it nor gave the first response: {describe(other)}")
+        raise BrokenPromise(f"the participant neither refused nor repeated its first response: {describe(other)}")
     _expect_same(first, await trial.again(), "the first request, sent again after that,")
     await trial.expect_effects(1)
 

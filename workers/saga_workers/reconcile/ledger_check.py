@@ -12,6 +12,7 @@ from saga_activities.ledger.rows import RunRecord, make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.location.locator import Locator
+from saga_workers.location.lost_sagas import RUN_DELETED
 from saga_workers.temporal.temporal_runs import first_input, read_machine
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import compress_state, input_digest
@@ -60,7 +61,7 @@ async def write_row(locator: Locator, saga_id: str) -> str:
     location = await locator.within_temporal().locate(saga_id)
     described = location.run
     if described is None:
-        return "not repaired: Temporal has no run of it any more"
+        return f"not repaired: {RUN_DELETED}"
     view = await read_view(locator.within_temporal(), saga_id)
     if view.state not in RECORDED_STATES:
         return f"not repaired: it is {view.state} now"

@@ -20,7 +20,7 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.views.answering import Workers
-from saga_workers.views.bulk_view import VANISHED, claimed_view, view_in_bulk
+from saga_workers.views.bulk_view import BULK_DELETED, claimed_view, view_in_bulk
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import MACHINE_QUERY, compress_state, unpack_state
@@ -79,7 +79,7 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
         return "it has ended meanwhile"
     claim = member.claim
     if member.bulk is None:
-        return f"not repaired: {VANISHED}; compare its rows in saga_guard, and delete its row of saga_claim"
+        return f"not repaired: {BULK_DELETED}; compare its rows in saga_guard, and delete its row of saga_claim"
     run = member.bulk.run
     if run.running:
         return "not repaired: its bulk workflow is running"

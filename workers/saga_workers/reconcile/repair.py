@@ -21,6 +21,7 @@ from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
 from saga_workers.interventions import start_undo
 from saga_workers.location.locator import Locator
+from saga_workers.location.lost_sagas import RUN_DELETED
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued
 from saga_workers.reconcile.reconciliation import ledger_connection
@@ -90,7 +91,7 @@ async def _undo_saga(locator: Locator, saga_id: str, who: str) -> str:
     temporal = locator.temporal
     described = (await locator.within_temporal().locate(saga_id)).run
     if described is None:
-        return "not repaired: Temporal has no run of it any more"
+        return f"not repaired: {RUN_DELETED}"
     if not await count_pollers(temporal, described.run.task_queue):
         return f"not repaired: {no_poller_message(described.run.task_queue)}"
     try:

@@ -14,7 +14,7 @@ from sqlalchemy import inspect, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from saga_activities.connections import DatabaseConnections
+from saga_activities.connections import DatabaseConnections, engine_url
 from saga_activities.guard import outbox_postgresql
 from saga_activities.guard import schema as guard_schema
 from saga_activities.guard.tables import DEFAULT_SHARDS
@@ -103,13 +103,11 @@ def _exists(file: str) -> bool:
 
 
 def open_engine(connection: SqlConnection) -> AsyncEngine:
-    """A pool for one connection. Raises UsageError if the URL is invalid or its driver is not installed."""
-    try:
-        url = make_url(connection.url)
-    except (ArgumentError, ValueError) as error:  # a port that is no number is a plain ValueError
-        raise UsageError(
-            f"connections.{connection.name}.url must have the form postgresql://user@host:5432/name"
-        ) from error
+    """A pool whose connections begin transactions themselves.
+
+    Raises UsageError if the URL is invalid or its driver is not installed.
+    """
+    url = engine_url(connection.name, connection.url)
     try:
         return create_async_engine(url, connect_args=session_arguments(url))
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:

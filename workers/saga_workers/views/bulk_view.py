@@ -15,7 +15,7 @@ from sagas.protocol.saga_view import ReasonView, SagaView
 
 _ENDED = ("COMPLETED", "COMPENSATED", "RESIDUE")
 
-VANISHED = "Temporal has no run of its bulk workflow any more"
+BULK_DELETED = "Temporal has no run of its bulk workflow any more"
 
 
 async def view_in_bulk(
@@ -59,7 +59,7 @@ def claimed_view(temporal: Temporal, member: BulkMember, *, web_ui: str | None) 
         bulk_workflow=claim.bulk_id,
     )
     if run is None:
-        return replace(view, reason=ReasonView(kind="terminated", message=VANISHED), incomplete=VANISHED)
+        return replace(view, reason=ReasonView(kind="terminated", message=BULK_DELETED), incomplete=BULK_DELETED)
     link = web_ui_link(web_ui, temporal.namespace, member.bulk_id, run.run_id)
     ended_at = None if runs else iso_time(run.close_time)
     return replace(view, web_ui=link, ended_at=ended_at)

@@ -18,7 +18,7 @@ from temporalio.client import Client as Temporal
 from saga_activities.guard.rules import OTHER_ARGUMENTS
 from saga_activities.ledger.rows import RunFilter
 from saga_workers.location.locator import Locator
-from saga_workers.location.lost_sagas import LostSaga, replaced_origin
+from saga_workers.location.lost_sagas import RUN_DELETED, LostSaga, replaced_origin
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.temporal.temporal_runs import (
     RunDescription,
@@ -57,7 +57,6 @@ _CONCURRENCY = 16
 _MAX_CLAIMS = 10_000
 _NOT_OVER = "its bulk workflow was closed before it ended: continue it with `saga reconcile --repair`"
 _REPLACED = "a run with another input was ended by the start of this one, and its effects are open"
-_NO_RUN = "Temporal has no run of it any more"
 _FROM_OUTSIDE = "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
 
@@ -123,7 +122,7 @@ async def list_stuck(
 
 def remedy(view: SagaView) -> str:
     """The command that continues a stuck saga, or shows what has to be decided about it."""
-    if view.incomplete == _NO_RUN or any(reason.startswith(_REPLACED) for reason in view.stuck or ()):
+    if view.incomplete == RUN_DELETED or any(reason.startswith(_REPLACED) for reason in view.stuck or ()):
         return saga_command("resume", view.id)
     return (
         saga_command("reconcile", view.id, repair=True) if view.state == "TERMINATED" else saga_command("show", view.id)
@@ -138,7 +137,7 @@ def lost_view(lost: LostSaga) -> SagaView:
         generation=None,
         state="TERMINATED",
         phase=None,
-        incomplete=_NO_RUN,
+        incomplete=RUN_DELETED,
         stuck=(lost.reason,),
     )
 

@@ -40,11 +40,10 @@ _COMMIT_MARGIN = 60.0
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """Result of one round for one database: number of purged ``sagas``, ``watermark`` in seconds since the epoch."""
+    """Result of one round for one database: the number of purged ``sagas``."""
 
     connection: str
     sagas: int
-    watermark: float
 
 
 class GuardRetention:
@@ -98,7 +97,7 @@ class GuardRetention:
                 retention=self._retention,
                 more_tables=(request_table.name,) if name == self._locks else (),
             )
-            done = CleanupResult(name, sagas, await watermark.read(engine))
+            done = CleanupResult(name, sagas)
         except (SagaError, SQLAlchemyError, OSError) as error:
             classified = None if isinstance(error, SagaError) else classify_database_error(error)
             log.warning(

@@ -8,6 +8,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.errors import InfrastructureError, RefusedError
 from sagas.protocol.payloads import MACHINE_QUERY, VIEW_QUERY
+from sagas.text.shell import saga_command
 
 
 class LastStates:
@@ -40,14 +41,14 @@ class LastStates:
             if isinstance(view, dict) and view.get("ended_at") is not None:
                 # It is COMPLETED for whoever asks, but closes only when its locks are released.
                 raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
-            raise RefusedError(f"{saga_id} is still running; cancel it instead of undoing it")
+            raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
         return await handle.query(MACHINE_QUERY, result_type=str)
 
     async def _in_bulk_workflow(self, saga_id: str, member: BulkMember) -> str | None:
         if member.bulk is None:
             return None
         if member.open:
-            raise RefusedError(f"{saga_id} is still running in {member.bulk_id}; cancel it instead of undoing it")
+            raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
         handle = self._locator.temporal.get_workflow_handle(member.bulk_id)
         return await handle.query(MACHINE_QUERY, saga_id, result_type=_STATE)
 

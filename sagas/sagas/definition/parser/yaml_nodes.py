@@ -233,7 +233,9 @@ class _Composer:
             if name in self._open_anchors:
                 raise _InvalidYaml("SAGA100", position, f"the anchor `{name}` contains itself")
             if name not in self._anchors:
-                raise _InvalidYaml("SAGA100", position, f"the anchor `{name}` is not defined above")
+                raise _InvalidYaml(
+                    "SAGA100", position, f"the anchor `{name}` is not defined above; define it with &{name} first"
+                )
             node = self._anchors[name]
             return node, self._sizes[id(node)]
         anchor = str(event.anchor) if event.anchor else None
