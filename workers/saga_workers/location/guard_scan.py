@@ -43,7 +43,7 @@ class GuardScan:
         self.complete = not self._connections
 
     async def find_suspects(self, locator: Locator, limit: int) -> list[str]:
-        """Those of the next ``limit`` sagas that have open effects, no run, and no end in the ledger.
+        """The sagas among the next ``limit`` that have open effects, no run, and no end in the ledger.
 
         After the last saga the next call begins with the first. Raises SagaError, RPCError.
         """
@@ -89,7 +89,7 @@ async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence
 
 
 async def _without_run(temporal: Temporal, ids: Sequence[str]) -> list[str]:
-    """Those of which the visibility store has no run, neither open nor closed."""
+    """The ids of which the visibility store has no run, neither open nor closed."""
     there: set[str] = set()
     for start in range(0, len(ids), _IDS_AT_ONCE):
         names = ", ".join(quote(id) for id in ids[start : start + _IDS_AT_ONCE])

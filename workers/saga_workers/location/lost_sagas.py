@@ -58,7 +58,7 @@ class LostSaga:
 async def replaced_origin(
     temporal: Temporal, described: RunDescription, effects: Sequence[GuardedEffect]
 ) -> Origin | None:
-    """What the open ``effects`` of a saga were started with, if its run was started with something else."""
+    """The origin of the open ``effects`` of a saga, if its run was started with something else."""
     origin = open_origin(effects)
     if origin is None or origin.parent is not None:
         return None
