@@ -97,14 +97,14 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
     temporal = locator.temporal
     request = {"reason": reason, "who": who}
     location = await locator.locate_known(saga_id)
-    left = location.kind == "in bulk"
+    in_bulk = location.kind == "in bulk"
     if location.member is not None and location.open_run is None:
         # It takes its cancel along: it could end before another one arrives.
         location = await leave_bulk_workflow(locator, location.member, cancel=request)
     described = location.open_run
     try:
         if described is None:
-            raise await _ended_error(locator, saga_id, _JustEnded if left else RefusedError)
+            raise await _ended_error(locator, saga_id, _JustEnded if in_bulk else RefusedError)
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(temporal, described, reason, who)
         try:
@@ -122,7 +122,7 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
             return CancelResult(answer, "its completed steps are being undone")
         case "recorded":
             return CancelResult(answer, "the pivot is running; if it fails, everything is undone")
-        case "already" if left:
+        case "already" if in_bulk:
             return CancelResult("accepted", "its completed steps are being undone")
         case "already":
             return CancelResult(answer, "it is already being undone")
@@ -182,11 +182,11 @@ def check_signal(definition: Definition, name: str) -> None:
     """Raise UsageError if no `wait` can take a signal of this name; a name given by an expression may be any."""
     waits = [step.do.with_ or {} for step in definition.steps if step.do.uses == "wait"]
     names = [str(arguments["signal"]) for arguments in waits if "signal" in arguments]
-    if name in names or any("${{" in one for one in names):
+    if name in names or any("${{" in text for text in names):
         return
-    known = f"it waits for {', '.join(names)}" if names else "it has no `wait` step for a signal"
+    waits = f"it waits for {', '.join(names)}" if names else "it has no `wait` step for a signal"
     raise UsageError(
-        f"{definition.saga} has no `wait` for the signal {name}{did_you_mean(name, tuple(names))}", help=known
+        f"{definition.saga} has no `wait` for the signal {name}{did_you_mean(name, tuple(names))}", help=waits
     )
 
 
@@ -463,7 +463,7 @@ async def ask_each(
     turns: dict[str, asyncio.Lock] = {}
     silent: dict[str, NoAnswer] = {}
 
-    async def one(target: T) -> R | SagaError:
+    async def attempt(target: T) -> R | SagaError:
         saga_id = saga_of(target)
         async with turns.setdefault(saga_id, asyncio.Lock()), gate:
             if saga_id in silent:
@@ -478,7 +478,7 @@ async def ask_each(
             except RPCError as error:
                 return SagaError(f"the Temporal server refused the request: {error.message}", help="saga doctor")
 
-    return list(await asyncio.gather(*(one(target) for target in targets)))
+    return list(await asyncio.gather(*(attempt(target) for target in targets)))
 
 
 def worst_code(answers: Sequence[object]) -> int:

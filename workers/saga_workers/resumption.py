@@ -60,7 +60,7 @@ async def start_again(
     effects = await guarded_effects(client.project.settings, saga_id)
     await _refuse_ended(client, location, effects)
     _refuse_unknown_undos(saga_id, effects, undone)
-    origin = open_origin(effects) or next((one.origin for one in effects if one.origin is not None), None)
+    origin = open_origin(effects) or next((effect.origin for effect in effects if effect.origin is not None), None)
     if origin is None and effects:
         name = "NAME" if location.row is None else location.row.view.saga
         raise UsageError(

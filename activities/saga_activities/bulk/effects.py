@@ -171,9 +171,9 @@ class ChunkEffects:
             if any(statement.text != first.text for statement in statements):
                 raise NeedsSavepoints
             parsed = parse_guarded(first.text, "postgresql")
-            exact = await self._tx.new_session().exact(parsed, [one.parameters for one in statements])
+            exact = await self._tx.new_session().exact(parsed, [statement.parameters for statement in statements])
             returned = await run_for_all(self._tx.raw, exact.statement, exact.parameters)
-            results = [one.judge(rows) for one, rows in zip(statements, returned, strict=True)]
+            results = [statement.judge(rows) for statement, rows in zip(statements, returned, strict=True)]
         except (psycopg.Error, Rejected, UsageError) as error:
             _raise_if_transaction_lost(error)
             raise NeedsSavepoints from error
@@ -207,8 +207,8 @@ class ChunkEffects:
         await self._tx.next_savepoint(first=first)
         self._savepoints += 1
         session = self._tx.new_session()
-        left = self._end_at - time.time()
-        limit = asyncio.timeout(min(script.invocation.timeout, left))
+        remaining = self._end_at - time.time()
+        limit = asyncio.timeout(min(script.invocation.timeout, remaining))
         try:
             async with limit:
                 result = await body(session)
@@ -224,7 +224,7 @@ class ChunkEffects:
             if self._tx.kept_changes:
                 script.fail(ChangesKept(str(error)))
                 return
-            if limit.expired() and left < script.invocation.timeout and not first:
+            if limit.expired() and remaining < script.invocation.timeout and not first:
                 script.postpone()  # the time of the chunk has run out, not its own; the first one gets all there is
                 return
             # After a timeout `statement_error` is the cancellation of a statement.

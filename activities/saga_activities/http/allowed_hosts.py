@@ -49,12 +49,12 @@ class AllowedHosts:
         """The addresses of the host. Raises InvalidRequestError if one of them must not be called, httpx.ConnectError
         if there are none."""
         try:
-            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise httpx.ConnectError(
                 f"{host} cannot be resolved ({getattr(error, 'strerror', None) or error})"
             ) from None
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         for text in addresses:
             address = _parsed(text)
             if address is None or not (_is_public(address) or any(address in each for each in self.networks)):

@@ -126,10 +126,10 @@ def _address_part(value: Any, name: str) -> str:
     return value
 
 
-def same_origin(one: str, other: str) -> bool:
+def same_origin(first: str, other: str) -> bool:
     """True when both addresses are the same scheme, host and port. Raises InvalidRequestError."""
     left, right = (
-        (url.scheme, url.raw_host, url.port or DEFAULT_PORTS.get(url.scheme)) for url in map(_parsed, (one, other))
+        (url.scheme, url.raw_host, url.port or DEFAULT_PORTS.get(url.scheme)) for url in map(_parsed, (first, other))
     )
     return left == right
 

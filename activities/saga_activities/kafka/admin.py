@@ -87,7 +87,7 @@ class KafkaAdmin:
     def topics(self) -> dict[str, int]:
         """The visible topics, with their number of partitions."""
         topics = self._metadata().topics
-        return {name: len(one.partitions) for name, one in topics.items() if one.error is None}
+        return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def broker_count(self) -> int:
         return len(self._metadata().brokers)
@@ -141,7 +141,7 @@ class KafkaAdmin:
             listings.append(
                 self._call(f"topic {name}", lambda specs=specs, level=level: self._list_offsets(specs, level))
             )
-        return {one: PartitionOffsets(*(offsets[one] for offsets in listings)) for one in partitions}
+        return {partition: PartitionOffsets(*(offsets[partition] for offsets in listings)) for partition in partitions}
 
     def _list_offsets(self, specs: Any, level: Any) -> dict[int, int]:
         futures = self._admin.list_offsets(specs, isolation_level=level, request_timeout=self._timeout)
@@ -195,7 +195,11 @@ class KafkaAdmin:
             committed = self._call(f"group {group}", lambda: consumer.committed(partitions, self._timeout))
         finally:
             consumer.close()
-        return {one.partition: (one.offset, one.metadata or "") for one in committed if one.offset >= 0}
+        return {
+            position.partition: (position.offset, position.metadata or "")
+            for position in committed
+            if position.offset >= 0
+        }
 
     def groups(self, prefix: str) -> list[str]:
         """The consumer groups whose names begin with ``prefix``, as far as this client may see them."""

@@ -104,8 +104,8 @@ async def claim(
     for start in range(0, len(claims), _AT_ONCE):
         part = claims[start : start + _AT_ONCE]
         async with _transaction(engine) as connection:
-            inserted = await _insert_claims(connection, [_row(one, saga, bulk_id, at) for one in part])
-            ids = [one.saga_id for one in part]
+            inserted = await _insert_claims(connection, [_row(new, saga, bulk_id, at) for new in part])
+            ids = [new.saga_id for new in part]
             others = [id for id in ids if id not in inserted]
             held = {claim.saga_id: claim for claim in await claims_of(connection, others)}
             ours = [id for id in ids if id in inserted or ((own := held.get(id)) and own.bulk_id == bulk_id)]

@@ -97,9 +97,9 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if reason:
         where = f" at {reason.step}" if reason.step else ""
         lines.append([(f"{_reason_kind(reason)}{where}: ", "dim"), (reason_text(view), "")])
-        told = reason.message or ""
+        message = reason.message or ""
         details = {
-            name: value for name, value in reason.details.items() if value is not None and str(value) not in told
+            name: value for name, value in reason.details.items() if value is not None and str(value) not in message
         }
         if details:
             lines.append([("  " + ", ".join(f"{name}={to_line(value)}" for name, value in details.items()), "dim")])

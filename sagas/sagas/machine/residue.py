@@ -29,8 +29,8 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
     if action.uses == RESTORE:
         details = parked_rows.restore_details(entry, action)
-        left = _rows_left(run, entry, action.connection, details, key)
-        run.residue += [{"step": entry.id, "kind": kind, **row} for row in left]
+        rows = _rows_left(run, entry, action.connection, details, key)
+        run.residue += [{"step": entry.id, "kind": kind, **row} for row in rows]
         return
     command = f"{action.uses} {calls.compact_json(calls.arguments_without_override(run, entry, of, action))}"
     if action.uses in (ROLLBACK, COMMIT):

@@ -39,11 +39,11 @@ _pattern: re.Pattern[str] | None = None
 def remember_secret(secret: str) -> None:
     """Mask this value from now on, also as it is written in a URL."""
     global _pattern
-    found = {secret, unquote(secret), *secret.splitlines()} if len(secret) >= MIN_LENGTH else set()
-    if new := {one.strip() for one in found if len(one.strip()) >= MIN_LENGTH} - _known:
+    forms = {secret, unquote(secret), *secret.splitlines()} if len(secret) >= MIN_LENGTH else set()
+    if new := {form.strip() for form in forms if len(form.strip()) >= MIN_LENGTH} - _known:
         _known.update(new)
         longest_first = sorted(_known, key=len, reverse=True)
-        _pattern = re.compile("|".join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in longest_first))
+        _pattern = re.compile("|".join(rf"(?<!\w){re.escape(form)}(?!\w)" for form in longest_first))
 
 
 def remember_url(url: str) -> None:
@@ -90,8 +90,8 @@ def mask_known_secrets(value: Any) -> Any:
     if isinstance(value, str):
         return value if _pattern is None else _pattern.sub(MASK, value)
     if isinstance(value, Mapping):
-        return {name: mask_known_secrets(one) for name, one in value.items()}
-    return [mask_known_secrets(one) for one in value] if isinstance(value, list) else value
+        return {name: mask_known_secrets(item) for name, item in value.items()}
+    return [mask_known_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 def without_credentials(url: str | None) -> str | None:

@@ -125,8 +125,8 @@ class SagaExport:
         self._sagas.add(saga_id, view.saga, state, started, epoch_seconds(view.ended_at), judged)
         if not judged or state not in FINAL_STATES:
             return
-        residue = {one.step for one in view.residue}
-        decided = {one.step for one in view.operator}
+        residue = {entry.step for entry in view.residue}
+        decided = {entry.step for entry in view.operator}
         for row in view.steps:
             reads = row.effect == "none"
             if row.started_at is None and row.state == "PENDING" and not reads:
@@ -246,7 +246,7 @@ async def _extract_guard(
 ) -> None:
     table = guard_table.c
     is_do, is_run, is_committed = table.op == "do", table.op.like("run.%"), table.op == COMMITTED
-    stored = [sa.func.max(sa.case((one, table.result))) for one in (is_run, is_committed, is_do)]
+    stored = [sa.func.max(sa.case((condition, table.result))) for condition in (is_run, is_committed, is_do)]
     # The row of `do` of a two-phase step exists before its effect, which the row `committed` appears with.
     has_effect = sa.or_(
         sa.func.max(sa.case((is_run, 1), else_=0)) == 0,

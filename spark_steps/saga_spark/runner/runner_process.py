@@ -247,7 +247,7 @@ class RunnerProcess:
 
     def _note_company(self) -> None:
         """Record the active runs at the first sign of the end; afterwards they are answered one by one."""
-        self.company = self.company or frozenset(n for n, one in self._pending.items() if not one.answer.done())
+        self.company = self.company or frozenset(n for n, pending in self._pending.items() if not pending.answer.done())
 
     async def _release(self) -> None:
         current = asyncio.current_task()

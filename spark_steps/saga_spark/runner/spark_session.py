@@ -110,7 +110,7 @@ class ClassicSessions:
         totals = [0, 0, 0, 0, 0]
         for job in tracker.getJobIdsForTag(tag):
             counts = known.get(job) or self._job_counts(tracker, store, job, known)
-            totals = [one + other for one, other in zip(totals, counts, strict=True)]
+            totals = [total + other for total, other in zip(totals, counts, strict=True)]
         names = ("stages", "stage", "tasks", "tasks_done", "rows")
         executors = {} if self._settings.master.startswith("local") else {"executors": count_executors(context)}
         return {**dict(zip(names, totals, strict=True)), **executors, "spark_ui": self.spark_ui}

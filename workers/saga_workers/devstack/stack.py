@@ -134,13 +134,13 @@ class Stack:
         if kafka.bootstrap_servers is not None and not kafka.embedded:
             if "kafka" in pending:
                 self.report(f"the settings name the Kafka brokers {kafka.bootstrap_servers}, so none is started")
-            left = [name for name in pending if name != "kafka"]
-            if set(KAFKA_SERVICES) & set(left) and not self._external_kafka_answers():
+            waiting = [name for name in pending if name != "kafka"]
+            if set(KAFKA_SERVICES) & set(waiting) and not self._external_kafka_answers():
                 raise SagaError(
                     f"the configured Kafka brokers {kafka.bootstrap_servers} do not answer; nothing was started",
                     help="start them, or remove `bootstrap_servers` from [kafka] to let `saga dev up` start a broker",
                 )
-            return left
+            return waiting
         if (
             self._record(self.services["kafka"]).is_alive()
             or (reason := broker_unavailable_reason(self.report)) is None

@@ -113,7 +113,7 @@ def find_temporal() -> str:
         NotInstalledError: there is none.
     """
     beside = Path(sys.executable).with_name("temporal")
-    found = str(beside) if beside.exists() else shutil.which("temporal")
-    if not found:
+    program = str(beside) if beside.exists() else shutil.which("temporal")
+    if not program:
         raise NotInstalledError("Temporal's development server")
-    return found
+    return program

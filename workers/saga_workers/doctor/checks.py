@@ -194,8 +194,8 @@ async def _check_rpc(check: str, failure_message: str, query: Callable[[], Await
 async def _describe_namespace(client: Client) -> str:
     from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 
-    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
-    days = found.config.workflow_execution_retention_ttl.ToTimedelta().days
+    described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    days = described.config.workflow_execution_retention_ttl.ToTimedelta().days
     return f"{client.namespace}, closed runs are kept for {days} days"
 
 
@@ -229,13 +229,13 @@ def _actions_on_other_queues(project: Project, own: str) -> dict[str, set[str]]:
         definitions = project.definitions.values()
     except SagaError:
         return {}
-    found: dict[str, set[str]] = {}
+    actions: dict[str, set[str]] = {}
     for definition in definitions:
         for step in definition.steps:
             for operation in operations_of(step):
                 if operation.task_queue and operation.task_queue != own:
-                    found.setdefault(operation.task_queue, set()).add(operation.uses)
-    return found
+                    actions.setdefault(operation.task_queue, set()).add(operation.uses)
+    return actions
 
 
 async def _check_server_clock(client: Client) -> DoctorResult:
@@ -328,5 +328,5 @@ def _event_results(name: str, waiting: Sequence[UndecidedEvent], new: WaitingEve
 
 
 def _find_java() -> DoctorResult:
-    found = shutil.which("java")
-    return DoctorResult("java", None, f"found: {found}" if found else "not found; only Spark steps need it")
+    path = shutil.which("java")
+    return DoctorResult("java", None, f"found: {path}" if path else "not found; only Spark steps need it")

@@ -60,19 +60,19 @@ class RunLedger:
 
     async def find_all(self, saga_ids: Sequence[str]) -> dict[str, RunRow]:
         """The newest row of each id that has one."""
-        found: dict[str, RunRow] = {}
+        runs: dict[str, RunRow] = {}
         with self._readable():
             for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                found |= await rows.read_runs(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
-        return found
+                runs |= await rows.read_runs(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+        return runs
 
     async def claims(self, saga_ids: Sequence[str]) -> dict[str, Claim]:
         """The claim of each id that has one: its saga is about to start, or runs."""
-        found: dict[str, Claim] = {}
+        claimed: dict[str, Claim] = {}
         with self._readable():
             for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                found |= await claims.read_claims(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
-        return found
+                claimed |= await claims.read_claims(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+        return claimed
 
     async def machine(self, saga_id: str) -> str | None:
         """The state from which the saga can be undone, as :func:`sagas.protocol.payloads.pack_state` writes it."""
@@ -82,11 +82,11 @@ class RunLedger:
 
     async def states(self, saga_ids: Sequence[str]) -> dict[str, str]:
         """The state of each id that has a row."""
-        found: dict[str, str] = {}
+        states: dict[str, str] = {}
         with self._readable():
             for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                found |= await rows.read_states(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
-        return found
+                states |= await rows.read_states(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+        return states
 
     async def known(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
         """Return those of these ids that exist already, as a row or as the claim of a bulk workflow."""
@@ -111,8 +111,8 @@ class RunLedger:
     async def bulk_claim(self, saga_id: str) -> Claim | None:
         """The claim of the bulk workflow that runs this saga; None if none does."""
         with self._readable():
-            found = await claims.read_claim(self.engine, saga_id)
-        return None if found is None or found.bulk_id is None else found
+            claim = await claims.read_claim(self.engine, saga_id)
+        return None if claim is None or claim.bulk_id is None else claim
 
     async def claim_single(self, new: NewClaim, saga: str, at: datetime) -> SingleClaim:
         """Claim an id for a saga with a workflow of its own."""
@@ -169,10 +169,9 @@ class RunLedger:
             refused = mask(str(error.orig))
             raise UsageError(f"the ledger in {self._connection} refuses a value: {refused}") from error
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            known = classify_database_error(error)
-            raise LedgerUnavailable(
-                f"the ledger in {self._connection} does not answer: {mask(known.message if known else str(error))}"
-            ) from error
+            classified = classify_database_error(error)
+            message = mask(classified.message if classified else str(error))
+            raise LedgerUnavailable(f"the ledger in {self._connection} does not answer: {message}") from error
 
 
 class NoLedger(RunLedger):

@@ -107,4 +107,4 @@ async def find_lost(
         return await describe_lost(settings, location, held[id])
 
     lost = await asyncio.gather(*map(look, held))
-    return [one for one in lost if one is not None]
+    return [saga for saga in lost if saga is not None]

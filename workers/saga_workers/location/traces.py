@@ -89,7 +89,7 @@ async def read_holdings(settings: Settings, saga_id: str | None = None) -> dict[
 
 
 async def _holders(engine: AsyncEngine, tables: Collection[str], saga_id: str | None) -> list[tuple[str, list[str]]]:
-    found = []
+    holdings = []
     events = outbox_rows(engine.dialect.name)
     for what, table, condition in (
         ("row locks", row_lock_table, sa.true()),
@@ -101,12 +101,12 @@ async def _holders(engine: AsyncEngine, tables: Collection[str], saga_id: str | 
             if saga_id is not None:
                 query = query.where(table.c.saga_id == saga_id)
             async with engine.connect() as database:
-                found.append((what, list((await database.execute(query)).scalars())))
+                holdings.append((what, list((await database.execute(query)).scalars())))
     if guard_table.name in tables and engine.dialect.name != "sqlite":
         prepared = await list_prepared(engine, saga_id)
-        ids = [one.entry_key.saga_id for one in prepared if one.entry_key is not None]
-        found.append(("prepared transactions", list(dict.fromkeys(ids))))
-    return found
+        ids = [transaction.entry_key.saga_id for transaction in prepared if transaction.entry_key is not None]
+        holdings.append(("prepared transactions", list(dict.fromkeys(ids))))
+    return holdings
 
 
 @asynccontextmanager

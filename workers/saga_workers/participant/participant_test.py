@@ -215,9 +215,9 @@ async def _run_checks(
 
 def _step(tested: StepUnderTest) -> StepDefinition:
     name, definition = tested.step, tested.definition
-    step = next((one for one in definition.steps if one.id == name), None)
+    step = next((step for step in definition.steps if step.id == name), None)
     if step is None:
-        near = did_you_mean(name, tuple(one.id for one in definition.steps))
+        near = did_you_mean(name, tuple(step.id for step in definition.steps))
         raise UsageError(f"{definition.saga} has no step {name}{near}")
     if step.do.uses not in ("http", REQUEST):
         raise UsageError(

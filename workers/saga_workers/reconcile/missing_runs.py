@@ -20,11 +20,11 @@ async def find_missing_runs(
 
     Raises SagaError.
     """
-    lost = {one.saga_id: one for one in await find_lost(locator, settings, saga_id)}
+    lost = {saga.saga_id: saga for saga in await find_lost(locator, settings, saga_id)}
     for id in sorted(set(suspects) - lost.keys())[:MAX_SAGAS]:
-        if (one := await describe_lost(settings, await locator.locate(id))) is not None:
-            lost[id] = one
-    return [_missing(one) for one in lost.values()]
+        if (saga := await describe_lost(settings, await locator.locate(id))) is not None:
+            lost[id] = saga
+    return [_missing(saga) for saga in lost.values()]
 
 
 def _missing(lost: LostSaga) -> Finding:
@@ -36,16 +36,16 @@ async def find_replaced_runs(locator: Locator, settings: Settings, replaced: Col
 
     Raises SagaError.
     """
-    found = []
+    findings = []
     for saga_id in sorted(replaced)[:MAX_SAGAS]:
         run = (await locator.within_temporal().locate(saga_id)).run
         effects = [effect for effect in await guarded_effects(settings, saga_id) if effect.open]
         origin = None if run is None else await replaced_origin(locator.temporal, run, effects)
         if origin is not None:
-            found.append(
+            findings.append(
                 Finding("run_replaced", saga_id=saga_id, saga=origin.saga, details={"effects": open_effects(effects)})
             )
-    return found
+    return findings
 
 
 def with_one_remedy(findings: Sequence[Finding]) -> list[Finding]:

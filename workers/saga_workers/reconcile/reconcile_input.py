@@ -115,13 +115,13 @@ async def _saga_views(
     async for run in list_runs(
         locator.temporal, visibility_query(SagaFilter(where=where, task_queue=settings.temporal.task_queue))
     ):
-        known = undos if run.id.endswith(UNDO_SUFFIX) else bases
+        runs = undos if run.id.endswith(UNDO_SUFFIX) else bases
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
-        if known is bases and saga_id in known:
-            older = min(known[saga_id], run, key=lambda one: one.start_time)
+        if runs is bases and saga_id in runs:
+            older = min(runs[saga_id], run, key=lambda other: other.start_time)
             replaced.update([saga_id] if older.ended_from_outside else [])
-        if saga_id not in known or known[saga_id].start_time < run.start_time:
-            known[saga_id] = run
+        if saga_id not in runs or runs[saga_id].start_time < run.start_time:
+            runs[saga_id] = run
     for saga_id in undos.keys() - bases.keys():  # it ended before the window and was undone within it
         if (base := (await locator.within_temporal().locate(saga_id)).run) is not None:
             bases[saga_id] = base.run
@@ -165,7 +165,7 @@ async def _orphans(locator: Locator, folder: Path, known: Mapping[str, str]) -> 
         async with gate:
             return await current_view(locator, saga_id)
 
-    for view in await asyncio.gather(*(ask(one) for one in sorted(ids)[:MAX_ORPHANS])):
+    for view in await asyncio.gather(*(ask(id) for id in sorted(ids)[:MAX_ORPHANS])):
         if view is not None:
             # Its effects were read before it ended, so they cannot be judged now.
             yield replace(view, incomplete="it ended during the reconciliation") if view.state in FINAL_STATES else view

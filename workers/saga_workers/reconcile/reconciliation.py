@@ -87,7 +87,7 @@ async def reconcile(
         counts = Counter(answer["counts"])
         news = await published_since(settings, findings)
         findings = [finding for finding in findings if finding not in news]
-        counts.subtract(one.kind for one in news)
+        counts.subtract(finding.kind for finding in news)
     except (JobFailed, InfrastructureError) as error:
         raise SagaError(f"the reconciliation job failed: {error}") from error
     finally:
@@ -97,13 +97,17 @@ async def reconcile(
     other_findings += await find_unowned(locator, settings, scope.saga_id, material.rows)
     recorded = await _check_ledger(locator, settings, scope, material)
     other_findings += await find_replaced_runs(locator, settings, material.replaced)
-    suspects = {one.saga_id for one in (*findings, *other_findings) if one.saga_id and one.state in (None, "UNKNOWN")}
+    suspects = {
+        finding.saga_id
+        for finding in (*findings, *other_findings)
+        if finding.saga_id and finding.state in (None, "UNKNOWN")
+    }
     other_findings += await find_missing_runs(locator, settings, scope.saga_id, suspects)
-    counts.update(one.kind for one in (*other_findings, *recorded))
+    counts.update(finding.kind for finding in (*other_findings, *recorded))
     findings = [*findings, *other_findings, *recorded[:MAX_FINDINGS]]
     findings, gone = await _recheck(locator, settings, findings, material)
     findings = with_one_remedy(findings)
-    counts.subtract(one.kind for one in gone)
+    counts.subtract(finding.kind for finding in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
 
 
@@ -141,8 +145,8 @@ async def _check_outputs(
     others = [output for output in evidence if output.row.target.saga_id not in named]
     found += await asyncio.to_thread(partial_publications, others, states, spark)
     if scope.saga_id is None and scope.since is None:
-        found += orphan_findings(await asyncio.to_thread(find_orphans, rows, spark), states)
-    return found
+        findings += orphan_findings(await asyncio.to_thread(find_orphans, rows, spark), states)
+    return findings
 
 
 async def _check_locks(locator: Locator, settings: Settings, scope: ReconciliationScope) -> list[Finding]:
@@ -171,10 +175,10 @@ async def _check_ledger(
     connection = settings.ledger.connection
     if connection is None or not locator.ledger.configured:
         return []
-    left = await find_left_claims(locator, connection, scope.saga_id)
-    claimed = {one.saga_id for one in left}
+    claims = await find_left_claims(locator, connection, scope.saga_id)
+    claimed = {finding.saga_id for finding in claims}
     states = {saga_id: state for saga_id, state in inputs.states.items() if saga_id not in claimed}
-    return [*left, *await check_ledger(locator.ledger, connection, states)]
+    return [*claims, *await check_ledger(locator.ledger, connection, states)]
 
 
 async def _recheck(
@@ -209,7 +213,7 @@ def _report(
         "until": _iso_timestamp(inputs.started_at),
         "read": {"sagas": 0, **inputs.rows},
         "counts": {kind: counts[kind] for kind in order if kind in counts},
-        "findings": [finding.to_json() for finding in sorted(findings, key=lambda one: order.index(one.kind))],
+        "findings": [finding.to_json() for finding in sorted(findings, key=lambda finding: order.index(finding.kind))],
         "seconds": round(time.time() - inputs.started_at, 1),
     }
 
@@ -262,15 +266,15 @@ async def published_since(settings: Settings, findings: Sequence[Finding]) -> li
     for name, some in asked.items():
         engine = open_engine(settings.sql_connection(name))
         try:
-            known = await _published(engine, [(one.row or {})["event_id"] for one in some])
+            published = await _published(engine, [(finding.row or {})["event_id"] for finding in some])
         finally:
             await engine.dispose()
-        gone += [one for one in some if (one.row or {})["event_id"] in known]
+        gone += [finding for finding in some if (finding.row or {})["event_id"] in published]
     return gone
 
 
 async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
-    found: set[str] = set()
+    published: set[str] = set()
     events = outbox_table.c
     async with engine.connect() as connection:
         for at in range(0, len(event_ids), _BATCH_SIZE):
@@ -278,5 +282,5 @@ async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
                 events.event_id.in_(event_ids[at : at + _BATCH_SIZE]),
                 events.status.in_((NEW, PUBLISHED)),
             )
-            found |= set((await connection.execute(query)).scalars())
-    return found
+            published |= set((await connection.execute(query)).scalars())
+    return published

@@ -58,7 +58,7 @@ async def list_orphans(locator: Locator, settings: Settings) -> list[OpenRequest
     try:
         requests = await lock_list.open_requests(engine)
         over = await asyncio.gather(*map(is_over, requests))
-        candidates = [one for one, ended in zip(requests, over, strict=True) if ended]
+        candidates = [request for request, ended in zip(requests, over, strict=True) if ended]
         if not candidates:
             return []
         # Its saga may have released it since: a run closes after the release.

@@ -48,7 +48,7 @@ def add_reasons(view: SagaView, prepared: Mapping[str, Sequence[str]]) -> SagaVi
 
 
 async def _read(settings: Settings, connections: Collection[str], saga_id: str | None) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for name in sorted(connections):
         connection = settings.sql_connection(name)
         engine = open_engine(connection)
@@ -59,8 +59,8 @@ async def _read(settings: Settings, connections: Collection[str], saga_id: str |
             raise unusable(connection, f"the prepared transactions of {name} could not be read", error) from error
         finally:
             await engine.dispose()
-        for one in prepared:
-            if one.entry_key is not None and one.is_stuck:
-                reason = f"{one.entry_key.entry} has a prepared transaction on {name}: {one.describe()}"
-                found.setdefault(one.entry_key.saga_id, []).append(reason)
-    return found
+        for transaction in prepared:
+            if transaction.entry_key is not None and transaction.is_stuck:
+                reason = f"{transaction.entry_key.entry} has a prepared transaction on {name}: {transaction.describe()}"
+                reasons.setdefault(transaction.entry_key.saga_id, []).append(reason)
+    return reasons

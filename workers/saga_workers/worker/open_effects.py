@@ -88,29 +88,29 @@ class OpenEffects:
     async def _find_lost(self, locator: Locator) -> dict[str, str]:
         """The sagas without a run: those of this round, and those of earlier ones that still have none."""
         settings = self._settings
-        found = {one.saga_id: one for one in await find_lost(locator, settings, scan=self._scan, portion=PORTION)}
-        for id in self._lost.keys() - found.keys():
-            if (one := await describe_lost(settings, await locator.locate(id))) is not None:
-                found[id] = one
-        self._lost = {id: one.saga or "unknown" for id, one in found.items()}
+        lost = {saga.saga_id: saga for saga in await find_lost(locator, settings, scan=self._scan, portion=PORTION)}
+        for id in self._lost.keys() - lost.keys():
+            if (saga := await describe_lost(settings, await locator.locate(id))) is not None:
+                lost[id] = saga
+        self._lost = {id: saga.saga or "unknown" for id, saga in lost.items()}
         return self._lost
 
     async def _find_terminated(self, locator: Locator) -> dict[str, str]:
         """The sagas whose newest run, or whose bulk workflow, was closed from outside."""
         workers = Workers(locator.temporal)
         holders = ParkedHolders(locator, workers)
-        found = {claim.saga_id: claim.saga for claim in await list_left_claims(locator)}
+        lost = {claim.saga_id: claim.saga for claim in await list_left_claims(locator)}
         runs = await list_terminated(locator, self._settings.temporal.task_queue, _MAX_TERMINATED)
         for run in runs:
             if run.run_id in self._without_effects:
                 continue
             view = await inspect_run(locator, run, workers, holders, None)
             if view is not None and view.state == "TERMINATED":
-                found[view.id] = view.saga
+                lost[view.id] = view.saga
             else:
                 self._without_effects.add(run.run_id)
         self._without_effects &= {run.run_id for run in runs}
-        return found
+        return lost
 
 
 _IN_WORDS = {"no run": "no run in Temporal any more", "terminated": "been terminated"}

@@ -67,15 +67,18 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
     if paths:
         # The rest of the project is read as well, so that nested sagas and their names are known. A name that is used
         # twice is reported for the file that is read last. A file from elsewhere may replace one of the project.
-        known = find_definition_files(definition for definition in settings.definitions if definition.exists())
-        own, given = {path.resolve() for path in known}, {path.resolve() for path in files}
+        project_files = find_definition_files(definition for definition in settings.definitions if definition.exists())
+        own, given = {path.resolve() for path in project_files}, {path.resolve() for path in files}
         everything = [path for path in files if path.resolve() not in own]
-        everything += [path for path in known if path.resolve() not in given]
+        everything += [path for path in project_files if path.resolve() not in given]
         everything += [path for path in files if path.resolve() in own]
-    _, found = load_definitions(everything, project.context)
+    _, diagnostics = load_definitions(everything, project.context)
     wanted = {str(path) for path in files}
-    found = [*_missing_schema_files(settings), *(one for one in found if one.file in wanted)]
-    return files, [replace(one, file=str(_relative_path(Path(one.file)))) for one in found]
+    diagnostics = [
+        *_missing_schema_files(settings),
+        *(diagnostic for diagnostic in diagnostics if diagnostic.file in wanted),
+    ]
+    return files, [replace(diagnostic, file=str(_relative_path(Path(diagnostic.file)))) for diagnostic in diagnostics]
 
 
 def _missing_schema_files(settings: Settings) -> Iterator[Diagnostic]:
@@ -114,29 +117,29 @@ def _relative_path(path: Path) -> Path:
         return path
 
 
-def _print_diagnostics(found: Sequence[Diagnostic], files: int) -> None:
+def _print_diagnostics(diagnostics: Sequence[Diagnostic], files: int) -> None:
     from rich.text import Text
 
     out = make_console()
-    for one in found:
-        red = one.severity == "error"
+    for diagnostic in diagnostics:
+        red = diagnostic.severity == "error"
         line = Text.assemble(
-            (f"{one.file}:{one.line}:{one.column}", "bold"),
+            (f"{diagnostic.file}:{diagnostic.line}:{diagnostic.column}", "bold"),
             " ",
-            (one.code, "dim"),
+            (diagnostic.code, "dim"),
             " ",
-            (one.severity, "bold red" if red else "yellow"),
-            f" {one.message}",
+            (diagnostic.severity, "bold red" if red else "yellow"),
+            f" {diagnostic.message}",
         )
         out.print(line, soft_wrap=True)
-        if one.help:
-            out.print(Text(f"    {one.help}", style="dim"), soft_wrap=True)
-    errors = sum(one.severity == "error" for one in found)
-    warnings = len(found) - errors
-    if found:
+        if diagnostic.help:
+            out.print(Text(f"    {diagnostic.help}", style="dim"), soft_wrap=True)
+    errors = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
+    warnings = len(diagnostics) - errors
+    if diagnostics:
         out.print()
     what = "1 definition" if files == 1 else f"{files} definitions"
-    if not found:
+    if not diagnostics:
         out.print(Text.assemble(("✔ ", "green"), f"{what}, no problems found"))
         return
     counts = [_count(errors, "error"), _count(warnings, "warning")]
