@@ -225,7 +225,7 @@ def note_no_effect(outcome: Outcome, info: activity.Info) -> Outcome:
     return replace(outcome, nothing_before=clean and info.attempt > 1)
 
 
-def _not_registered_error(message: str, invocation: Invocation, number: int) -> SagaApplicationError:
+def _not_registered_error(message: str, number: int) -> SagaApplicationError:
     """The error of an attempt that was not made because its action is not registered.
 
     On the first attempt the saga is notified at once and retries later, without counting the attempt. Later attempts

@@ -122,7 +122,7 @@ def _take_out(chain: list[ChainedChange], entry_key: EntryKey, before: str | Non
 
 
 async def _own_rows(sql: SqlSession, entry_key: EntryKey) -> _OwnRows | None:
-    """None if the step has changed no row, or its rows cannot be read, which the statement need not do."""
+    """The rows of the step; None if it has changed none, or they cannot be read, which the statement need not do."""
     try:
         types, stored = await load_images(sql, entry_key)
         own = [row for row in stored if row["sequence"] > 0]

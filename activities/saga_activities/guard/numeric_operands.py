@@ -42,7 +42,7 @@ class NumericOperands:
         return self.functions | self.operands
 
     def of_types(self, columns: Mapping[str, ParameterColumn | None]) -> frozenset[str]:
-        """Those for which PostgreSQL takes a type that has fewer digits."""
+        """The parameters for which PostgreSQL takes a type that has fewer digits."""
         kinds = {name: column.kind for name, column in columns.items() if column is not None and not column.is_array}
         return frozenset(
             name

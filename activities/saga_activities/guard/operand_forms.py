@@ -102,7 +102,7 @@ def check_typeless(name: str, value: Any, use: ComparedParameter, columns: Seque
     is_typeless = kind.is_typeless or any(column.kind == "other" and column.time is None for column in columns)
     if kind.is_known and is_typeless and use.use in ("compared", "element") and is_number_text(value):
         raise UnusableParameter(
-            f"the parameter {name} is the text {_shown(value)}, and it is compared with a value that may be text or a"
+            f"the parameter {name} is the text {shorten(value)}, and it is compared with a value that may be text or a"
             f" number, which are never equal for SQLite: write `cast(:{name} as text)` or `cast(:{name} as numeric)`"
         )
 
@@ -155,7 +155,3 @@ def check_bindable(name: str, value: Any, form: Any) -> None:
         raise UnusableParameter(
             f"the parameter {name} is text, and its place is an operand that is a number: give a Decimal"
         )
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:80]}…"

@@ -195,7 +195,7 @@ class ParameterColumn:
 
     def _refuse(self, target: AssignedParameter, value: str, problem: str | None) -> None:
         if problem is not None:
-            shown, kind = _short(value), "column" if target.table else "argument"
+            shown, kind = shorten(value), "column" if target.table else "argument"
             column = f"the {kind} {self.name} of {target.name} ({self.type}) {problem}"
             if target.certain:
                 raise InexactNumber(

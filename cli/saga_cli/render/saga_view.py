@@ -285,7 +285,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
     rows: list[list[Span]] = []
     notes: dict[int, list[Span]] = {}
     errors: list[list[Line]] = []
-    told = "\n".join([*(operation.why for operation in view.parked), (view.reason and view.reason.message) or ""])
+    shown = "\n".join([*(operation.why for operation in view.parked), (view.reason and view.reason.message) or ""])
     with_residue = {child.step for child in view.children if child.state == "RESIDUE"}
     for row in _rows_to_show(view.steps):
         errors.append([])
@@ -296,7 +296,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
         rows.append(_step_row(row, now))
         if row.id in with_residue and rows[-1][-1][0]:
             rows[-1][-1] = ("↩ ended RESIDUE (saga)", "red")
-        texts = [text for text in _errors(row) if len(text) > _MAX_INLINE and text not in told]
+        texts = [text for text in _errors(row) if len(text) > _MAX_INLINE and text not in shown]
         errors[-1] = [
             [("      ", ""), (shorten_middle(" ".join(text.split()), _MAX_ERROR), "yellow")]
             for text in dict.fromkeys(texts)

@@ -1,6 +1,6 @@
-"""What an automatic undo needs to know about other undos: an undo may leave a row to one that is certain to come.
+"""Knowledge of an automatic undo about other undos: it may leave a row to one that is certain to come.
 
-:mod:`sagas.protocol.undo_scopes` says which those are.
+:mod:`sagas.protocol.undo_scopes` says which are.
 """
 
 from __future__ import annotations

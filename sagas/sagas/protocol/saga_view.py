@@ -20,6 +20,7 @@ from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.waits import parked_hint
 from sagas.text.records import Read, field_readers
 from sagas.text.shell import saga_command
+from sagas.text.shortening import and_more
 
 SagaState = Literal["RUNNING", "COMMITTED", "COMPENSATING", "PARKED", "COMPLETED", "COMPENSATED", "RESIDUE"]
 
