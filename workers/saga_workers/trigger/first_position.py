@@ -1,4 +1,4 @@
-"""Where a reader begins whose group has no position in its topic.
+"""The place where a reader begins whose group has no position in its topic.
 
 At the beginning, unless a predecessor has read the topic: the reader under another name or prefix, or before its group
 was deleted or expired. Then it would repeat all effects, so it waits for a decision: `name=`, or `--from`. What tells
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """What a reader would repeat, and the decisions that there are."""
+    """A reader that would repeat records, and the decisions that there are."""
 
     message: str
     help: str
@@ -100,7 +100,7 @@ class FirstPositions:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def health(self) -> str | None:
-        """None, or why a reader reads nothing."""
+        """Why a reader reads nothing; None if it reads."""
         return next((undecided.message for undecided in self._undecided.values()), None)
 
     async def settle(self, reader: ProjectReader, stop: asyncio.Event) -> None:
@@ -128,7 +128,7 @@ class FirstPositions:
             self._metrics.undecided(reader.group, reader.topic, False)
 
     async def look(self, reader: ProjectReader) -> Undecided | None:
-        """None if the reader may begin: it has a position, which the decision may have set, or nobody has read before.
+        """The decision that is missing; None if the reader has a position, or nobody has read before.
 
         Raises KafkaOperationError, and DependencyUnavailable if a predecessor cannot be excluded.
         """
@@ -170,7 +170,7 @@ class FirstPositions:
         return True
 
     def _positions_of(self, group: str, reader: ProjectReader, topic: _Topic) -> Mapping[int, int]:
-        """What a group has committed for this topic, or else where the output of this bridge ends."""
+        """The positions a group has committed for this topic, or else the ends of the output of this bridge."""
         committed = self._committed(group, reader.topic, topic.id)
         if committed or not isinstance(reader.source, Bridge):
             return committed
@@ -335,7 +335,7 @@ def _renamed_help(reader: ProjectReader, name: str, repeated: str) -> str:
 
 
 def _name_advice(reader: ProjectReader, group: str) -> str:
-    """What to set to go on as a group of this prefix; the name of a saga is not to be changed for that."""
+    """The setting with which to go on as a group of this prefix; the name of a saga is not to be changed for that."""
     start = f"-{reader.kind}-"
     if isinstance(reader.source, Definition) or start not in group:
         return ""
@@ -347,5 +347,5 @@ def _time_text(seconds: float) -> str:
 
 
 def _reached_text(positions: Mapping[int, int]) -> str:
-    """What was read, by partition and last offset."""
+    """The records that were read, by partition and last offset."""
     return ", ".join(f"partition {partition} up to {offset - 1}" for partition, offset in sorted(positions.items()))

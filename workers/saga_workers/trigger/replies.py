@@ -121,7 +121,7 @@ class ReplyListener:
         await asyncio.gather(*(reader.run(stop, grace) for reader in self._readers))
 
     def health(self) -> str | None:
-        """None if it listens, else a message that says what prevents it."""
+        """Why the listener does not listen; None if it does."""
         if any(time.monotonic() - since > _BURIAL_TIMEOUT for since in self._burying.values()):
             return "a reply that cannot be used waits for its dead letter topic"
         return self._error or next((why for reader in self._readers if (why := reader.health())), None)

@@ -31,7 +31,7 @@ OWN_RESET = {"auto.offset.reset": "error"}
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """Where a member begins to read a partition, the mark with which it does, and the end of the partition then."""
+    """The position at which a member begins to read a partition, its mark, and the end of the partition then."""
 
     topic: str
     partition: int

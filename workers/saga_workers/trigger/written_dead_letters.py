@@ -1,4 +1,4 @@
-"""Which records have a dead letter already, as the dead letter topics tell: none is written twice."""
+"""The records that have a dead letter already, as the dead letter topics tell: none is written twice."""
 
 from __future__ import annotations
 

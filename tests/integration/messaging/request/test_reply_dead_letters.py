@@ -51,7 +51,9 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
     databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
     # No attempt waits for these replies, so Temporal is not asked.
     client: Any = None
-    listener = ReplyListener(client, kafka.settings(outbox="shop"), databases, [topic], dead_letter_sink=send_dead_letter)
+    listener = ReplyListener(
+        client, kafka.settings(outbox="shop"), databases, [topic], dead_letter_sink=send_dead_letter
+    )
     async with running_listener(listener):
         try:
             await until(lambda: outcomes() == ["done", "done"], timeout=20)
