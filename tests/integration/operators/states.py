@@ -13,7 +13,7 @@ from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
-from saga_workers.start.saga_starter import BulkRow
+from saga_workers.start.start_requests import BulkRow
 from tests.integration.operators.troubled_project import Stack, project_of, until
 
 Maker = Callable[[Stack], Awaitable[str]]

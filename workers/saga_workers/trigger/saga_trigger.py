@@ -18,8 +18,8 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
 from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter, id_text
-from saga_workers.start.start_requests import StartRequest
 from saga_workers.start.shared_starts import SharedStarts
+from saga_workers.start.start_requests import StartRequest
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord, MalformedRecord
