@@ -140,10 +140,12 @@ async def _check_outputs(
         if (view := await current_view(locator, saga_id)) is not None:
             states[saga_id] = view.state
     evidence = [await asyncio.to_thread(collect_evidence, row, spark) for row in rows]
-    found = [finding for one in evidence if (finding := check_output(one, states.get(one.row.target.saga_id)))]
-    named = {finding.saga_id for finding in found}
+    findings = [
+        finding for output in evidence if (finding := check_output(output, states.get(output.row.target.saga_id)))
+    ]
+    named = {finding.saga_id for finding in findings}
     others = [output for output in evidence if output.row.target.saga_id not in named]
-    found += await asyncio.to_thread(partial_publications, others, states, spark)
+    findings += await asyncio.to_thread(partial_publications, others, states, spark)
     if scope.saga_id is None and scope.since is None:
         findings += orphan_findings(await asyncio.to_thread(find_orphans, rows, spark), states)
     return findings
