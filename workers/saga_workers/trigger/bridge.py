@@ -43,6 +43,7 @@ from saga_workers.trigger.retry import error_message
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
     OWN_RESET,
+    EmptyAssignment,
     Takeovers,
     assign_from_commits,
     commit_position,
@@ -99,6 +100,7 @@ class BridgeRunner:
         self._checked_topics: dict[int, set[str]] = {}
         self._positions: dict[int, int] = {}
         self._takeovers = Takeovers()
+        self._empty_assignment = EmptyAssignment(bridge.topic)
         self._moved_partitions: set[int] = set()
         self._high_watermarks = HighWatermarks()
         self._broker_health = BrokerHealth(self.group)
@@ -188,6 +190,8 @@ class BridgeRunner:
         if first is None:
             if time.monotonic() >= self._identity_due:
                 self._check_topic()
+            if not self._producers and self._empty_assignment.is_forgotten(self._consumer, self._cluster.topic_id):
+                raise KafkaOperationError(f"no member has the topic {self.topic}")
             return {}
         self._moved_partitions.clear()
         rest = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
@@ -245,6 +249,7 @@ class BridgeRunner:
         self._marks.begin(starts)
         self._positions.update((start.partition, start.offset) for start in starts)
         self._takeovers.begin(starts)
+        self._empty_assignment.assigned(self._producers)
         self.assigned_at = self.assigned_at or time.monotonic()
         numbers = [one.partition for one in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
@@ -259,6 +264,7 @@ class BridgeRunner:
         commit_revoked(client, self.group, self.topic, offsets)
 
     def _on_lost(self, _: Any, partitions: list[Any]) -> None:
+        self._empty_assignment.revoked()
         self._marks.end(one.partition for one in partitions)
         for partition in partitions:
             self._moved_partitions.add(partition.partition)

@@ -30,6 +30,7 @@ from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
     OWN_RESET,
+    EmptyAssignment,
     StartPosition,
     Takeovers,
     assign_from_commits,
@@ -116,6 +117,7 @@ class TopicReader:
         self._broker_health = BrokerHealth(group)
         self._assigned: set[int] = set()
         self._takeovers = Takeovers()
+        self._empty_assignment = EmptyAssignment(topic)
         self._moved_partitions: set[int] = set()
         self._paused: bool | None = False
         self._committing = False
@@ -136,9 +138,7 @@ class TopicReader:
             {**properties, **OWN_RESET, **self._broker_health.properties(), "on_commit": self._on_commit}
         )
         try:
-            self._client.subscribe(
-                [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
-            )
+            self._subscribe()
             while not stop.is_set():
                 await self._poll_once()
             await self._finish(grace)
@@ -146,6 +146,25 @@ class TopicReader:
             await self._executor.stop()
             await self._in_thread(self._client.close)
             self._thread.shutdown(wait=False)
+
+    def _subscribe(self) -> None:
+        self._client.subscribe(
+            [self.topic], on_assign=self._on_assigned, on_revoke=self._on_revoked, on_lost=self._on_lost
+        )
+
+    def _join_again_if_forgotten(self) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            if not self._empty_assignment.is_forgotten(self._client, self._read_topic_id):
+                return
+        except KafkaOperationError as error:
+            return self._log_now_and_then(error.message)
+        except KafkaException as error:
+            return self._log_now_and_then(classify_kafka_error(error).reason)
+        log.warning("no member has the topic, joining again", extra=fields(group=self.group, topic=self.topic))
+        self._client.unsubscribe()
+        self._subscribe()
 
     def health(self) -> str | None:
         """Why nothing can be read at present; None if it can."""
@@ -185,6 +204,8 @@ class TopicReader:
         if first is None:
             if self._assigned and time.monotonic() >= self._identity_due:
                 self._is_of_this_topic([])
+            if not self._assigned:
+                self._join_again_if_forgotten()
             return []
         self._moved_partitions.clear()
         rest = self._client.consume(self._batch_size - 1, self._fill_time)
@@ -217,7 +238,7 @@ class TopicReader:
 
     def _read_again(self, batch: list[Any]) -> None:
         starts: dict[int, int] = {}
-        for read in batch:
+        for read in self._without_resets(batch):  # the client fetches nothing of a partition that is not reset
             if read.error() is None and read.partition() in self._assigned:
                 starts.setdefault(read.partition(), read.offset())
         if starts:
@@ -376,6 +397,7 @@ class TopicReader:
         self.assigned_at = self.assigned_at or time.monotonic()
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
         self._assigned.update(numbers)
+        self._empty_assignment.assigned(self._assigned)
         self._moved_partitions.update(numbers)
         # Unknown: a partition that was paused when it was revoked is still paused when it comes back, others are not.
         self._paused = None
@@ -420,6 +442,7 @@ class TopicReader:
             if position is not None
         ]
         self._assigned.difference_update(going)
+        self._empty_assignment.revoked()
         self._moved_partitions.update(going)
         self._marks.end(going)
         for one in going:

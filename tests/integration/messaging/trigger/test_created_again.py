@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -12,14 +13,17 @@ import pytest
 from sagas import Message, bridge, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.processes import TriggerProcess
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
     count,
+    fresh,
     fully_consumed,
     open_shop,
     project_of,
     triggering,
     until,
+    write_project,
 )
 
 NOWHERE = "127.0.0.1:1"
@@ -114,3 +118,37 @@ async def test_a_bridge(kafka: Broker, tmp_path: Path) -> None:
         await until(lambda: len(kafka.read_committed(target)) >= 68, timeout=40)
     copied = sorted(json.loads(record.value) for record in kafka.read_committed(target))
     assert copied == [*range(8), *range(100, 130), *range(200, 230)]
+
+
+MODULE = """
+from sagas import Message, consumer
+
+@consumer("TOPIC", connection="shop")
+async def note(message: Message) -> None:
+    await message.sql.execute("insert into effect (what, number) values ('note', :n)", n=message.value)
+"""
+
+
+@pytest.mark.slow
+async def test_while_its_partitions_are_assigned(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+    """The group assigns nothing then, and its client does not join again when the topic is back."""
+    topic, prefix = kafka.create_topic(), fresh("p")
+    module = MODULE.replace("TOPIC", topic)
+    folder = write_project(tmp_path / "p", kafka, temporal=NOWHERE, database=shop.url, prefix=prefix, module=module)
+    process = TriggerProcess("trigger", folder, "--grace", "5s")
+    kafka.produce(topic, *range(8))
+    try:
+        process.launch()
+        await until(lambda: len(shop.effects()) == 8)
+        process.kill()
+        process.launch()  # its group waits for the member that was killed
+        await until(lambda: process.log.read_text().count("started with") == 2)
+        await asyncio.sleep(1.5)
+        await asyncio.to_thread(kafka.delete_topic, topic)
+        await until(lambda: "the topic does not exist" in process.log.read_text())
+        await asyncio.to_thread(kafka.create_topic, topic)
+        kafka.produce(topic, *range(100, 103))
+        await until(lambda: len(shop.effects()) == 11)
+    finally:
+        process.kill()
+    assert sorted(number for _, number in shop.effects()) == [*range(8), 100, 101, 102]
