@@ -59,18 +59,29 @@ def split_options(words: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
         if word == "--debug":
             options = replace(options, debug=True)
         elif word in ("--json", "--jsonl"):
-            options = replace(options, format="json" if word == "--json" else "jsonl")
+            options = _with_format(options, word[2:])
         elif name in ("--config", "-o"):
             if not equals:
                 if not queue:
                     raise UsageError(f"{name} needs a value")
                 value = queue.pop(0)
-            options = replace(options, config=value) if name == "--config" else replace(options, format=_format(value))
+            if name == "-o":
+                options = _with_format(options, value)
+            elif options.config is not None:
+                raise UsageError("--config is given more than once, and has one value: keep the one that is meant")
+            else:
+                options = replace(options, config=value)
         elif word in ("-ojson", "-ojsonl"):
-            options = replace(options, format=_format(word[2:]))
+            options = _with_format(options, word[2:])
         else:
             rest.append(word)
     return options, rest
+
+
+def _with_format(options: GlobalOptions, value: str) -> GlobalOptions:
+    if options.format not in (_DEFAULT.format, chosen := _format(value)):
+        raise UsageError(f"the output is asked for as {options.format} and as {chosen}: keep the one that is meant")
+    return replace(options, format=chosen)
 
 
 def _format(value: str) -> Format:

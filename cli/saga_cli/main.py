@@ -84,6 +84,8 @@ def run_command(command: Command, words: list[str]) -> int:
     import typer
     from typer.main import get_command
 
+    from saga_cli.command_parser import OnceCommand
+
     module, _, attribute = command.target.partition(":")
     target: typer.Typer | Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     if not isinstance(target, typer.Typer):
@@ -92,6 +94,8 @@ def run_command(command: Command, words: list[str]) -> int:
             target
         )
         target = app
+    for each in target.registered_commands:
+        each.cls = OnceCommand
     result = get_command(target).main(args=words, prog_name=f"saga {command.name}", standalone_mode=False)
     return result if isinstance(result, int) else 0
 

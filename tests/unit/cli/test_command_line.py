@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from saga_cli import main
@@ -16,6 +19,7 @@ from sagas.errors import UsageError
         (["show", "--jsonl", "a"], GlobalOptions(format="jsonl"), ["show", "a"]),
         (["list", "-ojson"], GlobalOptions(format="json"), ["list"]),
         (["list", "-o=text"], GlobalOptions(), ["list"]),
+        (["list", "--json", "-o", "json"], GlobalOptions(format="json"), ["list"]),
         (["list", "--config", "x.toml", "--debug"], GlobalOptions(config="x.toml", debug=True), ["list"]),
         (["list", "--config=x.toml"], GlobalOptions(config="x.toml"), ["list"]),
         # after -- nothing is an option
@@ -49,6 +53,11 @@ def test_every_command_has_a_unique_name() -> None:
         (["dev", "up", "--only", "temporl"], 2, "did you mean temporal?"),
         (["-o", "yaml", "dev"], 2, "not yaml"),
         (["--config", "/nowhere.toml", "dev", "status"], 2, "no settings file"),
+        # an option with one value is given once; the value that counts must not depend on the order
+        (["list", "--limit", "3", "--limit=4"], 2, "--limit is given more than once"),
+        (["dev", "logs", "worker", "-n3", "--lines", "4"], 2, "--lines/-n is given more than once"),
+        (["list", "--config", "a.toml", "--config", "b.toml"], 2, "--config is given more than once"),
+        (["list", "--json", "-o", "jsonl"], 2, "asked for as json and as jsonl"),
     ],
 )
 def test_a_mistake_gives_a_one_line_error(
@@ -59,6 +68,21 @@ def test_a_mistake_gives_a_one_line_error(
     assert printed.out == ""
     assert error in printed.err
     assert "Traceback" not in printed.err
+
+
+def test_psql_runs_every_command_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "saga.toml").write_text('[connections.shop]\nurl = "postgresql://me:secret@127.0.0.1/shop"\n')
+    (tmp_path / "psql").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$0.arguments"\n')
+    (tmp_path / "psql").chmod(0o755)
+    monkeypatch.setattr("saga_workers.devstack.postgres_client.program_folder", lambda: tmp_path)
+    command = ["--config", str(tmp_path / "saga.toml"), "dev", "psql", "shop", "-c", "select 1", "-c", "select 2"]
+    process = os.fork()
+    if process == 0:
+        main.run(command)
+        os._exit(1)
+    assert os.waitpid(process, 0)[1] == 0
+    arguments = (tmp_path / "psql.arguments").read_text().splitlines()
+    assert arguments[1:] == ["--command=select 1", "--command=select 2"]
 
 
 def test_an_internal_error_is_reported_as_a_bug(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from sqlalchemy import make_url
 
@@ -12,8 +13,8 @@ from sagas.settings.connections import SqlConnection
 from sagas.settings.model import Settings
 
 
-def exec_psql(settings: Settings, name: str | None, command: str | None) -> None:
-    """Replace this process by psql. ``command`` is SQL to run instead of a dialogue.
+def exec_psql(settings: Settings, name: str | None, commands: Sequence[str]) -> None:
+    """Replace this process by psql. ``commands`` are SQL to run in order instead of a dialogue.
 
     Raises:
         UsageError: the connection is not PostgreSQL, or none is named and there is not just one.
@@ -22,7 +23,7 @@ def exec_psql(settings: Settings, name: str | None, command: str | None) -> None
     url = make_url(_connection(settings, name).url)
     address = url._replace(drivername="postgresql", password=None)  # `set` keeps what is None
     program = program_folder() / "psql"
-    argv = [str(program), address.render_as_string(), *(["-c", command] if command else [])]
+    argv = [str(program), address.render_as_string(), *(f"--command={command}" for command in commands)]
     # A password in the arguments would be visible to every user of the machine.
     environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
     os.execve(program, argv, environment)  # noqa: S606

@@ -95,12 +95,14 @@ def psql(
     connection: Annotated[
         str | None, typer.Argument(help="a connection to PostgreSQL; default: the only one of the project")
     ] = None,
-    command: Annotated[str | None, typer.Option("--command", "-c", help="run this SQL and end")] = None,
+    commands: Annotated[
+        list[str] | None, typer.Option("--command", "-c", help="run this SQL and end; repeatable, run in order")
+    ] = None,
 ) -> None:
     """Open the embedded psql on a connection's database, as the user of the connection."""
     from saga_workers.devstack.postgres_client import exec_psql
 
-    exec_psql(load_settings(), connection, command)
+    exec_psql(load_settings(), connection, commands or ())
 
 
 @app.command()
