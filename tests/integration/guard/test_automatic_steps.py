@@ -37,11 +37,29 @@ async def test_tables_that_cannot_be_restored_are_named(tmp_path: Path) -> None:
     database.executescript("create table stock (sku text primary key, free integer); create table log (note text)")
     problems = await automatic_step_problems(project(tmp_path, order=ORDER, plain=PLAIN))
     assert problems == [
-        "order/take: `compensate: auto` cannot undo this statement: the table log has no primary key",
+        f"order/take ({tmp_path}/order.saga.yaml:4): `compensate: auto` cannot undo this statement: the table log"
+        " has no primary key",
     ]
     database.executescript("drop table log; create table log (note text primary key)")
     assert await automatic_step_problems(project(tmp_path, order=ORDER)) == []
     database.close()
+
+
+async def test_a_missing_table_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "wide").mkdir()
+    step = "  - {{id: s{0}, uses: sql, with: {{connection: shop, run: update {1} set n = {0}}}, compensate: auto}}\n"
+    many = "saga: many\nsteps:\n" + "".join(step.format(n, "kacc" if n % 3 else "klog") for n in range(1, 12))
+    wide = "saga: wide\nsteps:\n" + "".join(step.format(n, f"t{n}") for n in range(25))
+    told = "`compensate: auto` cannot undo this statement: there is no table"
+    file = tmp_path / "many.saga.yaml"
+    assert await automatic_step_problems(project(tmp_path, many=many)) == [
+        f"many/s1 ({file}:3): {told} kacc in this database (7 more statements)",
+        f"many/s3 ({file}:5): {told} klog in this database (2 more statements)",
+    ]
+    problems = await automatic_step_problems(project(tmp_path / "wide", wide=wide))
+    assert problems is not None
+    assert len(problems) == 21
+    assert problems[-1] == "there are 5 more problems: correct these first"
 
 
 async def test_a_project_without_automatic_steps_has_nothing_to_check(tmp_path: Path) -> None:
@@ -56,10 +74,11 @@ async def test_what_the_undo_may_lack_is_named(tmp_path: Path, postgres_server: 
         )
         owner.execute("alter table stock add constraint positive check (free > 0) not valid")
     made = make_project(tmp_path, {"order": ORDER}, [], address="none", connections={"shop": url})
+    place = f"order/take ({tmp_path}/order.saga.yaml:4)"
     assert await automatic_step_problems(made) == [
-        "order/take: the constraint positive of public.stock is not validated, and rows that violate it are refused;"
+        f"{place}: the constraint positive of public.stock is not validated, and rows that violate it are refused;"
         " validate it",
-        "order/take: `compensate: auto` cannot undo this statement: two values of the key column note of public.log"
+        f"{place}: `compensate: auto` cannot undo this statement: two values of the key column note of public.log"
         " (tsvector) may be equal and differ as text, so its rows cannot be told apart",
     ]
 
@@ -87,8 +106,8 @@ async def test_a_table_that_a_saga_changes_through_two_databases_is_named(
     definitions = {"twice": TWICE.replace("SCHEMA", schema)}
     made = make_project(tmp_path, definitions, [], address="none", connections=connections)
     assert await automatic_step_problems(made) == [
-        f"twice/b: it changes {schema}.stock through the connection my2, and twice/a through my: use one of them, or a"
-        " saga that changes a row through both is refused",
+        f"twice/b ({tmp_path}/twice.saga.yaml:5): it changes {schema}.stock through the connection my2, and"
+        " twice/a through my: use one of them, or a saga that changes a row through both is refused",
     ]
     definitions = {
         "twice": TWICE.replace("SCHEMA", schema).replace(

@@ -32,8 +32,8 @@ All commands and options of `saga`. The tables are generated from the code and m
 | `--debug` | show the traceback behind an error |
 | `--help` | what a command does, and its options |
 
-They can be anywhere in the command line. An error is one sentence on standard error, with what to do next. Colours are
-used on a terminal only; `NO_COLOR=1` disables them.
+They can be anywhere in the command line. An option that takes one value is refused when it is given twice. An error is
+one sentence on standard error, with what to do next. Colours are used on a terminal only; `NO_COLOR=1` disables them.
 
 ## Exit codes
 

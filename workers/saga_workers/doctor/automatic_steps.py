@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -19,11 +20,13 @@ from sagas.settings.project import Project
 from sagas.sql_text.row_changes import NotImageable, RowChange
 
 _TIMEOUT = 15.0
+_MAX_LINES = 20
 
 
 async def automatic_step_problems(project: Project, *, without: Collection[str] = ()) -> list[str] | None:
-    """A sentence for each statement that could not be undone; None if the project has no such steps.
+    """A line for each reason why statements could not be undone; None if the project has no such steps.
 
+    A reason names its first statement, and is not repeated for the others; there are at most :data:`_MAX_LINES`.
     ``without``: connections that cannot be opened. Raises SagaError if a database cannot be used.
     """
     statements = [each for each in automatic_statements(project) if each[1] not in without]
@@ -37,7 +40,7 @@ async def automatic_step_problems(project: Project, *, without: Collection[str] 
         ),
         pool_size=1,
     )
-    problems = []
+    problems: dict[tuple[str, str], list[str]] = {}
     places: dict[tuple[Hashable, ...], tuple[str, str, str | None]] = {}
     try:
         for step, connection, statement in statements:
@@ -48,24 +51,40 @@ async def automatic_step_problems(project: Project, *, without: Collection[str] 
                     change, table = await check_statement(sql, statement)
                     if table is None:
                         continue
-                    problems += [f"{step}: {doubt}" for doubt in await _doubts(sql, change, table)]
+                    for doubt in await _doubts(sql, change, table):
+                        problems.setdefault((connection, doubt), []).append(step)
                     schema = (await sql.one(f"SELECT {own_schema(sql.dialect)} AS own", {}))["own"]
                 server = (engine.url.host, engine.url.port, sql.dialect == "postgresql" and engine.url.database)
                 place = (step.partition("/")[0], *server, table.shape.quoted)
                 other_step, other, other_schema = places.setdefault(place, (step, connection, schema))
                 if None not in (schema, other_schema) and schema != other_schema:
-                    problems.append(
-                        f"{step}: it changes {table.shape.name} through the connection {connection}, and {other_step}"
+                    problem = (
+                        f"it changes {table.shape.name} through the connection {connection}, and {other_step}"
                         f" through {other}: use one of them, or a saga that changes a row through both is refused"
                     )
+                    problems.setdefault((connection, problem), []).append(step)
             except NotImageable as refusal:
-                problems.append(f"{step}: {refusal.message}")
+                problems.setdefault((connection, refusal.message), []).append(step)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 what = f"the statements of {connection} with an automatic compensation are not checked"
                 raise unusable(project.settings.sql_connection(connection), what, error) from error
     finally:
         await databases.close()
-    return problems
+    return list(_lines(problems, project))
+
+
+def _lines(problems: Mapping[tuple[str, str], Sequence[str]], project: Project) -> Iterator[str]:
+    """``problems``: the steps (``saga/step``, once per statement) by connection and reason."""
+    drafts = {draft.definition.saga: draft for draft in project.drafts} if problems else {}
+    for (_, reason), steps in islice(problems.items(), _MAX_LINES):
+        saga, _, step = steps[0].partition("/")
+        draft = drafts.get(saga)
+        where = f" ({draft.file}:{draft.steps_by_id[step].parsed.node.line})" if draft is not None else ""
+        more = len(steps) - 1
+        others = f" ({more} more statement{'s' * (more > 1)})" if more else ""
+        yield f"{steps[0]}{where}: {reason}{others}"
+    if len(problems) > _MAX_LINES:
+        yield f"there are {len(problems) - _MAX_LINES} more problems: correct these first"
 
 
 async def _doubts(sql: SqlSession, change: RowChange, table: TableAccess) -> Sequence[str]:

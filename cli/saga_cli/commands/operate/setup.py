@@ -45,7 +45,9 @@ def setup(
 
     problems = asyncio.run(automatic_step_problems(Project(settings)))
     if problems:
-        raise SagaError("; ".join(problems), help="change these statements or tables, or write compensations")
+        refused = SagaError(problems[0], help="change these statements or tables, or write compensations")
+        refused.more = problems[1:]
+        raise refused
     if problems is not None:
         done.append("tables of automatic compensations")
         echo(f"✔ {done[-1]}")
