@@ -36,6 +36,7 @@ from saga_activities.reported_failure import reported_failure
 from saga_activities.server_clock import ServerClock
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.definition.input_validation import invalid_input, validate_input
+from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
@@ -328,13 +329,25 @@ def to_application_error(
 # The activity `saga.load`: loads what a run needs if its starter did not send the definition.
 ReadMachine = Callable[[str], Awaitable[str | None]]
 ListAttributes = Callable[[], Awaitable[list[str]]]
+FindDefinition = Callable[[str], Awaitable[Definition]]
 
 
 class DefinitionLoader:
-    """Resolves definitions for runs. ``read_machine`` queries a closed run for its state (for `saga undo`)."""
+    """Resolves definitions for runs.
 
-    def __init__(self, project: Project, read_machine: ReadMachine, list_attributes: ListAttributes) -> None:
+    ``find_definition`` raises UsageError for an unknown name; ``read_machine`` queries a closed run for its state (for
+    `saga undo`).
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        find_definition: FindDefinition,
+        read_machine: ReadMachine,
+        list_attributes: ListAttributes,
+    ) -> None:
         self._project = project
+        self._find_definition = find_definition
         self._read_machine = read_machine
         self._list_attributes = list_attributes
 
@@ -346,7 +359,7 @@ class DefinitionLoader:
         attributes = await self._list_attributes()
         if undo_of is not None:
             return {"attributes": attributes, "input": None, **await self._load_undo(undo_of, input)}
-        definition = self._project.definition(saga)
+        definition = await self._find_definition(saga)
         checked, problems = await asyncio.to_thread(validate_input, definition, input)
         if problems:
             raise UsageError(invalid_input(saga, problems))

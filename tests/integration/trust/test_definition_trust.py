@@ -115,6 +115,24 @@ async def test_an_edited_definition_runs_while_the_worker_stays(shop: Shop) -> N
     assert shop.said == [f"edited {number}" for number in range(3) for _ in range(2)]
 
 
+async def test_a_new_nested_saga_runs_while_the_worker_stays(shop: Shop) -> None:
+    folder = shop.project.settings.definitions[0]
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        for name, text in (("newchild", OWN), ("newbroken", OWN.replace("uses:", "used:"))):
+            (folder / f"{name}.saga.yaml").write_text(text.replace("saga: own", f"saga: {name}"))
+        keys = DefinitionKeys((KEYS[0],))
+        header = shop.header(OUTER.format(name="{enum: [newchild, newbroken]}"))
+        run = await shop.start(client, "outer", {"name": "newchild", "input": {"text": "x"}}, header, keys=keys)
+        await run.result()
+        assert shop.said == ["x"]
+        run = await shop.start(client, "outer", {"name": "newbroken", "input": {"text": "x"}}, header, keys=keys)
+        with pytest.raises(WorkflowFailureError):
+            await run.result()
+        message = (await client.show(run.id))["reason"]["message"]
+        assert "there is no valid saga newbroken: " in message
+        assert "`saga dev restart worker`" in message
+
+
 async def test_keys_are_rotated_by_their_ids(shop: Shop) -> None:
     async with running_worker(shop.with_keys("new" * 16, KEYS[0])) as client:
         for key in ("new" * 16, KEYS[0]):

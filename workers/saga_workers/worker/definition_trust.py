@@ -19,7 +19,6 @@ from temporalio.worker import (
 )
 
 from sagas.definition.input_validation import invalid_input, validate_input
-from sagas.definition.loader import load_definitions
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
@@ -59,7 +58,7 @@ class ProjectTrust:
     """
 
     def __init__(self, project: Project) -> None:
-        self._project = project
+        self._project = self._latest = project
         self._accepts_any = project.settings.worker.accept == "any"
         self._keys = project.settings.definition_keys()
         if not self._keys.keys and not self._accepts_any:
@@ -110,6 +109,21 @@ class ProjectTrust:
             _, problems = await asyncio.to_thread(validate_input, definition, checked)
             if problems:
                 raise UsageError(invalid_input(saga, problems))
+
+    async def definition(self, saga: str) -> Definition:
+        """The definition of a saga that is started by its name; reads the files again if it is new.
+
+        Raises UsageError if there is none that this worker can run.
+        """
+        known = self._project.definitions.get(saga) or self._latest.definitions.get(saga)
+        if known is not None:
+            return known
+        await self._read_again()
+        try:
+            return self._latest.definition(saga)
+        except UsageError as error:
+            advice = "new actions and settings are known to a worker after its restart (`saga dev restart worker`)"
+            raise UsageError(f"{error.message}; {advice}") from None
 
     def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
@@ -163,19 +177,20 @@ class ProjectTrust:
             await asyncio.sleep(self._read_at + _READ_INTERVAL - time.monotonic())
             self._read_at = time.monotonic()
             with contextlib.suppress(SagaError, OSError):
-                definitions, variables = await asyncio.to_thread(self._read)
+                self._latest, variables = await asyncio.to_thread(self._read)
                 # What was this project's a moment ago may still be on its way to this worker.
-                self._known_definitions().update(definitions)
+                self._known_definitions().update(_snapshots(self._latest.definitions))
                 self._variables.add(variables)
                 self._cached.cache_clear()
 
-    def _read(self) -> tuple[set[bytes], bytes]:
+    def _read(self) -> tuple[Project, bytes]:
         settings = self._project.settings
-        definitions, _ = load_definitions(settings.definitions, self._project.context)
+        latest = Project(settings, self._project.actions, self._project.message_handlers)
+        _ = latest.definitions  # read here, in a thread
         variables = settings.vars
         if settings.config_file is not None:
             variables = load_settings(config=settings.config_file).vars
-        return _snapshots(definitions), signed_json(variables)
+        return latest, signed_json(variables)
 
 
 def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:

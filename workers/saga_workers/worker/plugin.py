@@ -138,7 +138,7 @@ class SagaPlugin(SimplePlugin):
         bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers)
         activities = SagaActivities(
             dispatcher,
-            _definition_loader(Locator(client, self._ledger), self._project),
+            _definition_loader(Locator(client, self._ledger), self._project, self._trust),
             self._trust.verify_start,
             watchers,
             locks,
@@ -192,7 +192,7 @@ def _image_connections(project: Project) -> set[str]:
     return {step.do.connection for step in steps if step.do.images and step.do.connection is not None}
 
 
-def _definition_loader(locator: Locator, project: Project) -> DefinitionLoader:
+def _definition_loader(locator: Locator, project: Project, trust: ProjectTrust) -> DefinitionLoader:
     names: list[str] = []
 
     async def list_attributes() -> list[str]:
@@ -200,7 +200,7 @@ def _definition_loader(locator: Locator, project: Project) -> DefinitionLoader:
             names.extend(await existing_attributes(locator.temporal))
         return names
 
-    return DefinitionLoader(project, LastStates(locator), list_attributes)
+    return DefinitionLoader(project, trust.definition, LastStates(locator), list_attributes)
 
 
 # The current details of a run are computed when the Web UI queries them. Sending them to Temporal after each event
