@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from sagas.text.author_values import text_of
+
 _MAX_MESSAGE = 500
 _MISTAKES = (LookupError, AttributeError, TypeError, NameError, ArithmeticError, AssertionError, ImportError)
 """Exceptions of Python whose text is no sentence for an operator: `'sku'` of a KeyError."""
@@ -11,7 +13,7 @@ _MISTAKES = (LookupError, AttributeError, TypeError, NameError, ArithmeticError,
 
 def action_error_message(error: BaseException) -> str:
     """The author's own words as they are; those of Python and of a library with their source, and what to do."""
-    name, text = type(error).__name__, str(error)
+    name, text = type(error).__name__, text_of(error)
     root = type(error).__module__.partition(".")[0]
     if root == "builtins":
         is_mistake = isinstance(error, _MISTAKES)

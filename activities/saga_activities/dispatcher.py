@@ -32,9 +32,10 @@ from sagas.builtins import messaging
 from sagas.builtins.automatic import RESTORE
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.messages import GuardSpec
-from sagas.protocol.outcomes import Failure, Outcome, refused_value
+from sagas.protocol.outcomes import Failure, Outcome, refused_value, rejection
 from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash
 from sagas.protocol.size_limits import limit_size
+from sagas.text.author_values import text_of
 
 IDLE_TRANSACTION_TIMEOUT = 30.0
 """Seconds of idleness after which the guarded transaction of a prepared action ends: such an action works outside the
@@ -79,7 +80,7 @@ class Dispatcher:
                 return await self._run_attempt(invocation, beaten)
         except (InvalidArguments, UsageError) as error:
             # Found before anything was called: the definition is wrong, and a retry cannot help.
-            return Outcome("failed", failure=refused_value(str(error)), retryable=False)
+            return Outcome("failed", failure=refused_value(text_of(error)), retryable=False)
 
     async def _run_attempt(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         if invocation.action == CLOSE_NESTED:
@@ -267,13 +268,13 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
     try:
         result = await body(None)
     except Rejected as error:
-        return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
+        return rejection(error)
     except AlreadyCompensated as error:
-        return Outcome("late", failure=Failure("AlreadyCompensated", str(error)), retryable=False)
+        return Outcome("late", failure=Failure("AlreadyCompensated", text_of(error)), retryable=False)
     except (ActionNotRegistered, Unavailable):
         raise
     except UsageError as error:
-        failure = Failure("definition", str(error))
+        failure = Failure("definition", text_of(error))
         return Outcome("failed" if op == "probe" else "unknown", failure=failure, retryable=False)
     except Exception as error:  # noqa: BLE001 - becomes part of the outcome
         failure_type = _FAILURE_TYPES.get(type(error), type(error).__name__)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bodies.python_action import InvalidArguments, jsonable
+from saga_activities.bodies.python_action import InvalidArguments
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.rules import GuardedBody
 from saga_activities.guard.tables import MAX_ENTRY, MAX_GUARD_ID, PARTICIPANT_PREFIX, EntryKey
@@ -103,7 +103,7 @@ class ParticipantCommands:
     async def reject(self, call: CommandCall, reason: str, details: Mapping[str, Any]) -> Outcome:
         """Store the rejection of a forward command; returns what was stored before, if anything was."""
         now = time.time()
-        failure = Failure("Rejected", reason, jsonable(dict(details)))
+        failure = Failure("Rejected", reason, details)
         return await self._guard.reject(self._address(call), failure, scheduled_at=now, deadline=now + self._timeout)
 
     def _address(self, call: CommandCall) -> EntryKey:

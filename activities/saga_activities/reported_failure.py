@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.size_limits import omitted
 from sagas.settings.masking import mask, mask_known_secrets, mask_properties
 from sagas.text.exact_json import encode_json
-from sagas.text.json_values import encodable, json_problem
+from sagas.text.json_values import encodable
 from sagas.text.shortening import shorten_middle
 
 MAX_DETAILS_BYTES = 256 * 1024
@@ -21,7 +19,7 @@ MAX_MESSAGE_CHARACTERS = 8 * 1024
 def reported_failure(outcome: Outcome) -> Failure:
     """The failure of an attempt that is not done, for Temporal's history."""
     failure = outcome.failure or Failure("Unknown", "no reason was given")
-    details = _encodable(failure.details)
+    details: Any = failure.details
     size = len(encode_json(details))
     if size > MAX_DETAILS_BYTES:
         details = omitted(size)
@@ -39,19 +37,3 @@ def _ends(text: str, size: int) -> str:
         return text
     first, last = text[:size].rsplit(maxsplit=1), text[-size:].split(maxsplit=1)
     return f"{first[0] if len(first) == 2 else ''} … {last[1] if len(last) == 2 else ''}"
-
-
-def _encodable(value: Any) -> Any:
-    """The value as JSON that any database and UTF-8 can hold; what is not JSON becomes a string."""
-    match value:
-        case None | bool():
-            return value
-        case int() | float() | Decimal() if json_problem(value) is None:
-            return value
-        case str():
-            return encodable(value)
-        case Mapping():
-            return {encodable(str(key)): _encodable(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_encodable(item) for item in value]
-    return encodable(str(value))

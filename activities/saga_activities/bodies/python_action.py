@@ -9,6 +9,7 @@ import functools
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import ContextDecorator
 from datetime import timedelta
 from decimal import Decimal
 from enum import Enum
@@ -18,10 +19,12 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from saga_activities.concurrency import uncancellable
-from saga_activities.guard.result_codec import UnusableResult, require_names, to_json_value
+from saga_activities.guard.result_codec import UnusableResult, json_number, require_names, to_json_value
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 from sagas.definition.action_arguments import bind
+from sagas.text.author_values import text_of
+from sagas.text.json_values import MAX_DEPTH
 
 
 class ActionNotRegistered(Exception):
@@ -44,12 +47,35 @@ async def run_python_action(action: Action, step: Step, arguments: Mapping[str, 
     """The action's result as JSON (or its probe answer). Plain functions run in a thread."""
     positional = () if action.signature.step is None else (step,)
     if action.asynchronous:
-        result = await action.function(*positional, **arguments)
+        with ending_no_worker():
+            result = await action.function(*positional, **arguments)
     else:
-        call = functools.partial(contextvars.copy_context().run, action.function, *positional, **arguments)
+        function = ending_no_worker()(action.function)
+        call = functools.partial(contextvars.copy_context().run, function, *positional, **arguments)
         # A thread cannot be interrupted: if its attempt ended earlier, a compensation could start while it still runs.
         result = await uncancellable(asyncio.get_running_loop().run_in_executor(threads, call))
     return jsonable(result)
+
+
+class CodeExited(Exception):
+    """An author's code has raised an exception that ends a process or an iteration."""
+
+
+class ending_no_worker(ContextDecorator):
+    """Turns SystemExit and its like into an ordinary error of an author's code. Raises CodeExited."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        # No future can hold a StopIteration.
+        is_ordinary = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        if error is None or is_ordinary or isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            return
+        name, text = type(error).__name__, text_of(error)
+        words = f"{name}: {text}" if text else name
+        exited = CodeExited(f"the code raised {words}; return, or raise an exception of another class")
+        raise exited.with_traceback(trace) from None
 
 
 def jsonable(value: Any) -> Any:
@@ -66,6 +92,8 @@ def jsonable(value: Any) -> Any:
         return to_json_value(_with_exact_numbers(value))
     except PydanticSerializationError as error:
         raise UnusableResult(f"the result cannot be written as JSON, so return text instead: {error}") from error
+    except RecursionError:
+        raise UnusableResult(f"a result must not be nested deeper than {MAX_DEPTH} levels") from None
 
 
 def _with_exact_numbers(value: Any) -> Any:
@@ -110,4 +138,6 @@ def _numbers_of(native: Any, written: Any) -> Any:
 
 
 def _key(key: Any) -> str:
+    if isinstance(key, int):
+        json_number(key)  # has a limit of its own, where Python raises an error in its own words
     return key if type(key) is str else next(iter(to_jsonable_python({key: None})))

@@ -41,7 +41,8 @@ from sagas.errors import (
     Unavailable,
     UsageError,
 )
-from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome, refused_value
+from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome, refused_value, rejection
+from sagas.text.author_values import text_of
 
 GuardScript = Callable[[GuardTransaction], Awaitable[ScriptResult]]
 
@@ -234,40 +235,40 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     heal wins over what an action raises instead, unless it has a meaning of its own.
     """
     if isinstance(error, ChangesKept):
-        return _kept_changes(str(error))
+        return _kept_changes(text_of(error))
     failed_statement = None if statement_error is None else database_errors.classify_database_error(statement_error)
     if failed_statement is not None and failed_statement.infrastructure:
         return database_errors.failed_outcome(failed_statement, statement_error)
     match error:
         case Rejected():
-            return Outcome("rejected", failure=Failure("Rejected", error.message, error.details), retryable=False)
+            return rejection(error)
         case AlreadyCompensated():
-            return rules.late(str(error))
+            return rules.late(text_of(error))
         case BelowWatermark():
             return rules.late(
                 "this attempt is older than the watermark of the database, below which guard rows are purged"
             )
         case UnusableResult():
             return Outcome(
-                "failed", failure=Failure("UnusableResult", str(error), {"cannot_heal": True}), retryable=False
+                "failed", failure=Failure("UnusableResult", text_of(error), {"cannot_heal": True}), retryable=False
             )
         case DefiniteFailure():
-            return Outcome("failed", failure=Failure(error.type, str(error), error.details), retryable=False)
+            return Outcome("failed", failure=Failure(error.type, text_of(error), error.details), retryable=False)
         case UnexpectedRows():
-            return Outcome("failed", failure=Failure("UnexpectedRows", str(error)), conflict=True)
+            return Outcome("failed", failure=Failure("UnexpectedRows", text_of(error)), conflict=True)
         case UsageError():
             # The action uses the engine in an unsupported way; a retry cannot help.
-            return Outcome("failed", failure=refused_value(str(error)), retryable=False)
+            return Outcome("failed", failure=refused_value(text_of(error)), retryable=False)
         case InfrastructureError():
             return Outcome(
                 "failed",
-                failure=Failure("Infrastructure", str(error), error.details),
+                failure=Failure("Infrastructure", text_of(error), error.details),
                 infrastructure=True,
                 counted=not isinstance(error, Unavailable),
             )
         case RowLocked():
             # Not counted: the state machine repeats it until the saga has waited long enough.
-            failure = Failure(ROW_LOCKED, str(error), error.details)
+            failure = Failure(ROW_LOCKED, text_of(error), error.details)
             return Outcome("failed", failure=failure, infrastructure=True, counted=False)
         case NeedsOperator():
             return Outcome(

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 from sagas.definition.model import Operation, Retry
 from sagas.definition.sensitivity import hide_texts
+from sagas.errors import Rejected
+from sagas.text.author_values import reportable, text_of
 
 OutcomeKind = Literal["done", "rejected", "failed", "unknown", "late"]
 
@@ -40,12 +42,17 @@ class Failure:
     """Why an attempt was not done.
 
     ``type`` is the failure type on the wire (``Rejected``, ``Infrastructure``, an exception's class name), ``message``
-    one sentence for users, ``details`` additional data from the action.
+    one sentence for users, ``details`` additional data from the action. Both may be any values of an author's code;
+    they become a text and a JSON object.
     """
 
     type: str
     message: str
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", text_of(self.message))
+        object.__setattr__(self, "details", reportable(self.details))
 
     def to_json(self) -> dict[str, Any]:
         return {"type": self.type, "message": self.message, "details": dict(self.details)}
@@ -95,6 +102,13 @@ class Outcome:
     @staticmethod
     def done(result: Any = None, *, attempt: int | None = 1, marker: Marker | None = None) -> Outcome:
         return Outcome("done", result, attempt=attempt, marker=marker)
+
+
+def rejection(error: Rejected) -> Outcome:
+    """The outcome of an action that has raised ``error``."""
+    # A subclass need not call the constructor of Rejected.
+    message, details = getattr(error, "message", error), getattr(error, "details", {})
+    return Outcome("rejected", failure=Failure("Rejected", text_of(message), details), retryable=False)
 
 
 def hide_in_failure(outcome: Outcome, texts: Sequence[str]) -> Outcome:

@@ -18,6 +18,7 @@ from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Rejected, Unavailable, UsageError
 from sagas.settings.masking import remember_settings
+from sagas.text.author_values import reportable, text_of
 from sagas.text.exact_json import decode_json, encode_json
 
 HEARTBEAT_INTERVAL = 1.0
@@ -65,13 +66,13 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     """The errors of the contract keep their kind; any other error is reported as a bug of the runner."""
     match error:
         case JobFailed():
-            return {"kind": "job", "message": error.message, "details": error.details}
+            return {"kind": "job", "message": text_of(error.message), "details": reportable(error.details)}
         case Unequipped():
             return {"kind": "unequipped", "message": error.message, "help": error.help}
         case UsageError():
             return {"kind": "usage", "message": error.message, "help": error.help}
         case Rejected():
-            return {"kind": "rejected", "message": error.message, "details": error.details}
+            return {"kind": "rejected", "message": text_of(error.message), "details": reportable(error.details)}
         case RunnerLost():
             return {"kind": LOST, "message": str(error), "memory": error.memory}
         case Unavailable():
@@ -83,7 +84,7 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
         case SourcesChanged():
             return {"kind": RETRY_KIND, "message": "the sources of jobs have changed"}
         case _:
-            return {"kind": "infrastructure", "message": f"{type(error).__name__}: {error}"}
+            return {"kind": "infrastructure", "message": f"{type(error).__name__}: {text_of(error)}"}
 
 
 def error_from_json(data: Mapping[str, Any]) -> Exception:

@@ -17,6 +17,7 @@ from temporalio import activity, workflow
 
 from saga_activities.attempt_context import ObservedAttempt
 from sagas.settings.masking import mask, mask_properties
+from sagas.text.author_values import text_of
 from sagas.text.printable import printable, printable_json, printable_line
 from sagas.workflow.failures import SagaApplicationError
 
@@ -131,8 +132,12 @@ def log_attempt(observed: ObservedAttempt) -> Iterator[None]:
     A rejection is logged at INFO, an error as a warning. Success is logged for the undo only (the log of a healthy
     system stays short); at DEBUG everything is.
     """
+    escaped = None
     try:
         yield
+    except BaseException as error:
+        escaped = error
+        raise
     finally:
         invocation, outcome = observed.invocation, observed.outcome
         context: dict[str, Any] = {
@@ -145,7 +150,11 @@ def log_attempt(observed: ObservedAttempt) -> Iterator[None]:
         if observed.awaits_reply:
             log.debug("%s: waiting for the reply", invocation.action, extra={"context": context})
         elif outcome is None:
-            log.warning("%s is not registered with this worker", invocation.action, extra={"context": context})
+            is_unknown = isinstance(escaped, SagaApplicationError) and escaped.type == "NotFoundError"
+            problem = "is not registered with this worker"
+            if not is_unknown:
+                problem = f"ended without an outcome: {type(escaped).__name__}: {text_of(escaped)}"
+            log.warning("%s %s", invocation.action, problem, extra={"context": context})
         elif outcome.kind == "done":
             level = logging.INFO if invocation.op == "undo" else logging.DEBUG
             words = (outcome.marker or "done").replace("_", " ")

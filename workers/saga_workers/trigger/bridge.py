@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+from saga_activities.bodies.python_action import ending_no_worker
 from saga_activities.concurrency import Backoff
 from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
@@ -425,13 +426,11 @@ def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> B
             message = record.message()
             message.attempt = number
             about = fields(group=group, record=record.position)
-            with logging_own_frames(log, bridge.function, bridge.name, number, extra=about):
+            with logging_own_frames(log, bridge.function, bridge.name, number, extra=about), ending_no_worker():
                 return BridgeOutput(tuple(_records_for(bridge, record, message, bridge.function(message))))
         except (MalformedRecord, UnreadableHeader) as error:
             reason = str(error)
             break
-        except SystemExit:
-            reason = "it calls sys.exit()"
         except Exception as error:  # noqa: BLE001 - it becomes the reason in the dead letter
             reason = error_message(error)
     return BridgeOutput((dead_letter(record, group, reason),), dead_letter_reason=reason)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from saga_activities.bodies.python_action import jsonable
+from saga_activities.bodies.python_action import ending_no_worker, jsonable
 from saga_activities.conflict_retries import CONFLICT_INTERVALS
 from saga_activities.guard.action_sql import ActionSql, until_return
 from saga_activities.guard.guard import Guard
@@ -188,11 +187,11 @@ class ConsumerRunner:
         def newer_in_thread(entity: str, version: int) -> bool:
             return asyncio.run_coroutine_threadsafe(newer(entity, version), loop).result()
 
-        with until_return(handle, [message.events]), _no_exit():
+        with until_return(handle, [message.events]), ending_no_worker():
             if self._consumer.asynchronous:
                 return await self._consumer.function(replace(message, _sql=handle, _newer=newer))
             given = replace(message, _sql=handle.sync(), _newer=newer_in_thread)
-            work = functools.partial(_call_without_exit, self._consumer.function, given)
+            work = functools.partial(ending_no_worker()(self._consumer.function), given)
             call = functools.partial(contextvars.copy_context().run, work)
             threads.append(loop.run_in_executor(self._threads, call))
             return await asyncio.shield(threads[-1])
@@ -254,7 +253,7 @@ class ConsumerRunner:
         async def body(sql: SqlSession) -> inbox.Duplicate | None:
             recorded = await inbox.record(sql, self._inbox_entry(record), status, reason)
             if recorded is None and reply:
-                await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": jsonable(dict(details))})
+                await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": dict(details)})
             return recorded
 
         outcome = await self._run_guarded(body, RECORD_TIMEOUT)
@@ -332,24 +331,6 @@ class ConsumerRunner:
 def usable_saga_id(saga_id: str | None) -> str:
     """The saga id of a header, empty if the outbox cannot hold it."""
     return saga_id if saga_id and fits_guard_key(saga_id) else ""
-
-
-@contextlib.contextmanager
-def _no_exit() -> Iterator[None]:
-    """Let `sys.exit` in a handler fail its attempt. Raises HandlerExited."""
-    try:
-        yield
-    except SystemExit:
-        raise HandlerExited("it calls sys.exit()") from None
-
-
-def _call_without_exit(function: Callable[..., Any], message: Message) -> Any:
-    with _no_exit():
-        return function(message)
-
-
-class HandlerExited(Exception):
-    """A handler must not end its process."""
 
 
 class ConsumerFailed(AttemptFailed):

@@ -12,6 +12,7 @@ from saga_activities.concurrency import Backoff
 from saga_workers.trigger.delivery import Delivery
 from sagas.errors import SagaError
 from sagas.settings.masking import mask
+from sagas.text.author_values import text_of
 from sagas.text.printable import printable_line
 
 log = logging.getLogger("saga.trigger")
@@ -132,7 +133,7 @@ def error_message(error: Exception) -> str:
 
     It can be logged and written anywhere, even if it contains text from a message that cannot.
     """
-    text = printable_line(mask(" ".join(str(error).split()))[:500])
+    text = printable_line(mask(" ".join(text_of(error).split()))[:500])
     if text and isinstance(error, AttemptFailed | SagaError):
         return text
     name = type(error).__name__

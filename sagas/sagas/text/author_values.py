@@ -1,0 +1,72 @@
+"""Values that an author's code gives to its exceptions, in a form that can be stored, sent and shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+from sagas.text.exact_json import MAX_INTEGER_DIGITS
+from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS, encodable, json_problem
+
+
+def text_of(value: Any) -> str:
+    """The text of any value, also of an exception: never raises, and is encodable."""
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        return f"(an integer of more than {MAX_INTEGER_DIGITS:,} digits)"
+    try:
+        return encodable(str(value))
+    except Exception as error:  # noqa: BLE001 - `__str__` is the author's code
+        return f"(a {type(value).__name__} without a text: its __str__ raised {type(error).__name__})"
+
+
+def reportable(details: Any) -> dict[str, Any]:
+    """``details`` as a JSON object that any database and UTF-8 can hold; what is not JSON becomes a string.
+
+    A sentence takes the place of a field that is nested too deeply, or cannot be read.
+    """
+    if not isinstance(details, Mapping):
+        details = {} if details is None else {"details": details}
+    return {text_of(name): _field(item) for name, item in details.items()}
+
+
+def _field(value: Any) -> Any:
+    try:
+        return _plain(value, 1)
+    except _TooDeepError:
+        return f"(left out: it is nested deeper than {MAX_DEPTH} levels)"
+    except Exception as error:  # noqa: BLE001 - a mapping or a model is the author's code
+        return f"(left out: reading it raised {type(error).__name__})"
+
+
+class _TooDeepError(Exception):
+    pass
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise _TooDeepError
+    match value:
+        case None | bool():
+            return value
+        case Enum():
+            return _plain(value.value, depth)
+        case int() | float() | Decimal() if json_problem(value) is None:
+            return value
+        case str():
+            return encodable(value)
+        case date() | time():
+            return value.isoformat()
+        case Mapping():
+            return {text_of(key): _plain(item, depth + 1) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_plain(item, depth + 1) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name), depth + 1) for field in fields}
+    if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model
+        return _plain(dump(), depth)
+    return text_of(value)
