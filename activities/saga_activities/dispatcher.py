@@ -296,7 +296,7 @@ def probe_outcome(result: Any) -> Outcome:
         case Absent():
             return Outcome.done({"probe": "absent"}, marker="absent")
         case Unknown():
-            return Outcome.done({"probe": "unknown", "message": result.message})
+            return Outcome.done({"probe": "unknown", "message": text_of(result.message)})
     return Outcome.done(result)
 
 

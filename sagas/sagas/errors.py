@@ -54,7 +54,8 @@ class Rejected(Exception):
     """A definite business refusal: nothing happened, and nothing will under this key.
 
     Raise it from an action. It is never retried. ``details`` are shown to operators and are available to
-    compensations as ``saga.reason.details``.
+    compensations as ``saga.reason.details``. What JSON cannot express becomes text, and a sentence takes the place of
+    what is nested deeper than 100 levels.
     """
 
     def __init__(self, message: str, **details: Any) -> None:
