@@ -14,11 +14,11 @@ from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS, encodable, json_
 
 
 def text_of(value: Any) -> str:
-    """The text of any value, also of an exception: never raises, and is encodable."""
+    """The text of any value, also of an exception; never raises."""
     if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
         return f"(an integer of more than {MAX_INTEGER_DIGITS:,} digits)"
     try:
-        return encodable(str(value))
+        return str(value)
     except Exception as error:  # noqa: BLE001 - `__str__` is the author's code
         return f"(a {type(value).__name__} without a text: its __str__ raised {type(error).__name__})"
 
@@ -30,7 +30,7 @@ def reportable(details: Any) -> dict[str, Any]:
     """
     if not isinstance(details, Mapping):
         details = {} if details is None else {"details": details}
-    return {text_of(name): _field(item) for name, item in details.items()}
+    return {encodable(text_of(name)): _field(item) for name, item in details.items()}
 
 
 def _field(value: Any) -> Any:
@@ -61,7 +61,7 @@ def _plain(value: Any, depth: int) -> Any:
         case date() | time():
             return value.isoformat()
         case Mapping():
-            return {text_of(key): _plain(item, depth + 1) for key, item in value.items()}
+            return {encodable(text_of(key)): _plain(item, depth + 1) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
             return [_plain(item, depth + 1) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -69,4 +69,4 @@ def _plain(value: Any, depth: int) -> Any:
         return {field.name: _plain(getattr(value, field.name), depth + 1) for field in fields}
     if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model
         return _plain(dump(), depth)
-    return text_of(value)
+    return encodable(text_of(value))
