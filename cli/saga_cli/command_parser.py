@@ -13,6 +13,7 @@ class OnceCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Called by typer with the words of one command line."""
         seen = set()
+        param: Any
         for param in self.make_parser(ctx).parse_args(args=list(args))[2]:
             if param.name in seen and not param.multiple and (not param.is_flag or param.secondary_opts):
                 names = "/".join([*param.opts, *param.secondary_opts])
