@@ -25,7 +25,8 @@ from benchmarks.support.staged import Step, settings
 from definitions.retail.demo.day_close import prepare_promotions
 from saga_spark.audit.audit_task import audit_outputs
 from saga_spark.inputs.frozen_inputs import freeze_inputs
-from saga_spark.runner.spark_session import ClassicSessions, TaskContext
+from saga_spark.runner.spark_session import ClassicSessions
+from saga_spark.runner.task_context import TaskContext
 from saga_spark.settings import SparkSettings
 from saga_spark.staging.stage_task import stage_outputs
 
