@@ -198,9 +198,9 @@ def _committed_batches() -> Iterator[list[tuple[float, int]]]:
     found: list[tuple[float, int]] = []
     count = RelayMetrics.published
 
-    def published(metrics: RelayMetrics, connection: str, events: int) -> None:
+    def published(self: RelayMetrics, connection: str, events: int) -> None:
         found.append((time.perf_counter(), events))
-        count(metrics, connection, events)
+        count(self, connection, events)
 
     RelayMetrics.published = published
     try:
@@ -270,7 +270,7 @@ def main() -> None:
 
     with bench_stack(write_project, ("postgres", "kafka")) as (folder, stack):  # without the stack's own relay
         settings = load_settings(folder)
-        asyncio.run(set_up_database(settings.connection("bench")))
+        asyncio.run(set_up_database(settings.sql_connection("bench")))
         found = stack.status()
         asyncio.run(measure(settings, rounds, events, (found["postgres"]["pid"], found["kafka"]["pid"])))
 

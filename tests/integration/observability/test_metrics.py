@@ -21,6 +21,7 @@ from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.serve.api import requests_counter
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished
@@ -139,8 +140,10 @@ def test_the_page_lists_exactly_the_existing_metrics() -> None:
     named = set(re.findall(r"^\| `(saga_[a-z_]+)", page, flags=re.MULTILINE))
     standing = SagaGauges.__new__(SagaGauges)
     standing._values = None
+    open_effects = OpenEffects.__new__(OpenEffects)
+    open_effects._open = None
     counted = {_exposed(metric.name, metric.type) for metric in WorkerMetrics().collect()}
-    asked = {metric.name for metric in standing.collect()}
+    asked = {metric.name for metric in (*standing.collect(), *open_effects.collect())}
     triggered = {_exposed(metric.name, metric.type) for metric in TriggerMetrics().collect()}
     serving = {_exposed(metric.name, metric.type) for metric in requests_counter(CollectorRegistry()).collect()}
     relay = [*RelayMetrics().collect(), *OutboxGauges([]).collect()]
