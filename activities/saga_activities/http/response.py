@@ -15,7 +15,7 @@ from typing import Any
 from saga_activities.http.request import InvalidRequestError
 from sagas.builtins.http_statuses import status_range, written_statuses
 from sagas.expressions import ExpressionError, compile_expression
-from sagas.expressions.values import UnusableValue
+from sagas.expressions.values import OmittedValue, UnusableValue
 from sagas.protocol.size_limits import omitted
 from sagas.text.exact_json import RepeatedName
 from sagas.text.json_values import parse_json
@@ -117,7 +117,10 @@ class HttpResponse:
         return seen if self.undecodable else {**seen, "text": self.text}
 
     def unusable_parts(self) -> dict[str, UnusableValue]:
-        """The parts that :meth:`to_json` leaves out."""
+        """The parts that :meth:`to_json` leaves out, or that it cannot give."""
+        if self.omitted is not None:
+            why = f"the body of the response has {self.omitted:,} bytes and was not kept"
+            return dict.fromkeys(("json", "text"), OmittedValue(why))
         try:
             self._parsed()
         except ResultError as error:

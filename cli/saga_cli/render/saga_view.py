@@ -304,7 +304,16 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
     lines = [line for row, below in zip(_align(rows, notes), errors, strict=True) for line in (row, *below)]
     for what, count in (view.steps_omitted or {}).items():
         lines.append([(f"    … {what}: {count} more, omitted", "dim")])
+    if unkept := [_unkept_text(row) for row in view.steps if row.result_kept is False]:
+        lines.append(
+            [("  not kept, and no expression can read it: the result of ", "yellow"), (join_names(unkept), "")]
+        )
     return lines
+
+
+def _unkept_text(step: StepView) -> str:
+    size = step.result.get("bytes") if isinstance(step.result, Mapping) else None
+    return step.id if size is None else f"{step.id} ({size:,} bytes)"
 
 
 def _rows_to_show(steps: Iterable[StepView]) -> Iterable[StepView | str]:

@@ -38,6 +38,7 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import idempotency_key
+from sagas.protocol.size_limits import is_omitted
 
 WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
 """Timers that run beside the steps: nothing waits for them."""
@@ -161,7 +162,7 @@ class HappyPathSaga:
 
     def _call_done(self, point: PathPoint, event: CallEnded, work: WorkMeter) -> Sequence[Command] | None:
         result, kept_bytes = state_budget.fit_into_budget(self._kept_bytes, event.outcome.result)
-        if result is not event.outcome.result or event.id in self._values:
+        if is_omitted(result) or event.id in self._values:
             return None
         key = (event.id, event.at)
         next_point = point.next.get(key) or self._explore(event)

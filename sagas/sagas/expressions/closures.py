@@ -74,8 +74,11 @@ def field_presence(operand: Code, name: str, owner: str, offset: int) -> Code:
 
     def has(run: Evaluation) -> bool:
         value = operand(run)
+        if value.__class__ is dict and name in value:
+            to_cel(value[name])  # one that cannot be read is neither there nor missing
+            return True
         if value is None or value.__class__ is dict:
-            return value is not None and name in value
+            return False
         raise ExpressionError(f"{owner} is {type_name(value)} and has no fields", offset)
 
     return has

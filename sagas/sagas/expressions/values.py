@@ -99,6 +99,12 @@ class UnusableValue:
     why: str
 
 
+class OmittedValue(UnusableValue):
+    """A value that was too large to be kept. Nothing absorbs the error: a result without it would be a wrong one."""
+
+    __slots__ = ()
+
+
 def to_cel(value: Any) -> Any:
     """Convert a value of the context; raises ExpressionError if it is not a JSON value."""
     return value if value.__class__ in _NATIVE_TYPES else _convert(value)
@@ -118,6 +124,8 @@ def _convert(value: Any) -> Any:
             return dict(value)
         case tuple():
             return list(value)
+        case OmittedValue(why):
+            raise LimitError(why)
         case UnusableValue(why):
             raise ExpressionError(why)
     raise ExpressionError(f"a value of type {type(value).__name__} is not a JSON value")

@@ -18,9 +18,12 @@ from sagas.definition.times import format_timestamp
 from sagas.expressions import ExpressionError, compile_expression, compile_value
 from sagas.expressions.limits import WorkMeter
 from sagas.expressions.template_syntax import OPENING
+from sagas.expressions.values import OmittedValue, UnusableValue
 from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
+from sagas.machine.state_budget import STATE_BUDGET
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import idempotency_key
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_omitted
 from sagas.text.exact_json import value_text
 from sagas.text.json_values import encodable
 from sagas.text.printable import MASK
@@ -56,7 +59,8 @@ def expression_context(
         names["item"] = (run.record(entry).items or [])[entry.index]
         names["index"] = entry.index
     if with_own_result:
-        shown = {**run.step_values.get(entry.step, {}), "result": entry.result, "state": entry.state}
+        own = readable_result(entry.id, entry.result)
+        shown = {**run.step_values.get(entry.step, {}), "result": own, "state": entry.state}
         names["steps"] = {**run.step_values, entry.step: shown}
     return names
 
@@ -219,7 +223,7 @@ def fairness_key(run: SagaRun, entry: LedgerEntry) -> str | None:
 
 def probe_verdict(run: SagaRun, entry: LedgerEntry, probe: Probe, outcome: Outcome) -> tuple[str, Any]:
     """The verdict of a probe's response: ``done`` with the result, ``absent`` or ``unknown``."""
-    response = outcome.result
+    response = _readable_response(outcome.result)
     if outcome.marker == "absent":
         return "absent", None
     if probe.done is None and probe.absent is None:
@@ -270,7 +274,7 @@ def unmet_requirement(run: SagaRun, entry: LedgerEntry) -> str:
         value: Any = names
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
-        if value is not None and not isinstance(value, Mapping | list):
+        if value is not None and not isinstance(value, Mapping | list | UnusableValue):
             values.append(f"{'.'.join(path)} is {MASK if _may_be_sensitive(plan, path) else shown_value(value)}")
     text = " ".join(source.replace(OPENING, "").replace("}}", "").split())
     where = f", where {', '.join(values[:_SHOWN_VALUES])}" if values else ""
@@ -338,11 +342,35 @@ def publish_result(run: SagaRun, record: StepRecord) -> None:
     """Make a settled step visible to expressions. The cost does not depend on the number of steps."""
     step = run.plan.steps[record.id]
     if step.for_each is not None:
-        run.step_values[record.id] = {"result": None, "results": record.results or [], "state": overall_state(record)}
+        ids = (entry.id for entry in record.entries)
+        results = [readable_result(id, result) for id, result in zip(ids, record.results or [], strict=False)]
+        run.step_values[record.id] = {"result": None, "results": results, "state": overall_state(record)}
         return
     entry = record.entries[0]
-    result = entry.result if entry.outcome == "done" and not entry.failure_ignored else None
+    good = entry.outcome == "done" and not entry.failure_ignored
+    result = readable_result(entry.id, entry.result) if good else None
     run.step_values[record.id] = {"result": result, "results": None, "state": overall_state(record)}
+
+
+def readable_result(id: str, result: Any) -> Any:
+    """The result of an entry in expressions: one that was too large to be kept is no data, whatever reads it."""
+    if not is_omitted(result):
+        return result
+    if "reason" in result:
+        return OmittedValue(f"the result of {id} cannot be used: {result['reason']}")
+    return OmittedValue(
+        f"the result of {id} was not kept: it has {result['bytes']:,} bytes as JSON, a result may have "
+        f"{MAX_PAYLOAD_BYTES:,}, and all results of a saga {STATE_BUDGET:,} compressed; return fewer columns or rows, "
+        "or write them to a table or a file and return a reference to it"
+    )
+
+
+def _readable_response(response: Any) -> Any:
+    """The response to a probe; a body that was too large is neither there nor missing."""
+    if isinstance(response, dict) and response.get("omitted") == "size" and "bytes" in response:
+        why = f"the body of the response has {response['bytes']:,} bytes as JSON and was not kept"
+        return {**response, "json": OmittedValue(why), "text": OmittedValue(why)}
+    return response
 
 
 def overall_state(record: StepRecord) -> str:

@@ -31,7 +31,7 @@ from sagas.protocol.saga_view import (
     SavepointView,
     StepView,
 )
-from sagas.protocol.size_limits import omitted
+from sagas.protocol.size_limits import is_omitted, omitted
 from sagas.text.exact_json import encode_json
 
 
@@ -131,6 +131,7 @@ def _row(step: StepDefinition, entry: LedgerEntry, hidden: frozenset[str]) -> St
         guarantee=step.guarantee,
         effect="none" if is_read(step) else None,
         result=entry.result,
+        result_kept=False if is_omitted(entry.result) else None,
         error=_error(entry.error),
         arguments=_arguments(entry, hidden),
         started_at=format_timestamp(entry.started_at),

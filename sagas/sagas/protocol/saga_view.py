@@ -151,7 +151,12 @@ class StepView(JsonView):
     attempts: Annotated[int | None, "forward attempts so far; null if unknown"] = None
     guarantee: Annotated[Guarantee, "what makes its effect happen once"] = "at-least-once"
     effect: Annotated[Literal["none"] | None, "`none` for a read, which has nothing to undo", OMITTED] = None
-    result: Annotated[Any, "its result; a placeholder with `omitted` in a view that would be too large"] = None
+    result: Annotated[
+        Any, "its result; a placeholder with `omitted` if it was not kept, and in a view that would be too large"
+    ] = None
+    result_kept: Annotated[
+        Literal[False] | None, "`false` if its result could not be kept: an expression that reads it fails", OMITTED
+    ] = None
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
     arguments: _Arguments = None
     next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None

@@ -28,6 +28,13 @@ def limit_size(value: Any) -> Any:
     return value if size <= MAX_PAYLOAD_BYTES else omitted(size)
 
 
+def is_omitted(value: Any) -> bool:
+    """True for what stands in place of a value that could not be kept: it says how large it was, or why not."""
+    if not isinstance(value, dict) or len(value) != 2:
+        return False
+    return (value.get("omitted"), *(value.keys() - {"omitted"})) in (("size", "bytes"), ("unreadable", "reason"))
+
+
 def omitted(size: int) -> dict[str, Any]:
     """The placeholder for a value whose JSON of ``size`` bytes is too large to keep."""
     return {"omitted": "size", "bytes": size}

@@ -52,18 +52,22 @@ async def test_a_guarded_result_that_is_too_large_is_not_committed(env: Environm
     assert await env.effects() == []
 
 
-async def test_an_oversized_unguarded_result_is_done_and_replaced_by_its_size(env: Environment) -> None:
+async def test_an_oversized_unguarded_result_is_done_and_no_expression_can_read_it(env: Environment) -> None:
     definition = """
         saga: free
         steps:
           - {id: a, uses: work, effect: none}
-        output: "${{ steps.a.result }}"
+        output: "${{ default(steps.a.result.total, 0) }}"
     """
     env.plan["do a"] = [BIG * 2]
     async with env.serving(definition) as client:
         story = await run_saga(client, "free")
-    assert story["output"]["omitted"] == "size"
-    assert story["output"]["bytes"] > 2_000_000
+    done = row(story, "a")
+    assert (done["state"], done["result"]["omitted"], done["result_kept"]) == ("DONE", "size", False)
+    assert done["result"]["bytes"] > 2_000_000
+    (parked,) = story["parked"]
+    assert (story["state"], parked["step"]) == ("PARKED", "output")
+    assert f"output: the result of a was not kept: it has {done['result']['bytes']:,} bytes as JSON" in parked["why"]
 
 
 async def test_details_of_a_rejection_that_are_too_large_are_left_out(env: Environment) -> None:

@@ -36,7 +36,7 @@ from sagas.protocol.payloads import (
     PARKED_SIGNAL,
     RESIDUE_SIGNAL,
 )
-from tests.integration.engine.environment import Environment
+from tests.integration.engine.environment import Environment, run_saga
 
 WAITING = """
     saga: waiting
@@ -116,10 +116,12 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
         return RawValue(results[activity.info().activity_type])
 
     steps = "".join(f"      - {{id: {name}, uses: {name}, task_queue: {queue}, effect: none}}\n" for name in results)
-    output = "".join(f", {name}: '${{{{ steps.{name}.result }}}}'" for name in results if name != "bound")
-    definition = f"    saga: foreign\n    steps:\n{steps}    output: {{{output[2:]}}}\n"
+    definition = f"    saga: foreign\n    steps:\n{steps}    output: '${{{{ steps.nan.result }}}}'\n"
     async with env.serving(definition) as client, Worker(client.temporal, task_queue=queue, activities=[answer]):
-        returned = await (await client.start("foreign", {})).result()
+        story = await run_saga(client, "foreign")
+    (parked,) = story["parked"]
+    assert "output: the result of nan cannot be used: NaN is not a JSON number" in parked["why"]
+    returned = {row["id"]: row["result"] for row in story["steps"] if row["id"] != "bound"}
     assert returned.pop("half") == {"account": "\ud800"}
     assert {name: one["omitted"] for name, one in returned.items()} == dict.fromkeys(returned, "unreadable")
     assert returned["beyond"]["reason"] == "it is nested deeper than 100 levels"

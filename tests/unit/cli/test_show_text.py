@@ -214,3 +214,11 @@ def test_a_parked_step_after_the_pivot_remains() -> None:
     stuck = {"step": "ship", "op": "do", "since": "2026-03-01T11:59:00Z", "why": "changed"}
     lines = text(story(state="PARKED", phase="forward", steps=steps, parked=[stuck])).splitlines()
     assert lines[lines.index("  done     pay") + 1] == "  remains  ship, note"
+
+
+def test_a_result_that_was_not_kept_is_named_with_its_size() -> None:
+    omitted = {"omitted": "size", "bytes": 1_912_345}
+    steps = [step("r1", "DONE", result=[1]), step("r2", "DONE", result=omitted, result_kept=False)]
+    reported = text(story(steps=steps))
+    assert "not kept, and no expression can read it: the result of r2 (1,912,345 bytes)" in reported
+    assert "not kept" not in text(story(steps=[step("r1", "DONE", result=omitted)]))

@@ -105,7 +105,8 @@ def problems(story: Mapping[str, Any]) -> list[str]:
     if story.get("reason") is not None:
         found += _differs("reason", story["reason"], REASON)
     for step in story.get("steps", ()):
-        read = {"effect": _one_of({"none"})} if "effect" in step else {}
+        fields = {"effect": _one_of({"none"}), "result_kept": lambda kept: kept is False}
+        read = {name: check for name, check in fields.items() if name in step}
         found += _differs(f"step {step.get('id')}", step, {**STEP, **read, **_arguments(step)})
         for name in ("compensation", "confirmation"):
             if (operation := step.get(name)) is not None:
