@@ -288,6 +288,7 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
     from sagas.protocol.outcomes import Outcome
 
     before, words = machine.view(), list[str]()
+    notes = [] if (note := _correction_note(machine, before, decision)) is None else [note]
     commands = list(machine.next(decision))
     while commands:
         match command := commands.pop(0):
@@ -307,7 +308,20 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
                 words.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
             case Finish():
                 words.append(f"the saga ends {command.state}")
-    return words + [_remaining(row) for row in machine.view().residue[len(before.residue) :]]
+    return words + [_remaining(row) for row in machine.view().residue[len(before.residue) :]] + notes
+
+
+def _correction_note(machine: Machine, view: SagaView, decision: DecisionMade) -> str | None:
+    """What will not follow the new arguments of a step."""
+    from sagas.machine.corrections import note
+
+    row = next((row for row in view.steps if row.id == decision.step), None)
+    if row is None or decision.arguments is None:
+        return None
+    later = [operation for operation in (row.compensation, row.confirmation) if operation is not None]
+    if any(operation.state != "PENDING" for operation in later):
+        return None  # the decision is about one of them
+    return next((note(step) for step in machine.definition.steps if step.id == row.step), None)
 
 
 def _remaining(row: ResidueView) -> str:

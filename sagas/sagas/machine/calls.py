@@ -162,8 +162,7 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         return replace(
             call, guard=guard, key=idempotency_key(run.saga_id, entry.id, entry.generation, "undo"), local=True
         )
-    if undo.arguments is None:
-        undo.arguments = _undo_arguments(run, entry, undo, undo.override)
+    undo_arguments = prepare_undo(run, entry)
     guard = None
     if action.connection is not None:
         # After a decision of `elsewhere`, even an alternate on the step's connection writes its own row: the row of
@@ -182,7 +181,7 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
         flight,
         action,
         action.uses,
-        undo.arguments,
+        undo_arguments,
         summary,
         guard=guard,
         earlier_attempts=undo.min_attempts,
@@ -212,6 +211,26 @@ def _undo_arguments(
     place = "compensate.confirmed" if undo.undoes_confirmed else f"compensate.{undo.alternate}"
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo", undo.alternate)
     return arguments.operation_arguments(run, entry, place, current_alternate(run.step(entry), undo), key, override)
+
+
+def prepare_undo(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
+    """The arguments of the compensation, computed once. Raises DefinitionError."""
+    undo = entry.undo
+    assert undo is not None
+    if undo.arguments is None:
+        undo.arguments = _undo_arguments(run, entry, undo, undo.override)
+    return undo.arguments
+
+
+def prepare_confirm(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
+    """The arguments of the confirm, computed once. Raises DefinitionError."""
+    action, confirm = run.step(entry).confirm, entry.confirm
+    assert confirm is not None
+    assert action is not None
+    if confirm.arguments is None:
+        key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm")
+        confirm.arguments = arguments.operation_arguments(run, entry, "confirm", action, key, confirm.override)
+    return confirm.arguments
 
 
 def arguments_without_override(
@@ -267,18 +286,16 @@ def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     assert confirm is not None
     assert step.confirm is not None
     action = step.confirm
-    key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm")
     summary = f"✔ confirm {step.name}"
     if flight.call_kind == "confirm-mark":
         call = _new_call(run, entry, flight, replace(action, task_queue=None), MARK_CONFIRM, {}, summary)
         return replace(call, guard=GuardSpec(_required_connection(step.do), "mark", True), local=True)
-    if confirm.arguments is None:
-        confirm.arguments = arguments.operation_arguments(run, entry, "confirm", action, key, confirm.override)
+    confirm_arguments = prepare_confirm(run, entry)
     guard = None
     if action.connection is not None:
         is_own = step.do.connection == action.connection
         guard = GuardSpec(action.connection, "decide" if is_own else "own", True, images=is_own and step.do.images)
-    call = _new_call(run, entry, flight, action, action.uses, confirm.arguments, summary)
+    call = _new_call(run, entry, flight, action, action.uses, confirm_arguments, summary)
     return replace(call, guard=guard, earlier_attempts=confirm.min_attempts)
 
 

@@ -6,7 +6,7 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 from __future__ import annotations
 
 from sagas.definition.model import backoff
-from sagas.machine import arguments, call_attempts, calls
+from sagas.machine import arguments, call_attempts, calls, corrections
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
@@ -180,7 +180,10 @@ def confirm_entry(run: SagaRun, entry: LedgerEntry) -> None:
         confirm.started_at = run.now
     mark = calls.guard_decides_first(step, step.confirm) and not confirm.guard_decided
     try:
-        calls.send_call(run, entry, "confirm-mark" if mark else "confirm")
+        if corrections.is_open(run, entry, "confirm"):
+            run.park(entry, "confirm", corrections.question(run, entry, "confirm", calls.prepare_confirm(run, entry)))
+        else:
+            calls.send_call(run, entry, "confirm-mark" if mark else "confirm")
     except DefinitionError as error:
         confirm.error = {"type": arguments.DEFINITION_FAILURE, "message": str(error), "details": {}}
         run.park(entry, "confirm", str(error))

@@ -14,6 +14,7 @@ from sagas.definition.times import format_timestamp
 from sagas.machine.arguments import DEFINITION_FAILURE
 from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.calls import current_alternate
+from sagas.machine.corrections import is_open
 from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
 from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
@@ -138,6 +139,9 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | Non
     definition = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", definition="FILE")
     if entry is None:
         return (definition,)
+    arguments = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", **{"with": "{…}"})
+    if is_open(run, entry, parked.op):
+        return (arguments,)
     operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
     error = (operation and operation.error) or {}
     of_value = (error.get("details") or {}).get("cannot_heal")
@@ -145,7 +149,6 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | Non
         return ()
     if not corrects_with_arguments(run, entry, parked.op):
         return (definition,)
-    arguments = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", **{"with": "{…}"})
     return (arguments, definition) if of_value else (definition, arguments)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.model import Operation
-from sagas.machine import calls, parked_rows
+from sagas.definition.sensitivity import without_values
+from sagas.machine import calls, corrections, parked_rows
 from sagas.machine.builtin_actions import has_nested_undo
 from sagas.machine.state import LedgerEntry, SagaRun
 from sagas.protocol.payloads import idempotency_key
@@ -33,6 +34,9 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
         run.residue += [{"step": entry.id, "kind": kind, **row} for row in rows]
         return
     command = f"{action.uses} {calls.compact_json(calls.arguments_without_override(run, entry, of, action))}"
+    if corrections.is_open(run, entry, of):
+        hidden = run.plan.hidden_values(run.input)
+        command += f"; the step was called with {calls.compact_json(without_values(entry.override, hidden))} instead"
     if action.uses in (ROLLBACK, COMMIT):
         # Its id is the database's, and the reconciliation names it with the statement that ends it.
         command = saga_command("reconcile", run.saga_id)

@@ -63,7 +63,8 @@ class OperationState:
 
     ``outcome`` joins those of all attempts of its key. ``retry_baseline``: attempts that no longer count after
     an operator's retry. ``guard_decided``: the step's guard has decided; the action itself runs on another connection.
-    ``undoes_confirmed``: ``compensate.confirmed`` is in use instead of an alternate.
+    ``undoes_confirmed``: ``compensate.confirmed`` is in use instead of an alternate. ``as_written``: an operator has
+    let it run with the arguments of the definition, although those of its step were corrected.
     """
 
     state: OperationStatus = "PENDING"
@@ -79,6 +80,7 @@ class OperationState:
     override: dict[str, Any] | None = None
     guard_decided: bool = False
     undoes_confirmed: bool = False
+    as_written: bool = False
 
 
 @dataclass(slots=True)

@@ -158,6 +158,9 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
         if fields["step"].startswith(NOTIFICATION_PREFIX):
             remains = "closes it undelivered"
         confirm(f"skipping {fields['step']} of {saga_id} {remains}", yes=yes)
+    if fields["with"] is not None:
+        for note in _correction_notes(with_locator(preview)):
+            warn(note)
     answer = with_locator(run)
 
     def human() -> None:
@@ -166,6 +169,13 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
     print_document(answer, human=human)
     return 0
+
+
+def _correction_notes(effects: Sequence[str]) -> list[str]:
+    """Of the consequences of a decision those that say what will not follow its `--with`."""
+    from sagas.machine.corrections import NOT_FOLLOWED
+
+    return sorted({effect for effect in effects if NOT_FOLLOWED in effect})
 
 
 async def _check_answer(locator: Locator, settings: Settings, saga_id: str, decision: dict[str, Any]) -> None:
@@ -261,6 +271,9 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         )
         refused = sum(isinstance(answer, SagaError) for answer in answers)
         but = f", {refused} of which will be refused" if refused else ""
+        effects = [effect for answer in answers if isinstance(answer, dict) for effect in answer["next"]]
+        for note in _correction_notes(effects):
+            warn(note)
         confirm(f"`{fields['decision']}` for {len(parked)} parked steps{but}: {several}", yes=yes)
         answers = with_locator(decide_all)
     rows = [

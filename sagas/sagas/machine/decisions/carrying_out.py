@@ -9,7 +9,7 @@ from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import replaced_arguments
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, forward, residue
+from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, corrections, forward, residue
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.decisions.rules import current_operation, decided_operation
 from sagas.machine.finish import finish
@@ -187,6 +187,7 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
         case "retry":
             if _correct_arguments(run, entry, "undo", undo, decision) or undo.override is None:
                 undo.arguments = None
+            undo.as_written = undo.as_written or corrections.is_open(run, entry, "undo")
             undo.retry_baseline, entry.decision = undo.min_attempts, None
             if not run.compensating and run.phase == "backward" and undo.started_at is None:
                 return  # the rollback begins with it in its order
@@ -232,6 +233,7 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
         case "retry":
             if _correct_arguments(run, entry, "confirm", confirm, decision) or confirm.override is None:
                 confirm.arguments = None
+            confirm.as_written = confirm.as_written or corrections.is_open(run, entry, "confirm")
             entry.decision = None
             run.post(ConfirmEntry(entry))
         case "done" if step.confirm.guarded or (step.do.guarded and not confirm.guard_decided):

@@ -130,6 +130,8 @@ def _record_verdict(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, ve
     if verdict == "done":
         entry.outcome, entry.state, entry.ended_at = "done", "DONE", run.now
         entry.failure_kind, entry.error = "done", None
+        if entry.arguments is not None and entry.arguments != entry.override:
+            entry.override = None  # an attempt before the correction has made the effect
     elif verdict == "late":
         entry.outcome, entry.state, entry.resolved, entry.ended_at = "late", "COMPENSATED", True, run.now
         if entry.undo is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, forward
+from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, corrections, forward
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
@@ -210,7 +210,10 @@ def _send_undo(run: SagaRun, entry: LedgerEntry) -> None:
     assert undo is not None
     mark = calls.guard_decides_first(step, calls.current_alternate(step, undo)) and not undo.guard_decided
     try:
-        calls.send_call(run, entry, "undo-mark" if mark else "undo")
+        if corrections.is_open(run, entry, "undo"):
+            run.park(entry, "undo", corrections.question(run, entry, "undo", calls.prepare_undo(run, entry)))
+        else:
+            calls.send_call(run, entry, "undo-mark" if mark else "undo")
     except DefinitionError as error:
         undo.error = {"type": arguments.DEFINITION_FAILURE, "message": str(error), "details": {}}
         run.park(entry, "undo", str(error))
@@ -285,6 +288,7 @@ def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     assert undo is not None
     if outcome.marker == "confirmed" and not undo.undoes_confirmed and _confirmed_undo_is_elsewhere(run, entry):
         undo.guard_decided, undo.undoes_confirmed, undo.arguments, undo.override = True, True, None, None
+        undo.as_written = False
         _send_undo(run, entry)
         return
     if outcome.marker == "confirmed":
@@ -324,7 +328,7 @@ def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         if not undo.undoes_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):
             undo.alternate += 1
             undo.outcome, undo.min_attempts, undo.retry_baseline = None, 0, 0
-            undo.arguments, undo.override = None, None
+            undo.arguments, undo.override, undo.as_written = None, None, False
             _send_undo(run, entry)
         else:
             run.park(entry, "undo", arguments.failure_message(entry, "undo"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.model import StepDefinition, checked_entry
+from sagas.definition.model import Operation, StepDefinition, checked_entry
 from sagas.protocol.messages import Call, StartSaga
 from tests.unit.engine.machine_properties.inputs import definition_faults
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger, Violation
@@ -33,11 +33,22 @@ def check_call(ledger: Ledger, call: Call) -> None:
         raise Violation("retry --with", f"{call.id} got the arguments that a person gave another alternate")
     if ledger.maybe_given.get(call.entry) == call.arguments:
         return
+    _check_correction(ledger, step, call, asked)
     if not mine and definition_faults.broken(asked.with_):
         raise Violation("rule 10", f"{call.id} is asked with {call.arguments}, which nobody could evaluate")
     after_confirm = step.compensate.confirmed if step.compensate and call.guard and call.guard.confirmed else None
     if after_confirm is not None and given is None and definition_faults.broken(after_confirm.with_):
         raise Violation("rule 10", f"{call.id} may undo a confirmed effect with what nobody could evaluate")
+
+
+def _check_correction(ledger: Ledger, step: StepDefinition, call: Call, asked: Operation) -> None:
+    """What does not follow the correction of its step is called only after a decision about it."""
+    corrected = ledger.given.get((call.entry, "do"))
+    if corrected is None or ledger.arguments.get(call.entry) != corrected or not asked.with_:
+        return
+    parked = [d for d in ledger.decisions if d.step == call.entry and d.decision == "retry"]
+    if call.op in ("undo", "confirm") and len(parked) < 2:
+        raise Violation("retry --with", f"{call.id} has {call.arguments}, but {step.id} was called with {corrected}")
 
 
 def check_child(ledger: Ledger, start: StartSaga) -> None:

@@ -1,0 +1,94 @@
+"""The undo and the confirm of a step that was called with arguments of an operator (`retry --with`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sagas.machine.corrections import note
+from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
+
+OTHER = {"n": 10, "a": "A"}
+FULL = {"n": "${{ input.n }}", "a": "${{ input.acc }}"}
+INPUT = {"n": 10, "acc": "X"}
+
+
+def corrected(first: Any, *more: Any, answers: dict[str, Any] | None = None, **options: Any) -> MachineDriver:
+    """A saga whose step `a` was refused and then corrected."""
+    replies = {"a": ["rejected", "done"], **(answers or {})}
+    driver = MachineDriver(saga(first, *more), INPUT, replies, **options).run()
+    assert driver.states()["a"] == "PARKED"
+    return driver.decide("a", "retry", arguments=OTHER).run()
+
+
+def debit(**more: Any) -> Any:
+    return step("a", do=op("debit", FULL, on="shop"), on_failure="park", **more)
+
+
+@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("on", ["shop", "bank", None])
+@pytest.mark.parametrize(("given", "sent"), [(None, {"n": 10, "a": "X"}), (OTHER, OTHER)])
+def test_an_undo_that_is_written_out_asks_first(on: str | None, given: Any, sent: Any, restore: bool) -> None:
+    first = debit(compensate=undo(op("credit", FULL, on=on)))
+    answers = {"b": "rejected", "a~undo-mark": "elsewhere"}
+    driver = corrected(first, step("b"), answers=answers, restore=restore)
+    (parked,) = driver.story["parked"]
+    assert (driver.state, parked["op"]) == ("PARKED", "undo")
+    assert not [id for id in driver.log if "undo" in id]
+    assert 'an operator had corrected, {"n": 10, "a": "A"}, and its compensation has arguments' in parked["why"]
+    assert 'do not follow the correction, {"n": 10, "a": "X"}: compare them' in parked["why"]
+    assert "--with '{…}'" in parked["commands"][0]
+    assert driver.row("a")["compensation"]["arguments"] == {"n": 10, "a": "X"}
+    driver.decide("a", "retry", arguments=given).run()
+    assert (driver.state, driver.call("a~undo").arguments) == ("COMPENSATED", sent)
+
+
+@pytest.mark.parametrize(("given", "sent"), [(None, {"n": 10, "a": "X"}), (OTHER, OTHER)])
+def test_a_confirm_that_is_written_out_asks_first(given: Any, sent: Any) -> None:
+    driver = corrected(debit(confirm=op("book", FULL, on="shop")), step("b"))
+    assert (driver.state, driver.story["parked"][0]["op"]) == ("PARKED", "confirm")
+    assert "a~confirm" not in driver.log
+    driver.decide("a", "retry", arguments=given).run()
+    assert (driver.state, driver.call("a~confirm").arguments) == ("COMPLETED", sent)
+
+
+KEYS = {"key": "${{ step.forward_key }}", "lines": ["${{ steps.a.result.ok }}"]}
+
+
+@pytest.mark.parametrize("compensate", [undo("credit"), undo(op("credit", KEYS, on="shop"))])
+def test_an_undo_that_follows_the_call_runs(compensate: Any) -> None:
+    driver = corrected(debit(compensate=compensate), step("b"), answers={"b": "rejected"})
+    assert driver.state == "COMPENSATED"
+    sent = OTHER if compensate.alternates[0].with_ is None else {"key": "s1/a@2", "lines": [True]}
+    assert driver.call("a~undo").arguments == sent
+
+
+def test_the_next_alternate_asks_again() -> None:
+    first = debit(compensate=undo(op("credit", FULL, on="shop"), op("by_mail", FULL, on="shop")))
+    driver = corrected(first, step("b"), answers={"b": "rejected", "a~undo": "rejected"})
+    driver.decide("a", "retry").run()
+    assert (driver.state, driver.log[-1]) == ("PARKED", "a~undo")
+    driver.decide("a", "retry").run()
+    assert (driver.state, driver.log[-1]) == ("COMPENSATED", "a~undo.1")
+
+
+def test_an_undo_asks_nothing_when_an_attempt_before_the_correction_had_the_effect() -> None:
+    first = debit(compensate=undo(op("credit", FULL, on="shop")))
+    answers = {"a": "unknown", "a~seal": "done", "b": "rejected"}
+    driver = MachineDriver(saga(first, step("b")), INPUT, answers).run()
+    driver.decide("a", "retry", arguments=OTHER).run()
+    assert (driver.state, driver.call("a~undo").arguments) == ("COMPENSATED", {"n": 10, "a": "X"})
+
+
+def test_a_skipped_undo_names_the_call_that_it_was_to_undo() -> None:
+    first = debit(compensate=undo(op("credit", FULL, on="shop")))
+    driver = corrected(first, step("b"), answers={"b": "rejected"}).decide("a", "skip").run()
+    (row,) = driver.story["residue"]
+    assert row["command"] == 'credit {"n":10,"a":"X"}; the step was called with {"n":10,"a":"A"} instead'
+
+
+def test_the_note_names_what_does_not_follow() -> None:
+    assert note(debit(compensate=undo("credit"))) is None
+    both = debit(compensate=undo(op("credit", FULL, on="shop")), confirm=op("book", {"n": 1}, on="shop"))
+    assert (note(both) or "").startswith("the compensation and the confirm of a will not follow --with")
