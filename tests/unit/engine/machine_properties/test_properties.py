@@ -29,7 +29,7 @@ MUST_BE_SEEN = {
     "corrected arguments do", "corrected arguments undo", "corrected arguments confirm",
     "corrected definition do", "corrected definition undo", "corrected definition confirm",
     # mistakes in the definition, by the position of the expression
-    "definition do", "definition if", "definition for_each", "definition compensate", "definition confirm",
+    "definition with", "definition if", "definition for_each", "definition compensate", "definition confirm",
     "definition output",
     # participants without a guard, and their probes
     "keyed done", "keyed rejected", "keyed failed", "keyed unknown", "keyless done", "keyless failed",

@@ -19,7 +19,7 @@ from sagas.protocol.messages import (
 )
 from tests.unit.engine.machine_properties.oracle.ledger import Ledger
 
-_PLACE = re.compile(r"^\w+\.(do|if|for_each|compensate|confirm|probe|fairness_key)\b")
+_PLACE = re.compile(r"^\w+\.(with|if|for_each|compensate|confirm|probe|fairness_key)\b")
 
 
 def of_event(ledger: Ledger, call: Call | None, event: MachineEvent) -> set[str]:
