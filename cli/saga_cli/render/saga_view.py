@@ -306,7 +306,7 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
         lines.append([(f"    … {what}: {count} more, omitted", "dim")])
     if unkept := [_unkept_text(row) for row in view.steps if row.result_kept is False]:
         lines.append(
-            [("  not kept, and no expression can read it: the result of ", "yellow"), (join_names(unkept), "")]
+            [("  not kept, and no expression can read it: the result of ", "yellow"), (list_steps(unkept), "")]
         )
     return lines
 

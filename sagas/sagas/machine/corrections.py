@@ -16,7 +16,7 @@ from sagas.expressions import compile_value
 from sagas.expressions.template_syntax import split_template
 from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun
 from sagas.text.exact_json import readable_json
-from sagas.text.printable import shorten_middle
+from sagas.text.shortening import shorten_middle
 
 _SHOWN = 400
 """Characters of the arguments in a message."""
