@@ -40,6 +40,7 @@ def operation_of(call: Call) -> str:
 class Ledger:
     """Facts about one run, seen from outside.
 
+    ``retried``: the operations that a person has retried, by entry.
     ``given``: the arguments of `retry --with`, by entry and operation (``given_for``: for this action);
     ``maybe_given``: those of an entry that may be for its undo; ``withdrawn``: those that a later retry with a
     definition has made void.
@@ -61,6 +62,7 @@ class Ledger:
     uncertain: dict[str, float] = field(default_factory=dict)
     attempts: dict[str, int | None] = field(default_factory=dict)
     arguments: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    retried: set[tuple[str, str]] = field(default_factory=set)
     causes: list[str] = field(default_factory=list)
     stop_ordered: bool = False
     decisions: list[DecisionMade] = field(default_factory=list)

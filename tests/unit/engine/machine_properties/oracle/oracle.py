@@ -102,6 +102,8 @@ class Oracle:
         ledger = self.ledger
         wait_rules.decided(ledger, event)
         ledger.decisions.append(event)
+        if event.decision == "retry" and event.step != "output":
+            ledger.retried.add((event.step, ledger.op_of(event.step)))
         if event.definition is not None:
             ledger.adopt(from_snapshot(event.definition))
         if event.arguments is not None or event.definition is not None:

@@ -46,8 +46,7 @@ def _check_correction(ledger: Ledger, step: StepDefinition, call: Call, asked: O
     corrected = ledger.given.get((call.entry, "do"))
     if corrected is None or ledger.arguments.get(call.entry) != corrected or not asked.with_:
         return
-    parked = [d for d in ledger.decisions if d.step == call.entry and d.decision == "retry"]
-    if call.op in ("undo", "confirm") and len(parked) < 2:
+    if call.op in ("undo", "confirm") and (call.entry, call.op) not in ledger.retried:
         raise Violation("retry --with", f"{call.id} has {call.arguments}, but {step.id} was called with {corrected}")
 
 
