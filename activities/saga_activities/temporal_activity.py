@@ -358,7 +358,7 @@ class DefinitionLoader:
         """
         attributes = await self._list_attributes()
         if undo_of is not None:
-            return {"attributes": attributes, "input": None, **await self._load_undo(undo_of, input)}
+            return {"attributes": attributes, "input": None, "machine": await self._load_undo(undo_of)}
         definition = await self._find_definition(saga)
         checked, problems = await asyncio.to_thread(validate_input, definition, input)
         if problems:
@@ -370,7 +370,7 @@ class DefinitionLoader:
             "attributes": attributes,
         }
 
-    async def _load_undo(self, undo_of: str, request: Any) -> dict[str, Any]:
+    async def _load_undo(self, undo_of: str) -> str:
         packed = await self._read_machine(undo_of)
         if packed is None:
             raise RefusedError(f"the state of {undo_of} no longer exists, so it cannot be undone")
@@ -379,9 +379,4 @@ class DefinitionLoader:
                 f"{undo_of} can only be undone by hand: its state has {len(packed):,} bytes, and Temporal accepts "
                 f"{MAX_STATE_CHARACTERS:,}"
             )
-        fields = request if isinstance(request, dict) else {}
-        return {
-            "machine": packed,
-            "reason": fields.get("reason"),
-            "who": fields.get("who"),
-        }
+        return packed

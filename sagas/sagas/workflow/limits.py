@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -59,11 +60,11 @@ def view_payload(view: SagaView) -> tuple[dict[str, Any], Payload]:
     return document, json_payload(document)
 
 
-def limit_output(output: Any) -> RawValue:
-    """The output as a workflow result, or a placeholder with its size if it is too large for one."""
-    payload = json_payload(output)
+def limit_output(output: Any, result_of: Callable[[Any], Any] = lambda output: output) -> RawValue:
+    """The workflow result with this output, or with a placeholder with its size if it is too large for one."""
+    payload = json_payload(result_of(output))
     size = len(payload.data)
-    return RawValue(payload) if size <= MAX_PAYLOAD_BYTES else raw_json(omitted(size))
+    return RawValue(payload) if size <= MAX_PAYLOAD_BYTES else raw_json(result_of(omitted(size)))
 
 
 def limit_summary(text: str) -> str:

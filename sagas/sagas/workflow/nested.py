@@ -11,8 +11,8 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureE
 
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.machine.arguments import DefinitionError
-from sagas.protocol.messages import CancelSaga, ChildParked, ReportParked, SagaEnded, StartSaga, UndoSaga
-from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, RESIDUE_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
+from sagas.protocol.messages import CancelSaga, ChildParked, Finish, ReportParked, SagaEnded, StartSaga, UndoSaga
+from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView, SagaView
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
@@ -32,7 +32,6 @@ class NestedSagas:
     def __init__(self, context: CommandContext) -> None:
         self._context = context
         self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
-        self._residue_reports: dict[str, Mapping[str, Any]] = {}
 
     def start(self, command: StartSaga) -> None:
         self._context.tasks.start(command.id, self._run(command, command.saga_id, command.input))
@@ -43,14 +42,6 @@ class NestedSagas:
 
     def cancel(self, command: CancelSaga) -> None:
         self._context.tasks.start(f"cancel {command.id}", self._signal_cancel(command))
-
-    def note_residue(self, sent: RawValue) -> None:
-        """Store the residue of a nested saga that closes as Completed; see :func:`signal_residue_to_parent`."""
-        try:
-            report = bounded_value([sent])
-            self._residue_reports[SagaView.from_json({**report, "saga": ""}).id] = report
-        except _MALFORMED as error:
-            workflow.logger.warning("report of a residue ignored: it is malformed (%s)", error)
 
     async def _run(self, command: StartSaga | UndoSaga, saga_id: str, input: Any) -> None:
         id, saga = command.id, command.saga
@@ -75,13 +66,10 @@ class NestedSagas:
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
             self._started[id] = handle
-            output = activity_result(await handle)
-            view = SagaView(id=saga_id, saga=saga, state="COMPENSATED" if undo else "COMPLETED", output=output)
-            if saga_id in self._residue_reports:
-                # It closed as Completed, but has reported a residue past its commit point, or rows that it has locked.
-                report = self._residue_reports.pop(saga_id)
-                view = SagaView.from_json({**report, "saga": saga, "output": output})
-                state = state if view.state == "COMPLETED" else "RESIDUE"
+            output, report = split_result(activity_result(await handle))
+            # It may have closed as Completed with a residue past its commit point, or with rows that it has locked.
+            view = SagaView.from_json({"state": state, **report, "id": saga_id, "saga": saga, "output": output})
+            state = state if view.state in ("COMPLETED", "COMPENSATED") else "RESIDUE"
         except DefinitionError as error:
             state, view = "REFUSED", refused_view(saga_id, saga, str(error))
         except WorkflowAlreadyStartedError:
@@ -135,6 +123,8 @@ def parked_report(sent: RawValue) -> ChildParked | None:
         report = bounded_value([sent])
         id, waits = report["id"], report["waits"]
         ChildView.from_json({"id": id, "step": "", "saga": "", "state": report["state"], "waits": waits})
+        if not isinstance(report["blocked"], bool):
+            raise TypeError("blocked is neither true nor false")
         undo = id.endswith(UNDO_SUFFIX)
         own = id.removesuffix(UNDO_SUFFIX)
         return ChildParked(own, undo, report["state"], report["blocked"], waits, workflow.time())
@@ -143,12 +133,30 @@ def parked_report(sent: RawValue) -> ChildParked | None:
         return None
 
 
-async def signal_residue_to_parent(parent: workflow.ParentInfo, document: Mapping[str, Any]) -> None:
-    """Report a residue and locked rows to the parent: a nested saga that closes as Completed returns its output."""
-    report = {name: document[name] for name in ("id", "state", "phase", "committed_at", "residue")}
-    if document.get("row_locks"):
-        report["row_locks"] = document["row_locks"]
-    await _signal(parent, RESIDUE_SIGNAL, report)
+_REPORT = "_saga"
+
+
+def result_for_parent(output: Any, finish: Finish, document: Mapping[str, Any]) -> Any:
+    """The result of a nested saga that closes as Completed: its output, with what its parent must know besides.
+
+    Only the run itself can say that: a signal, or the memo of its start, could be from any client.
+    """
+    report: dict[str, Any] = {}
+    locks = document.get("row_locks")
+    if (finish.state == "RESIDUE" and finish.committed) or (finish.state == "COMPLETED" and locks):
+        report = {name: document[name] for name in ("state", "phase", "committed_at", "residue")}
+        if locks:
+            report["row_locks"] = locks
+    if not report and not (isinstance(output, dict) and _REPORT in output):
+        return output
+    return {_REPORT: report, "output": output}
+
+
+def split_result(result: Any) -> tuple[Any, Mapping[str, Any]]:
+    """The output, and the report, empty without one, from :func:`result_for_parent`."""
+    if isinstance(result, dict) and isinstance(report := result.get(_REPORT), dict):
+        return result.get("output"), report
+    return result, {}
 
 
 async def _signal(parent: workflow.ParentInfo, name: str, report: Mapping[str, Any]) -> None:

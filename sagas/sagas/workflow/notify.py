@@ -31,8 +31,9 @@ from sagas.protocol.payloads import (
 from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
 from sagas.text.shell import saga_command
+from sagas.workflow.claims import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_claim, text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
-from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
+from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.limits import limit_summary, run_summary, to_payload
 from sagas.workflow.received import NO_INPUT, activity_result
 from sagas.workflow.run_start import DefinitionTrust, is_untrusted, refuse_foreign_id
@@ -121,12 +122,23 @@ def _delivery_input(command: Notify) -> dict[str, Any]:
 
 def _read_order(input: RawValue) -> dict[str, Any]:
     """The input of the delivering run, which any client may have started. Raises SagaApplicationError."""
-    try:
-        order = read_payload(input.payload)
-    except UnreadableValue:
-        order = None
-    if not isinstance(order, dict) or not order.keys() >= {"saga", "saga_id", "when", "uses", "intervals", "call"}:
-        raise refused_error(f"the input of {NOTIFICATION_WORKFLOW} is not a notification; start the saga")
+    expected = f"the input of {NOTIFICATION_WORKFLOW} is not a notification; start the saga"
+    return read_claim(expected, input.payload, _checked_order)
+
+
+def _checked_order(order: Any) -> dict[str, Any]:
+    for field in ("saga", "saga_id", "notification", "when"):
+        text(order[field])
+    text(order["uses"], longest=LONGEST_NAME)
+    optional_text(order.get("problem"))
+    for seconds in (*order["intervals"], *(() if (call := order["call"]) is None else (call["timeout"],))):
+        number(seconds, 0, LONGEST_WAIT)
+    if call is not None:
+        text(call["summary"])
+        if call["timeout"] <= 0 or not isinstance(call["argument"][ENVELOPE], dict):
+            raise ValueError("no call")
+        if call["task_queue"] is not None and text(call["task_queue"], longest=LONGEST_NAME).startswith("/"):
+            raise ValueError("a task queue of Temporal's own")
     return order
 
 

@@ -11,6 +11,7 @@ from temporalio.common import RawValue
 
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.text.json_values import MAX_DEPTH, encodable, json_problem
+from sagas.workflow.claims import optional_text, text
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
@@ -61,26 +62,27 @@ def who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def to_signal_event(name: str, data: Any) -> SignalReceived:
-    """A signal from any client as an event; `saga signal` adds the sender and a rejection under ``_saga``."""
+    """A signal from any client as an event; `saga signal` adds the sender and a rejection under ``_saga``.
+
+    Raises UnreadableValue if these are no texts.
+    """
     if isinstance(data, dict) and isinstance(data.get("_saga"), dict):
         envelope = data["_saga"]
-        return SignalReceived(
-            name=name,
-            at=workflow.time(),
-            data=data.get("data"),
-            who=envelope.get("by"),
-            reject=envelope.get("reject"),
-        )
+        try:
+            who, reject = optional_text(envelope.get("by")), optional_text(envelope.get("reject"))
+        except TypeError:
+            raise UnreadableValue("by and reject are not texts") from None
+        return SignalReceived(name=name, at=workflow.time(), data=data.get("data"), who=who, reject=reject)
     return SignalReceived(name=name, at=workflow.time(), data=data)
 
 
 def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
     """The `resolve` update as an event. Raises KeyError, TypeError or AttributeError if it is malformed."""
     return DecisionMade(
-        step=data["step"],
-        decision=data["decision"],
-        reason=data["reason"],
-        who=data.get("who") or "unknown",
+        step=text(data["step"]),
+        decision=text(data["decision"]),  # pyright: ignore[reportArgumentType]
+        reason=text(data["reason"]),
+        who=optional_text(data.get("who")) or "unknown",
         at=workflow.time(),
         arguments=data.get("with"),
         definition=data.get("definition"),

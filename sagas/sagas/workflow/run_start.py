@@ -38,8 +38,9 @@ from sagas.protocol.payloads import (
 from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
+from sagas.workflow.claims import LAST_SECOND, number, optional_text, read_claim, text, whole_number
 from sagas.workflow.failures import activity_message, refused_error
-from sagas.workflow.json_payloads import UnreadableValue, raw_json, read_payload
+from sagas.workflow.json_payloads import raw_json, read_payload
 from sagas.workflow.limits import limit_summary
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 
@@ -108,7 +109,10 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
         return _continue_run(value)
     refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
-        return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)))
+        who, reason = read_claim(
+            "the input of an undo has no `who` and `reason` that are texts", value, _who_and_reason
+        )
+        return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), who, reason)
     if (signed := info.headers.get(DETACHED_HEADER)) is not None:
         return _detached_run(value, signed, trust)
     definition = info.headers.get(DEFINITION_HEADER)
@@ -166,11 +170,7 @@ def refuse_foreign_id(*, needs_owner: bool = False) -> None:
 
 def _owner_in_header() -> str | None:
     header = workflow.info().headers.get(OWNER_HEADER)
-    try:
-        owner = None if header is None else read_payload(header)
-    except UnreadableValue:
-        owner = None  # any client may send any header
-    return owner if isinstance(owner, str) else None
+    return None if header is None else read_claim(f"the header {OWNER_HEADER} is not the id of a saga", header, text)
 
 
 def _was_continued(info: workflow.Info) -> bool:
@@ -184,25 +184,18 @@ def _was_continued(info: workflow.Info) -> bool:
 
 def _undo_scope_in_memo() -> str:
     """The scope that the parent has set; empty without one. Raises SagaApplicationError for another value."""
-    payload = workflow.info().raw_memo.get(UNDO_SCOPE_MEMO)
-    try:
-        scope = "" if payload is None else read_payload(payload)
-    except UnreadableValue:
-        scope = None
-    if not isinstance(scope, str):
-        raise refused_error(f"the memo {UNDO_SCOPE_MEMO} is not the scope of an undo")
-    return scope
+    memo = workflow.info().raw_memo.get(UNDO_SCOPE_MEMO)
+    return "" if memo is None else read_claim(f"the memo {UNDO_SCOPE_MEMO} is not the scope of an undo", memo, text)
 
 
 def _generation_in_header() -> int:
     header = workflow.info().headers.get(GENERATION_HEADER)
-    try:
-        generation = 1 if header is None else read_payload(header)
-    except UnreadableValue:
-        generation = None
-    if not isinstance(generation, int) or not 1 <= generation <= MAX_GENERATION:
-        raise refused_error(f"the header {GENERATION_HEADER} is not a number from 1 to {MAX_GENERATION}")
-    return generation
+    expected = f"the header {GENERATION_HEADER} is not a number from 1 to {MAX_GENERATION}"
+    return 1 if header is None else read_claim(expected, header, _generation)
+
+
+def _generation(value: Any) -> int:
+    return whole_number(value, 1, MAX_GENERATION)
 
 
 def _resumed_in_header() -> tuple[float | None, Mapping[str, int]]:
@@ -210,14 +203,12 @@ def _resumed_in_header() -> tuple[float | None, Mapping[str, int]]:
     header = workflow.info().headers.get(RESUMED_HEADER)
     if header is None:
         return None, {}
-    try:
-        value = read_payload(header)
-        began_at, generations = float(value["started_at"]), dict(value["generations"])
-        if all(isinstance(number, int) and 1 <= number <= MAX_GENERATION for number in generations.values()):
-            return began_at, generations
-    except (UnreadableValue, KeyError, TypeError, ValueError):
-        pass  # any client may send any header
-    raise refused_error(f"the header {RESUMED_HEADER} is not that of saga resume")
+    return read_claim(f"the header {RESUMED_HEADER} is not that of saga resume", header, _resumed)
+
+
+def _resumed(value: Any) -> tuple[float, Mapping[str, int]]:
+    generations = {entry: _generation(generation) for entry, generation in value["generations"].items()}
+    return number(value["started_at"], 0, LAST_SECOND), generations
 
 
 async def verify_bulk_start(saga: str, inputs: Sequence[Any], trust: DefinitionTrust | None) -> RunHeader:
@@ -324,8 +315,12 @@ def _detached_run(value: Any, signed: Payload, trust: DefinitionTrust | None) ->
     return RunStart("detached", machine, TimerFired(id="detached", at=workflow.time()), attributes)
 
 
-def _undo_run(loaded: Mapping[str, Any]) -> RunStart:
-    who, reason = loaded.get("who") or "unknown", loaded.get("reason") or "undone"
+def _who_and_reason(value: Any) -> tuple[str, str]:
+    fields = value if isinstance(value, dict) else {}
+    return optional_text(fields.get("who")) or "unknown", optional_text(fields.get("reason")) or "undone"
+
+
+def _undo_run(loaded: Mapping[str, Any], who: str, reason: str) -> RunStart:
     machine = Machine.restore(unpack_state(loaded["machine"]))
     attributes = frozenset(loaded.get("attributes", ()))
     if machine.finished:
@@ -370,10 +365,12 @@ class RunHeader:
 
 
 def to_run_header(loaded: Mapping[str, Any]) -> RunHeader:
-    """Decode the result of ``saga.load``. Raises KeyError or TypeError if it is malformed."""
+    """Decode the result of ``saga.load``, or a header. Raises what :data:`MALFORMED` names if it is malformed."""
     definition = from_snapshot(loaded["definition"])
-    attributes = frozenset(loaded.get("attributes", ()))
-    return RunHeader(definition, ExecutionPlan(definition), loaded.get("vars") or {}, attributes)
+    attributes, variables = loaded.get("attributes", []), loaded.get("vars") or {}
+    if not isinstance(attributes, list) or not isinstance(variables, dict):
+        raise TypeError("attributes is a list of names, and vars an object")
+    return RunHeader(definition, ExecutionPlan(definition), variables, frozenset(map(text, attributes)))
 
 
 @lru_cache(maxsize=256)

@@ -43,7 +43,6 @@ from sagas.protocol.payloads import (
     OUTCOME_MEMO,
     PARKED_SIGNAL,
     RELEASE_ACTIVITY,
-    RESIDUE_SIGNAL,
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
     VIEW_QUERY,
@@ -62,7 +61,7 @@ from sagas.workflow.limits import (
     view_payload,
 )
 from sagas.workflow.lock_calls import LockCalls, release_refusal
-from sagas.workflow.nested import NestedSagas, ParkedReports, parked_report, signal_residue_to_parent
+from sagas.workflow.nested import NestedSagas, ParkedReports, parked_report, result_for_parent
 from sagas.workflow.notify import Notifications
 from sagas.workflow.operator_pause import BEGINS, OperatorPause
 from sagas.workflow.received import (
@@ -129,7 +128,6 @@ class SagaWorkflow:
         await self._wait(lambda: not self._sends_last_commands or self._tasks.crash is not None)
         if self._tasks.crash is not None:
             raise self._tasks.crash
-        await self._signal_residue(self._finish)
         return self._close(self._finish)
 
     # --- start and continue-as-new ------------------------------------------------------------------------------
@@ -315,10 +313,6 @@ class SagaWorkflow:
     def cancelled_by_parent(self, message: str = "") -> None:
         self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
 
-    @workflow.signal(name=RESIDUE_SIGNAL, description="A nested saga of this one has left a residue.")
-    def child_left_residue(self, report: RawValue = NO_INPUT) -> None:
-        self._nested_sagas.note_residue(report)
-
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: RawValue = NO_INPUT) -> None:
         if (event := parked_report(report)) is not None:
@@ -450,18 +444,6 @@ class SagaWorkflow:
         """Start time of the saga in the first run of its chain, in seconds since the epoch; None before it."""
         return self._machine.started_at if self._machine is not None else None
 
-    async def _signal_residue(self, finish: Finish) -> None:
-        parent = workflow.info().parent
-        if parent is None:
-            return
-        document = self.document()
-        residue = finish.state == "RESIDUE" and finish.committed
-        if not residue and not (finish.state == "COMPLETED" and document.get("row_locks")):
-            return
-        task = asyncio.create_task(signal_residue_to_parent(parent, document))
-        await self._wait(task.done)
-        task.result()
-
     def _close(self, finish: Finish) -> Any:
         assert self._machine is not None
         document, kept = view_payload(self._machine.view())
@@ -471,7 +453,9 @@ class SagaWorkflow:
             # Usually the close status is enough; here an earlier recorded state would be out of date.
             self._search_attributes.record_state(RecordState("COMPLETED"))
         if finish.state == "COMPLETED" or (finish.state == "RESIDUE" and finish.committed):
-            return limit_output(finish.output)
+            if workflow.info().parent is None:
+                return limit_output(finish.output)
+            return limit_output(finish.output, lambda output: result_for_parent(output, finish, document))
         undone = workflow.info().workflow_id.endswith(UNDO_SUFFIX)
         if undone and finish.state == "COMPENSATED":
             return limit_output(finish.output)

@@ -34,7 +34,6 @@ from sagas.protocol.payloads import (
     GENERATION_HEADER,
     OWNER_HEADER,
     PARKED_SIGNAL,
-    RESIDUE_SIGNAL,
 )
 from tests.integration.engine.environment import Environment, run_saga
 
@@ -95,7 +94,6 @@ async def test_a_message_that_cannot_be_read_is_ignored_and_blocks_nothing(env: 
             await run.signal("answer", RawValue(broken))
         for report in ({}, {"id": 5, "state": 1, "blocked": 2, "waits": 3}, {"id": "x", "residue": [5]}, {"id": []}):
             await run.signal(PARKED_SIGNAL, report)
-            await run.signal(RESIDUE_SIGNAL, report)
         await run.signal("answer", RawValue(AT_BOUND))
         assert await started.result() == json.loads(AT_BOUND.data)
 

@@ -20,8 +20,10 @@ from temporalio.worker import (
 
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
-from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.machine.machine import Machine
+from sagas.protocol.payloads import unpack_state
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
 from sagas.settings.definition_keys import KEY_FILE, decision_content, detached_content, signed_json
@@ -29,7 +31,8 @@ from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
-from sagas.workflow.run_start import drop_forged_outcome
+from sagas.workflow.claims import MALFORMED
+from sagas.workflow.run_start import drop_forged_outcome, read_header
 
 log = logging.getLogger("saga.worker")
 
@@ -83,7 +86,9 @@ class ProjectTrust:
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
-        return self._accepts_any or self._keys.verifies("detached", detached_content(saga_id, value), signature)
+        if self._keys.verifies("detached", detached_content(saga_id, value), signature):
+            return True
+        return self._accepts_any and _is_detached(value)
 
     async def verify_start(
         self, saga: str, header: str, signature: Any, input: Any = None, inputs: Sequence[Any] | None = None
@@ -155,8 +160,8 @@ class ProjectTrust:
             trusted = self._accepts_any or self._is_known(sent)
             if not trusted and not self._keys.verifies("definition", header, decode_json(signature)):
                 return None
-            return from_snapshot(sent["definition"])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return read_header(header).definition
+        except MALFORMED:
             return None
 
     def _is_known(self, sent: Mapping[str, Any]) -> bool:
@@ -191,6 +196,14 @@ class ProjectTrust:
         if settings.config_file is not None:
             variables = load_settings(config=settings.config_file).vars
         return latest, signed_json(variables)
+
+
+def _is_detached(value: Any) -> bool:
+    try:
+        Machine.restore(unpack_state(value["machine"]))
+        return all(isinstance(name, str) for name in value["attributes"])
+    except MALFORMED:
+        return False
 
 
 def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:
