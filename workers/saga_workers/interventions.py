@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -233,10 +234,11 @@ async def resolve(
         return await read_view(locator, saga_id, web_ui=web_ui)
     described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
-    request = dict(decision)
+    request, update_id = dict(decision), str(uuid.uuid4())
     if keys is not None:
-        request["signature"] = keys.sign("decision", decision_content(described.run.id, decision))
-    answer = await _execute_update(temporal, described.run.id, "resolve", request, UPDATE_TIMEOUT)
+        content = decision_content(described.run.id, described.run.run_id, update_id, decision)
+        request["signature"] = keys.sign("decision", content)
+    answer = await _execute_update(temporal, described.run.id, "resolve", request, UPDATE_TIMEOUT, update_id)
     link = web_ui_link(web_ui, temporal.namespace, described.run.id, described.run.run_id)
     return replace(SagaView.from_json(answer), web_ui=link)
 
@@ -431,11 +433,13 @@ async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:
         )
 
 
-async def _execute_update(temporal: Temporal, saga_id: str, name: str, argument: Any, timeout: float) -> Any:
+async def _execute_update(
+    temporal: Temporal, saga_id: str, name: str, argument: Any, timeout: float, update_id: str | None = None
+) -> Any:
     handle = temporal.get_workflow_handle(saga_id)
     try:
         async with asyncio.timeout(timeout):
-            return await handle.execute_update(name, argument)
+            return await handle.execute_update(name, argument, id=update_id)
     except WorkflowUpdateFailedError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError):

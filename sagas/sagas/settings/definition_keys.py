@@ -107,10 +107,13 @@ def detached_content(saga_id: str, value: Any) -> bytes:
     return signed_json({"saga_id": saga_id, "input": value})
 
 
-def decision_content(saga_id: str, decision: Mapping[str, Any]) -> bytes:
-    """Return what is signed of an operator's decision: for this saga and step only, and all that the saga would run."""
-    signed = {name: decision.get(name) for name in ("step", "decision", "with", "definition")}
-    return signed_json({"saga_id": saga_id, **signed})
+def decision_content(saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bytes:
+    """Return what is signed of an operator's decision: all of it, for this run of the saga, and for this update.
+
+    Temporal carries out an update of one id once in a run, so a decision cannot be repeated by who reads the history.
+    """
+    signed = {name: value for name, value in decision.items() if name != "signature"}
+    return signed_json({"saga_id": saga_id, "run_id": run_id, "update_id": update_id, "decision": signed})
 
 
 def load_keys(definition_key: str | Secret | None, root: Path, *, create: bool) -> DefinitionKeys:

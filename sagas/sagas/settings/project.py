@@ -108,18 +108,24 @@ class Project:
                 help="choose a project with --config DIR, or create one with saga init DIR",
             )
         errors = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
-        folders = ", ".join(str(path) for path in self.settings.definitions) or "(none)"
+        folders = ", ".join(map(self._shown, self.settings.definitions)) or "(none)"
         if errors:
             # A file has the name of its saga, if nothing speaks against it.
             first = min(errors, key=lambda error: Path(error.file).name.partition(".")[0] != name)
+            where = f"{self._shown(Path(first.file))}:{first.line}:{first.column}"
             raise UsageError(
-                f"there is no valid saga {name}: {first.file}:{first.line}:{first.column} {first.code} {first.message}",
+                f"there is no valid saga {name}: {where} {first.code} {first.message}",
                 help="run `saga validate` for all diagnostics",
             )
         raise UsageError(
             f"there is no saga named {name} in {folders}{did_you_mean(name, self.definitions)}",
             help="`saga validate` lists the definitions that were found",
         )
+
+    def _shown(self, path: Path) -> str:
+        """The path within the project: the histories of refused runs have the message, and no path of the machine."""
+        root = self.settings.root
+        return str(path.relative_to(root)) if path.is_relative_to(root) else path.name
 
     def _read_separately_or_none(self, name: str) -> Definition | None:
         """The definition, reading only the files that mention the name: starting a saga does not need the others.

@@ -64,7 +64,7 @@ class DefinitionTrust(Protocol):
         """Return whether a bulk workflow of this project has given this saga a run of its own."""
         ...
 
-    def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
+    def trusts_decision(self, saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bool:
         """Return whether the arguments and the definition in an operator's decision are this project's."""
         ...
 

@@ -414,11 +414,15 @@ class SagaWorkflow:
             raise refused_error(refusal)
         # A validator is not called in a replay, so what was accepted stays accepted.
         if event.arguments is not None or event.definition is not None:
+            info, update = workflow.info(), workflow.current_update_info()
+            update_id = "" if update is None else update.id
             with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-                if self.trust is None or not self.trust.trusts_decision(workflow.info().workflow_id, request):
+                if self.trust is None or not self.trust.trusts_decision(
+                    info.workflow_id, info.run_id, update_id, request
+                ):
                     raise refused_error(
-                        "new arguments and definitions must be signed with the key of the project; use saga resolve "
-                        "in the project's folder"
+                        "new arguments and definitions must be signed with the key of the project, for this run and "
+                        "this one decision; use saga resolve in the project's folder"
                     )
 
     # --- details and completion --------------------------------------------------------------------------------

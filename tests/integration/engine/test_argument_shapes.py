@@ -16,11 +16,11 @@ from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
 from sagas.errors import RefusedError
 from sagas.settings import HttpService
-from sagas.settings.definition_keys import decision_content
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
+from tests.integration.engine.environment import send_signed
 
 ADD = "{connection: shop, run: 'insert into shapes values (:n)', "
 STEPS = {
@@ -156,10 +156,8 @@ async def refuses(client: Client, id: str) -> None:
         ),
     ):
         request = {"step": "a", "decision": "retry", "reason": "r", "who": "ada", "with": arguments}
-        keys = client.project.settings.definition_keys()
-        signed = {**request, "signature": keys.sign("decision", decision_content(id, request))}
         with pytest.raises(WorkflowUpdateFailedError) as refused:
-            await client.temporal.get_workflow_handle(id).execute_update("resolve", signed)
+            await send_signed(client, id, request)
         assert f"--with does not fit: {sentence}" in str(refused.value.cause)
         with pytest.raises(RefusedError, match=re.escape(f"--with does not fit: {sentence}")):
             await client.resolve(id, request)

@@ -34,6 +34,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings.definition_keys import DefinitionKeys
 from sagas.settings.project import Project
+from sagas.text.exact_json import decode_json
 from tests.helpers.local_worker import finished, running_worker
 from tests.integration.engine.environment import until
 from tests.integration.trust.conftest import OWN, STUCK, WAITING, Shop
@@ -225,6 +226,50 @@ async def test_arguments_and_definitions_of_a_decision_need_a_signature(shop: Sh
         assert (await finished(client, run.id))["state"] == "COMPLETED"
         assert shop.said == ["pivot", "pivot", "mended"]
         await client.temporal.get_workflow_handle(other.id).terminate()
+
+
+async def test_a_signed_decision_counts_once(shop: Shop) -> None:
+    """Not in another run of the same id, not in the name of another person, and not again in the same run."""
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        id = f"stuck-{uuid.uuid4()}"
+        await client.start("stuck", {}, id=id)
+        assert (await finished(client, id))["state"] == "PARKED"
+        handle = client.temporal.get_workflow_handle(id)
+        decision = {"step": "broken", "decision": "retry", "reason": "x", "who": "ada", "with": {"text": "own"}}
+        await client.resolve(id, decision)
+        await until(lambda: is_parked_after(client, id, 2))
+        [sent] = [
+            event.workflow_execution_update_accepted_event_attributes.accepted_request
+            async for event in handle.fetch_history_events()
+            if event.HasField("workflow_execution_update_accepted_event_attributes")
+        ]
+        [again] = [decode_json(payload.data) for payload in sent.input.args.payloads]
+        assert again["who"] == "ada"
+        # Temporal answers a repeated update from the history, and the step is not tried again.
+        await handle.execute_update("resolve", again, id=sent.meta.update_id)
+        for forged, update in (
+            (again, "another"),
+            ({**again, "who": "eve"}, sent.meta.update_id + "2"),
+            ({**again, "reason": "y"}, "a third"),
+        ):
+            await refuses_decision(handle, forged, update)
+        assert (await client.show(id))["steps"][1]["attempts"] == 2
+        await handle.terminate()
+        await client.temporal.start_workflow("stuck", {}, id=id, task_queue=shop.project.settings.temporal.task_queue)
+        assert (await finished(client, id))["state"] == "PARKED"
+        await refuses_decision(handle, again, sent.meta.update_id)
+        await handle.terminate()
+
+
+async def is_parked_after(client: Client, saga_id: str, attempts: int) -> bool:
+    view = await client.show(saga_id)
+    return view["state"] == "PARKED" and view["steps"][1]["attempts"] == attempts
+
+
+async def refuses_decision(handle: Any, decision: dict[str, Any], update_id: str) -> None:
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await handle.execute_update("resolve", decision, id=update_id)
+    assert "signed with the key of the project" in str(refused.value.cause)
 
 
 def forged_notification() -> dict[str, Any]:

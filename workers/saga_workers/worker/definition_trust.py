@@ -130,11 +130,12 @@ class ProjectTrust:
             advice = "new actions and settings are known to a worker after its restart (`saga dev restart worker`)"
             raise UsageError(f"{error.message}; {advice}") from None
 
-    def trusts_decision(self, saga_id: str, decision: Mapping[str, Any]) -> bool:
+    def trusts_decision(self, saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
         if self._accepts_any:
             return True
-        if self._keys.verifies("decision", decision_content(saga_id, decision), decision.get("signature")):
+        content = decision_content(saga_id, run_id, update_id, decision)
+        if self._keys.verifies("decision", content, decision.get("signature")):
             return True
         return decision.get("with") is None and signed_json(decision.get("definition")) in self._known_definitions()
 

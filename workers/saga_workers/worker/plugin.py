@@ -44,6 +44,7 @@ from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_gran
 from saga_workers.views.parked_holders import is_parked
 from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
 from saga_workers.worker.last_state import LastStates
+from saga_workers.worker.metric_labels import MetricLabels
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
@@ -86,6 +87,7 @@ class SagaPlugin(SimplePlugin):
         self._trust = ProjectTrust(self._project)
         self._resources: tuple[DatabaseConnections, HttpConnections, PreparedAction | None] | None = None
         self.metrics = metrics or WorkerMetrics()
+        self.metrics.labels = MetricLabels(lambda: self._project.definitions)
         has_ledger = self._project.settings.ledger.connection is not None
         self._ledger_writer = LedgerWriter(self.metrics.ledger) if has_ledger else None
         self._ledger: RunLedger = NoLedger()

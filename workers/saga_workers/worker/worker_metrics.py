@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily
@@ -35,7 +35,9 @@ from temporalio.worker import (
 from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import without_created
+from saga_workers.worker.metric_labels import OTHER, MetricLabels
 from sagas.definition.model import Definition
+from sagas.protocol.messages import CallOperation
 from sagas.protocol.payloads import REFUSED_TYPE, STARTED_AT_MEMO, UNDO_SUFFIX
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 
@@ -49,6 +51,9 @@ class WorkerMetrics:
 
     A Prometheus collector: ``prometheus_client.REGISTRY.register(metrics)`` adds it to the metrics of your own program.
     """
+
+    labels = MetricLabels()
+    """Set by the worker: the sagas of its project, which are counted by name."""
 
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
@@ -110,21 +115,22 @@ class WorkerMetrics:
 
     def started(self, saga: str, count: int = 1) -> None:
         """Count the start of a saga, or of several."""
-        self._started.labels(saga).inc(count)
+        self._started.labels(self.labels.saga(saga)).inc(count)
 
     def finished(self, saga: str, state: str, reason: str, seconds: float | None) -> None:
         """Count the end of a saga. ``reason``: its kind in the view, or empty; ``seconds`` None: unknown duration."""
+        saga = self.labels.saga(saga)
         self._finished.labels(saga, state, reason).inc()
         if seconds is not None:
             self._duration.labels(saga, state).observe(seconds)
 
     def notified(self, saga: str, state: str) -> None:
         """Count a notification that was delivered or given up."""
-        self._notifications.labels(saga, state.lower()).inc()
+        self._notifications.labels(self.labels.saga(saga), state.lower()).inc()
 
     def lock_waited(self, saga: str, seconds: float) -> None:
         """Observe the time from the request of a saga's locks to their grant."""
-        self._lock_wait.labels(saga).observe(seconds)
+        self._lock_wait.labels(self.labels.saga(saga)).observe(seconds)
 
     @contextmanager
     def observe_attempt(self, observed: ObservedAttempt) -> Iterator[None]:
@@ -133,10 +139,11 @@ class WorkerMetrics:
         try:
             yield
         finally:
-            outcome, op = observed.outcome, observed.invocation.op
+            outcome = observed.outcome
             if outcome is not None:
-                self._attempts.labels(observed.saga, observed.step, op, outcome.kind).inc()
-                self._step_duration.labels(observed.saga, observed.step, op).observe(time.monotonic() - began)
+                labels = self._step_labels(observed.saga, observed.step, observed.invocation.op)
+                self._attempts.labels(*labels, outcome.kind).inc()
+                self._step_duration.labels(*labels).observe(time.monotonic() - began)
                 if outcome.kind == "late" and observed.invocation.guard is not None:
                     self._late.inc()
 
@@ -147,15 +154,18 @@ class WorkerMetrics:
         try:
             yield
         finally:
-            saga, step, op = observed.saga, observed.step, observed.op
+            labels = self._step_labels(observed.saga, observed.step, observed.op)
             outcomes = [outcome for outcome in observed.outcomes or () if outcome is not None]
             for kind, count in collections.Counter(outcome.kind for outcome in outcomes).items():
-                self._attempts.labels(saga, step, op, kind).inc(count)
+                self._attempts.labels(*labels, kind).inc(count)
                 if kind == "late":
                     self._late.inc(count)
             if outcomes:
-                self._chunk_calls.labels(saga, step, op).observe(len(observed.calls))
-                self._step_duration.labels(saga, step, op).observe(time.monotonic() - began)
+                self._chunk_calls.labels(*labels).observe(len(observed.calls))
+                self._step_duration.labels(*labels).observe(time.monotonic() - began)
+
+    def _step_labels(self, saga: str, step: str, op: str) -> tuple[str, str, str]:
+        return self.labels.saga(saga), self.labels.step(saga, step), op if op in get_args(CallOperation) else OTHER
 
 
 # Counts and logs the start and end of sagas and notifications, once per run and never during replay.
@@ -270,6 +280,9 @@ class SagaGauges:
 
     def __init__(self, client: Client, definitions: Iterable[Definition]) -> None:
         self._client = client
+        definitions = list(definitions)
+        by_name = {definition.saga: definition for definition in definitions}
+        self._labels = MetricLabels(lambda: by_name)
         self._warn_after = {
             definition.saga: definition.warn_after for definition in definitions if definition.warn_after is not None
         }
@@ -320,9 +333,13 @@ class SagaGauges:
         for run in runs:
             since = self._parked_since.get(run.run_id)
             if since is not None:
-                oldest[run.workflow_type] = min(since, oldest.get(run.workflow_type, since))
+                saga = self._labels.saga(run.workflow_type)
+                oldest[saga] = min(since, oldest.get(saga, since))
         return SagaGaugeValues(
-            parked=collections.Counter((run.workflow_type, _parked_step(run)) for run in runs),
+            parked=collections.Counter(
+                (self._labels.saga(run.workflow_type), self._labels.step(run.workflow_type, _parked_step(run)))
+                for run in runs
+            ),
             oldest_since=oldest,
             overdue={saga: await self._count_overdue(saga, seconds) for saga, seconds in self._warn_after.items()},
         )

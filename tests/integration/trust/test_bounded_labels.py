@@ -1,0 +1,62 @@
+"""Names of any client make no series of metrics, and a refusal tells nothing about the worker's machine."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+
+from saga_workers.worker.plugin import SagaPlugin
+from saga_workers.worker.worker_metrics import SagaGauges
+from tests.helpers.local_worker import running_worker
+from tests.integration.engine.environment import until
+from tests.integration.trust.conftest import Shop
+from tests.integration.trust.test_definition_trust import refusal
+
+
+def sagas_of(collector: Any) -> set[str]:
+    return {
+        sample.labels["saga"] for metric in collector.collect() for sample in metric.samples if "saga" in sample.labels
+    }
+
+
+async def test_unknown_workflow_types_share_a_series(shop: Shop) -> None:
+    plugin = SagaPlugin(shop.project)
+    async with running_worker(shop.project, plugin=plugin) as client:
+        for _ in range(3):
+            handle = await client.temporal.start_workflow(
+                f"made-up-{uuid.uuid4()}",
+                {},
+                id=f"x-{uuid.uuid4()}",
+                task_queue=shop.project.settings.temporal.task_queue,
+            )
+            message = await refusal(handle)
+            assert str(shop.project.settings.root) not in message
+        await (await client.start("own", {"text": "x"})).result()
+        await until(lambda: "own" in sagas_of(plugin.metrics))
+    assert sagas_of(plugin.metrics) == {"own", "other"}
+
+
+async def test_a_claimed_park_makes_no_series(shop: Shop) -> None:
+    attributes = TypedSearchAttributes(
+        [
+            SearchAttributePair(SearchAttributeKey.for_keyword("SagaState"), "PARKED"),
+            SearchAttributePair(SearchAttributeKey.for_keyword("SagaStep"), f"step-{uuid.uuid4()}"),
+        ]
+    )
+    async with running_worker(shop.project) as client:
+        type = f"made-up-{uuid.uuid4()}"
+        handle = await client.temporal.start_workflow(
+            type, {}, id=f"x-{uuid.uuid4()}", task_queue=f"nobody-{uuid.uuid4()}", search_attributes=attributes
+        )
+        gauges = SagaGauges(client.temporal, shop.project.definitions.values())
+
+        async def counted() -> bool:
+            gauges._refreshed_at = None
+            await gauges.refresh()
+            return "other" in sagas_of(gauges)
+
+        await until(counted)
+        assert type not in sagas_of(gauges)
+        await handle.terminate()
