@@ -15,6 +15,7 @@ from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.temporal.run_states import closed_state, may_be_undone
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
+from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import STARTED_AGAIN
@@ -106,6 +107,8 @@ class Locator:
 
     async def _beyond_temporal(self, saga_id: str, closed_at: datetime | None) -> Location:
         """Return what the ledger knows of the saga, or of a generation that was started after ``closed_at``."""
+        if workflow_id_problem(saga_id) is not None:
+            return Location(saga_id, None)  # no row has such an id, and a database may not even read it
         # The claim first: when it is deleted, there is a row.
         claim = await self.ledger.bulk_claim(saga_id)
         if claim is not None:

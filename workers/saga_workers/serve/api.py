@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -29,18 +31,19 @@ from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
-from saga_workers.serve.api_tokens import Caller, Callers
+from saga_workers.serve.api_tokens import Caller, Callers, TooManyFailures
 from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
 from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
-from saga_workers.start.start_requests import StartResult
+from saga_workers.start.start_requests import StartRequest, StartResult
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.bulk.wire_format import MAX_MEMBERS
+from sagas.definition.saga_ids import SAGA_NAME, workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
@@ -56,7 +59,13 @@ MAX_CONCURRENT_WAITS = 256
 """Maximum concurrent starts that wait for the end of their saga; a further one is answered at once."""
 
 REQUEST_TIMEOUT = 15.0
-"""Seconds until a request times out, including the wait for its turn, but not the `wait` of a start."""
+"""Seconds that Temporal has to answer, including the wait for a turn, but not the `wait` of a start."""
+
+CHECK_TIMEOUT = 10.0
+"""Seconds until an input must be checked, including the wait for earlier inputs of the same token."""
+
+MAX_CONCURRENT_CHECKS = 8
+"""Maximum inputs that are checked at the same time, each of another token."""
 
 MAX_SHARED = 500
 """Sagas that share a workflow. Callers wait for all of them to be claimed."""
@@ -86,6 +95,7 @@ class SagaApi:
         callers: Callers,
         client: Client | None = None,
         *,
+        sagas: Collection[str] = (),
         max_body_bytes: int,
         bulk_wait: float = 0.0,
     ) -> None:
@@ -96,6 +106,8 @@ class SagaApi:
         self._shared: dict[str, SharedStarts] = {}
         self._callers = callers
         self._client = client
+        self._sagas = sagas
+        self._checking = ThreadPoolExecutor(MAX_CONCURRENT_CHECKS, "check")
         self._max_body_bytes = max_body_bytes
         self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         self._wait_slots = asyncio.Semaphore(MAX_CONCURRENT_WAITS)
@@ -119,7 +131,11 @@ class SagaApi:
 
     def _refusal(self, request: Request) -> Response | None:
         try:
-            caller = self._callers.identify(request.headers.get("authorization", ""))
+            address = request.client.host if request.client is not None else ""
+            caller = self._callers.identify(request.headers.get("authorization", ""), address)
+        except TooManyFailures:
+            message = "too many wrong tokens from this address; try again"
+            return error_response(429, message, {"Retry-After": "1"})
         except UsageError as error:
             log.error("the API token cannot be read: %s", error.message)
             return error_response(503, "the token of this endpoint cannot be read; see its log")
@@ -142,9 +158,13 @@ class SagaApi:
 
     async def _respond(self, request: Request, select: Callable[[SagaView], Any]) -> Response:
         saga_id = unquote(request.path_params["id"])
+        if (problem := workflow_id_problem(saga_id)) is not None:
+            return error_response(404, problem)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
                 view = await self._read_view(saga_id)
+                if not self._answers_for(view.saga):
+                    raise await self._locator.unknown_saga(saga_id)
         except UsageError as error:
             return error_response(404, error.message)
         except LedgerUnavailable as error:
@@ -152,6 +172,10 @@ class SagaApi:
         except (RPCError, TimeoutError) as error:
             return _temporal_is_down(error)
         return json_response(200, select(view))
+
+    def _answers_for(self, saga: str) -> bool:
+        """True for the sagas of the project; without definitions every run may be one whose type is such a name."""
+        return saga in self._sagas if self._sagas else re.fullmatch(SAGA_NAME, saga) is not None
 
     async def _read_view(self, saga_id: str) -> SagaView:
         return await read_view(self._locator, saga_id, timeout=_QUERY_TIMEOUT)
@@ -173,11 +197,11 @@ class SagaApi:
             return error_response(429, "too many starts with this token; try again", {"Retry-After": "1"})
         try:
             body = parse_start(request.headers.get("content-type", ""), await read_body(request, self._max_body_bytes))
-            async with asyncio.timeout(REQUEST_TIMEOUT):
-                started = await self._start_once(self._client, name, body)
+            started = await self._start_once(self._client, caller, name, body)
             return await self._started_response(started, body.wait)
         except BadRequest as error:
-            return error_response(error.status, str(error), {"Connection": "close"})
+            retry = {"Retry-After": "5"} if error.status == 503 else {}
+            return error_response(error.status, str(error), {"Connection": "close", **retry})
         except AlreadyEnded as error:
             return json_response(409, {"error": error.message, "state": error.state})
         except RefusedError as error:
@@ -190,20 +214,33 @@ class SagaApi:
         except (RPCError, TimeoutError) as error:
             return _temporal_is_down(error)
 
-    async def _start_once(self, client: Client, name: str, body: StartBody) -> StartResult:
+    async def _start_once(self, client: Client, caller: Caller, name: str, body: StartBody) -> StartResult:
         """Raises BadRequest if the input or the id is not valid, RefusedError if the id belongs to another start."""
         try:
-            async with self._request_slots:
+            async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
                 starter = await client.starter(name)
-                # The schema may be slow for a large input; other requests go on meanwhile.
-                start = await asyncio.to_thread(starter.make_request, body.input)
-                shared = self._shared_starts(client, starter)
-                if shared is None:
-                    return await starter.start(start, id=body.id)
-            async with self._shared_slots:
-                return await shared.start(start, id=body.id)
+            start = await self._check(caller, starter, body.input)
+            shared = self._shared_starts(client, starter)
+            slots = self._request_slots if shared is None else self._shared_slots
+            async with asyncio.timeout(REQUEST_TIMEOUT), slots:
+                return await (starter if shared is None else shared).start(start, id=body.id)
         except UsageError as error:
             raise BadRequest(422, error.message) from None
+
+    async def _check(self, caller: Caller, starter: SagaStarter, input: Any) -> StartRequest:
+        """Check the input in the caller's turn: other requests go on, also of a schema that is slow for this input.
+
+        Raises BadRequest if earlier inputs of this caller, or this one, take too long.
+        """
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT):
+                await caller.checks.acquire()
+                checked = asyncio.get_running_loop().run_in_executor(self._checking, starter.make_request, input)
+                checked.add_done_callback(lambda _: caller.checks.release())  # a thread cannot be cancelled
+                return await asyncio.shield(checked)
+        except TimeoutError:
+            message = "the inputs that were sent with this token take too long to check; try again"
+            raise BadRequest(503, message) from None
 
     def _shared_starts(self, client: Client, starter: SagaStarter) -> SharedStarts | None:
         """Return what gathers the starts of this saga; None if each has a workflow of its own."""
@@ -317,14 +354,15 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
     wait = bulk_wait_seconds(settings)
     stop = stop_on_signals()
     temporal = await connect(settings)
-    client = Client(temporal, Project(settings)) if callers.may_start else None
-    if client is not None:
-        await asyncio.to_thread(lambda: client.project.definitions)  # a mistake in them shows at the start
+    project = Project(settings)
+    client = Client(temporal, project) if callers.may_start else None
+    sagas = await asyncio.to_thread(lambda: frozenset(project.definitions))
     async with AsyncExitStack() as stack:
         locator = await stack.enter_async_context(using_locator(temporal, settings))
         if client is not None:
             stack.push_async_callback(client.close)
-        api = SagaApi(locator, callers, client, max_body_bytes=settings.serve.max_body_bytes, bulk_wait=wait)
+        limit = settings.serve.max_body_bytes
+        api = SagaApi(locator, callers, client, sagas=sagas, max_body_bytes=limit, bulk_wait=wait)
         if health is not None:
             ready = partial(temporal_readiness, temporal)
             await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))

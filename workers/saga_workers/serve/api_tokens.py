@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
 import hmac
+import ipaddress
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sagas.errors import UsageError
 from sagas.settings import Settings
@@ -15,6 +20,11 @@ from sagas.settings.serve import ServeSettings, ServeToken
 
 MIN_TOKEN = 16
 """Characters of a token below which a warning is logged."""
+
+FAILURES_PER_SECOND = 5
+"""Wrong tokens of one address that are answered with 401."""
+
+_BUCKETS = 4096
 
 log = logging.getLogger("saga.serve")
 
@@ -26,15 +36,40 @@ class TokenBucket:
         self._rate, self._clock = rate, clock
         self._left, self._at = max(rate, 1.0), clock()
 
-    def take(self) -> bool:
-        """Return whether one more event is allowed now; it is counted if so."""
+    @property
+    def is_empty(self) -> bool:
+        """True if no more event is allowed now."""
         now = self._clock()
         self._left = min(max(self._rate, 1.0), self._left + (now - self._at) * self._rate)
         self._at = now
-        if self._left < 1.0:
+        return self._left < 1.0
+
+    def take(self) -> bool:
+        """Return whether one more event is allowed now; it is counted if so."""
+        if self.is_empty:
             return False
         self._left -= 1.0
         return True
+
+
+class TooManyFailures(Exception):
+    """Too many wrong tokens have come from this address."""
+
+
+class FailedTokens:
+    """Limits the wrong tokens of each address, in constant memory: addresses share buckets, by a hash with a secret."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._salt = secrets.token_bytes(16)
+        self._buckets = [TokenBucket(FAILURES_PER_SECOND, clock) for _ in range(_BUCKETS)]
+
+    def of(self, address: str) -> TokenBucket:
+        """The bucket of an address; a host has a whole network of addresses in IPv6."""
+        with contextlib.suppress(ValueError):
+            if (ip := ipaddress.ip_address(address)).version == 6:
+                address = str(ipaddress.ip_network((ip, 64), strict=False))
+        digest = hashlib.blake2b(address.encode(), key=self._salt, digest_size=4).digest()
+        return self._buckets[int.from_bytes(digest, "big") % _BUCKETS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +79,8 @@ class Caller:
     name: str
     scopes: frozenset[str]
     starts: TokenBucket
+    checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1), compare=False)
+    """One input of a caller is checked at a time, so that expensive ones delay those of no other caller."""
 
 
 class Callers:
@@ -52,6 +89,7 @@ class Callers:
     def __init__(self, settings: Settings) -> None:
         """Raises UsageError if there is no token, or one cannot be read."""
         self._root = settings.root
+        self._failed = FailedTokens()
         rate = settings.serve.starts_per_second
         self._callers = [
             (setting, token.secret, Caller(name, frozenset(token.scopes), TokenBucket(rate)))
@@ -71,8 +109,19 @@ class Callers:
         """True if any token has the scope to start sagas."""
         return any("start" in caller.scopes for *_, caller in self._callers)
 
-    def identify(self, authorization: str) -> Caller | None:
-        """The caller with this Authorization header; None if no token fits. Raises UsageError as the constructor."""
+    def identify(self, authorization: str, address: str) -> Caller | None:
+        """The caller with this Authorization header; None if no token fits. Raises UsageError as the constructor.
+
+        Raises TooManyFailures after too many wrong tokens from this address. A token that nobody can guess is accepted
+        then, too, because callers with other tokens may have the same address: that of a proxy.
+        """
+        caller, presented = self._find(authorization)
+        failed = self._failed.of(address)
+        if (caller is None and not failed.take()) or (len(presented) < MIN_TOKEN and failed.is_empty):
+            raise TooManyFailures
+        return caller
+
+    def _find(self, authorization: str) -> tuple[Caller | None, bytes]:
         scheme, _, given = authorization.partition(" ")
         presented = given.strip().encode("latin-1", "replace")
         identified = None
@@ -80,7 +129,7 @@ class Callers:
             # Compared in constant time, and all of them, so that the response time reveals nothing about a token.
             if hmac.compare_digest(presented, self._read(setting, secret).encode()):
                 identified = identified or caller
-        return identified if scheme.lower() == "bearer" else None
+        return identified if scheme.lower() == "bearer" else None, presented
 
     def _read(self, setting: str, secret: Secret) -> str:
         text = resolve_secret(secret, setting=setting, root=self._root).strip()
