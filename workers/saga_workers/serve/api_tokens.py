@@ -21,8 +21,9 @@ from sagas.settings.serve import ServeSettings, ServeToken
 MIN_TOKEN = 16
 """Characters of a token below which a warning is logged."""
 
-FAILURES_PER_SECOND = 5
-"""Wrong tokens of one address that are answered with 401."""
+MAX_FAILURES = 20
+FAILURES_PER_SECOND = 0.2
+"""Wrong tokens of one address that are answered with 401: at once, and after these."""
 
 _BUCKETS = 4096
 
@@ -30,17 +31,21 @@ log = logging.getLogger("saga.serve")
 
 
 class TokenBucket:
-    """Allows ``rate`` events per second; after a pause as many at once. ``clock`` returns seconds."""
+    """Allows ``rate`` events per second; after a pause ``most`` at once, by default as many as in a second.
 
-    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+    ``clock`` returns seconds.
+    """
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic, *, most: float | None = None) -> None:
         self._rate, self._clock = rate, clock
-        self._left, self._at = max(rate, 1.0), clock()
+        self._most = max(rate, 1.0) if most is None else most
+        self._left, self._at = self._most, clock()
 
     @property
     def is_empty(self) -> bool:
         """True if no more event is allowed now."""
         now = self._clock()
-        self._left = min(max(self._rate, 1.0), self._left + (now - self._at) * self._rate)
+        self._left = min(self._most, self._left + (now - self._at) * self._rate)
         self._at = now
         return self._left < 1.0
 
@@ -61,7 +66,7 @@ class FailedTokens:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._salt = secrets.token_bytes(16)
-        self._buckets = [TokenBucket(FAILURES_PER_SECOND, clock) for _ in range(_BUCKETS)]
+        self._buckets = [TokenBucket(FAILURES_PER_SECOND, clock, most=MAX_FAILURES) for _ in range(_BUCKETS)]
 
     def of(self, address: str) -> TokenBucket:
         """The bucket of an address; a host has a whole network of addresses in IPv6."""
