@@ -115,12 +115,17 @@ class ProjectTrust:
             if problems:
                 raise UsageError(invalid_input(saga, problems))
 
+    @property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The definitions of the project's files: those at the start of the worker, and those that it has read since."""
+        return {**self._latest.definitions, **self._project.definitions}
+
     async def definition(self, saga: str) -> Definition:
         """The definition of a saga that is started by its name; reads the files again if it is new.
 
         Raises UsageError if there is none that this worker can run.
         """
-        known = self._project.definitions.get(saga) or self._latest.definitions.get(saga)
+        known = self.definitions.get(saga)
         if known is not None:
             return known
         await self._read_again()

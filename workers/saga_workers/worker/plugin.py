@@ -87,7 +87,7 @@ class SagaPlugin(SimplePlugin):
         self._trust = ProjectTrust(self._project)
         self._resources: tuple[DatabaseConnections, HttpConnections, PreparedAction | None] | None = None
         self.metrics = metrics or WorkerMetrics()
-        self.metrics.labels = MetricLabels(lambda: self._project.definitions)
+        self.metrics.labels = MetricLabels(lambda: self._trust.definitions)
         has_ledger = self._project.settings.ledger.connection is not None
         self._ledger_writer = LedgerWriter(self.metrics.ledger) if has_ledger else None
         self._ledger: RunLedger = NoLedger()
