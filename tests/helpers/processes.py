@@ -185,9 +185,10 @@ class WorkerProcess(CommandProcess):
         *,
         env: Mapping[str, str] | None = None,
         options: Sequence[str] = (),
+        grace: str = "5s",
         fresh: bool = False,
     ) -> None:
-        super().__init__(name, project, "worker", "--grace", "5s", *options, env=env, fresh=fresh)
+        super().__init__(name, project, "worker", "--grace", grace, *options, env=env, fresh=fresh)
 
 
 class RelayProcess(CommandProcess):

@@ -97,7 +97,7 @@ async def test_other_attempts_are_cancelled_after_the_grace_and_repeated(
 
 @contextlib.contextmanager
 def worker(name: str, folder: Path) -> Iterator[WorkerProcess]:
-    process = WorkerProcess(name, folder, options=("--grace", "1s"))
+    process = WorkerProcess(name, folder, grace="1s")
     try:
         yield process.start()
     finally:
