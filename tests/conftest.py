@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sagas.settings import masking
+from sagas.text.json_values import encodable
 from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
 from tests.helpers.hanging_tests import task_stacks
 from tests.helpers.processes import Process, TemporalServer
@@ -56,10 +57,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add where its tasks waited to the report of a test that took too long."""
+    """Add where its tasks waited to the report of a test that took too long.
+
+    A report that cannot be encoded would end the whole run: xdist sends it, and some tests have half surrogate pairs.
+    """
     report = yield
     if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
         report.sections.append(("Tasks", task_stacks()))
+    if report.failed and encodable(text := str(report.longrepr)) != text:
+        report.longrepr = encodable(text)
     return report
 
 

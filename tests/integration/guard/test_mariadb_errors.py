@@ -164,7 +164,7 @@ CASES = (
     Case(1136, "insert into hidden values (1, 2)"),
     Case(1222, "select 1 union select 1, 2"),
     Case(1241, "select (select 1, 2)"),
-    Case(1242, "select (select sku from stock)"),
+    Case(1242, "select (select sku from stock)", SEVERAL),
     Case(1582, "select abs(1, 2)"),
     Case(1425, "select cast(1 as decimal(60, 39))"),
     Case(1426, "select cast(1 as decimal(66, 1))"),

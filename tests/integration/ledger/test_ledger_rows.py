@@ -20,6 +20,7 @@ from saga_activities.ledger.rows import RunFilter, RunRecord, make_record
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_activities.ledger.tables import definition_table
 from saga_workers.ledger.run_ledger import RunLedger
+from sagas.definition.saga_ids import UNPRINTABLE
 from sagas.protocol.saga_view import SagaView
 from sagas.text.exact_json import decode_json, encode_json
 
@@ -93,7 +94,7 @@ async def test_an_undo_keeps_the_labels_and_takes_away_the_machine(ledger: RunLe
 
 async def test_hostile_text_is_stored_as_text(ledger: RunLedger) -> None:
     odd = record(
-        HOSTILE.replace("\x00", "").replace("\ud800", ""),
+        UNPRINTABLE.sub("", HOSTILE).strip(),
         labels={HOSTILE: HOSTILE, "plain": "a%b"},
         input={HOSTILE: [HOSTILE, float("inf"), float("nan"), 10**400]},
         incomplete="{" * 1000,

@@ -117,7 +117,7 @@ class ProjectTrust:
 
     @property
     def definitions(self) -> Mapping[str, Definition]:
-        """The definitions of the project's files: those at the start of the worker, and those that it has read since."""
+        """The definitions of the project's files at the start of the worker, and those that it has read since."""
         return {**self._latest.definitions, **self._project.definitions}
 
     async def definition(self, saga: str) -> Definition:
