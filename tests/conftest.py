@@ -64,6 +64,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
     report = yield
     if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
         report.sections.append(("Tasks", task_stacks()))
+    report.sections = [(name, encodable(text)) for name, text in report.sections]
     if report.failed and encodable(text := str(report.longrepr)) != text:
         report.longrepr = encodable(text)
     return report
