@@ -17,15 +17,16 @@ SIDE_BY_SIDE = 7
 """Most of the time a pattern waits, for the timeouts of what was killed."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def plays(
     request: pytest.FixtureRequest,
     temporal: TemporalServer,
     postgres_server: DatabaseServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Mapping[str, Future[Row]]]:
-    # Other tests have patterns as parameters too, and play none.
-    playing = (item for item in request.session.items if "plays" in getattr(item, "fixturenames", ()))
+    # The patterns of this file only: another process of xdist may play those of another one, with the same names.
+    own = (item for item in request.session.items if item.path == request.path)
+    playing = (item for item in own if "plays" in getattr(item, "fixturenames", ()))
     selected = [pattern for item in playing if (pattern := _pattern_of(item)) is not None]
     broker = request.getfixturevalue("kafka") if any(one.uses_kafka for one in selected) else None
     servers = Servers(temporal, postgres_server, broker)
