@@ -314,7 +314,7 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
 
 
 def _correction_note(machine: Machine, view: SagaView, decision: DecisionMade) -> str | None:
-    """What will not follow the new arguments of a step."""
+    """The operations that will not follow the new arguments of a step."""
     from sagas.machine.corrections import note
 
     row = next((row for row in view.steps if row.id == decision.step), None)

@@ -9,7 +9,7 @@ from typing import Any
 from sagas.expressions.errors import ExpressionError, LimitError, MissingError
 from sagas.expressions.limits import ERROR_WORK, NODES_PER_STEP, VALUES_PER_STEP, Evaluation, raise_too_many_steps
 from sagas.expressions.nodes import Comprehension, walk
-from sagas.expressions.values import to_cel, type_name
+from sagas.expressions.values import OmittedValue, to_cel, type_name
 from sagas.text.exact_json import readable_json
 
 Code = Callable[[Evaluation], Any]
@@ -75,7 +75,8 @@ def field_presence(operand: Code, name: str, owner: str, offset: int) -> Code:
     def has(run: Evaluation) -> bool:
         value = operand(run)
         if value.__class__ is dict and name in value:
-            to_cel(value[name])  # one that cannot be read is neither there nor missing
+            if isinstance(value[name], OmittedValue):
+                to_cel(value[name])  # the error of its reason: what was not kept is neither there nor missing
             return True
         if value is None or value.__class__ is dict:
             return False

@@ -46,7 +46,7 @@ def is_open(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> bool:
 
 
 def question(run: SagaRun, entry: LedgerEntry, op: EntryOperation, arguments: Mapping[str, Any]) -> str:
-    """What an operator has to decide about the operation, which would be called with ``arguments``."""
+    """The question that an operator has to answer about the operation, which would be called with ``arguments``."""
     name, hidden = _NAMES[op], run.plan.hidden_values(run.input)
     corrected, written = (
         shorten_middle(readable_json(without_values(dict(value), hidden)), _SHOWN)
@@ -60,7 +60,7 @@ def question(run: SagaRun, entry: LedgerEntry, op: EntryOperation, arguments: Ma
 
 
 def note(step: StepDefinition) -> str | None:
-    """What an operator has to know before correcting the arguments of the step; None if everything follows them."""
+    """The warning before a correction of the step's arguments; None if all its operations follow them."""
     names = [_NAMES["undo"]] if any(_ignores_correction(step, each) for each in step.compensations) else []
     names += [_NAMES["confirm"]] if _ignores_correction(step, step.confirm) else []
     if not names:

@@ -172,7 +172,7 @@ def _resolve_one(saga_id: str, fields: dict[str, Any], dry_run: bool, yes: bool)
 
 
 def _correction_notes(effects: Sequence[str]) -> list[str]:
-    """Of the consequences of a decision those that say what will not follow its `--with`."""
+    """The consequences of a decision that say which operations will not follow its `--with`."""
     from sagas.machine.corrections import NOT_FOLLOWED
 
     return sorted({effect for effect in effects if NOT_FOLLOWED in effect})
