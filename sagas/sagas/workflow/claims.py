@@ -21,7 +21,7 @@ MALFORMED = (
     UnreadableValue,
     ValueError,
 )
-"""What reading a value of any client raises."""
+"""The errors of reading a value that any client may have sent."""
 
 LAST_SECOND = 253_402_300_799
 """The end of the year 9999 in seconds since the epoch: no later time can be written."""

@@ -166,9 +166,9 @@ async def test_the_reason_names_the_saga_that_changed_the_row(shop: Shop) -> Non
     await shop.do("update stock set free = 2 where sku = 'a'", saga="second", step="other")
     refused = await shop.undo()
     assert (refused.kind, refused.infrastructure) == ("failed", True)
-    assert refused.failure is not None
-    assert f"locked by the saga second-{shop.id} since 20" in refused.failure.message
-    assert refused.failure.message.endswith("Z, so it cannot be restored yet")
+    assert (failure := refused.failure) is not None
+    assert f"locked by the saga second-{shop.id} since 20" in failure.message
+    assert failure.message.endswith("Z, so it cannot be restored yet")
     assert refused.failure.details["owner"] == f"second-{shop.id}"
     await shop.release("second")
     outcome = await shop.undo()
