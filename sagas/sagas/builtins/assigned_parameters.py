@@ -10,7 +10,7 @@ from typing import Any
 from sagas.builtins.sql_relations import Relations
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.placeholders import numbered, place_of, placeholder_names
-from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
+from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.written_tables import (
     PASSING_FUNCTIONS,
     plain_statement,
@@ -62,12 +62,11 @@ def assigned_parameters(statement: str, dialect: str, passing: Passing = frozens
     if not plain.lower().startswith(_WRITES):
         return ()
     # Takes half a second, which only statements pay that write numbers with a fraction, or very large ones.
-    import sqlglot
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
     try:
-        trees = [tree for tree in sqlglot.parse(plain, dialect=SQLGLOT_DIALECTS[dialect]) if tree is not None]
+        trees = parse_trees(plain, dialect)
     except SqlglotError:
         return tuple(_of_tables(parsed, passing))
     if any(isinstance(node, exp.Command) for tree in trees for node in tree.walk()):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.builtins.operand_kinds import NEUTRAL, NUMBER, TIME, UNKNOWN, OperandKind, OperandKinds
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
+from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.written_tables import plain_statement
 
 Use = Literal["element", "compared", "computed", "integer", "read"]
@@ -44,18 +44,17 @@ def compared_parameters(statement: ParsedSql) -> tuple[ComparedParameter, ...]:
     """The parameters that are compared, computed or counted with; those of other functions are not among them."""
     if not statement.parameters:
         return ()
-    import sqlglot  # takes half a second
-    from sqlglot import exp
+    from sqlglot import exp  # takes half a second
     from sqlglot.errors import SqlglotError
 
     try:
-        trees = sqlglot.parse(plain_statement(statement), dialect=SQLGLOT_DIALECTS[statement.dialect])
+        trees = parse_trees(plain_statement(statement), statement.dialect)
     except SqlglotError:
         trees = []
     analysis = _Analysis(statement.dialect, exp)
-    if not trees or any(isinstance(node, exp.Command) for tree in trees if tree is not None for node in tree.walk()):
+    if not trees or any(isinstance(node, exp.Command) for tree in trees for node in tree.walk()):
         return tuple(_operands(statement))
-    return tuple(each for tree in trees if tree is not None for each in analysis.of(tree))
+    return tuple(each for tree in trees for each in analysis.of(tree))
 
 
 _ARITHMETIC = ("+", "-", "*", "/", "%", "div", "mod")

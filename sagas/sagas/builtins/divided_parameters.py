@@ -12,7 +12,7 @@ from typing import Any
 
 from sagas.builtins.sql_relations import Relations
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
+from sagas.sql_text.syntax_trees import parse_trees
 
 
 @lru_cache(maxsize=1024)
@@ -20,18 +20,17 @@ def divided_parameters(statement: ParsedSql) -> tuple[str, ...]:
     """The parameters without a cast that are operands of a division, or of arithmetic inside one."""
     if not statement.parameters or "/" not in statement.source:
         return ()
-    import sqlglot  # takes half a second
-    from sqlglot import exp
+    from sqlglot import exp  # takes half a second
     from sqlglot.errors import SqlglotError
 
     try:
-        trees = sqlglot.parse(statement.source, dialect=SQLGLOT_DIALECTS[statement.dialect])
+        trees = parse_trees(statement.source, statement.dialect)
     except SqlglotError:
         return ()
     names: dict[str, None] = {}
     relations = Relations(exp)
     for tree in trees:
-        for division in tree.find_all(exp.Div) if tree is not None else ():
+        for division in tree.find_all(exp.Div):
             operands = [*_operands(division.this, relations, exp), *_operands(division.expression, relations, exp)]
             is_exact = any(_has_fraction(operand, exp) for operand in operands)
             if not is_exact or statement.dialect in ("mysql", "mariadb"):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from sagas.builtins.structured_functions import is_cast_type, taken_by, taken_by_name
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.row_changes import SQLGLOT_DIALECTS
+from sagas.sql_text.syntax_trees import parse_trees
 from sagas.sql_text.written_tables import plain_statement
 
 StructuredUse = Literal["element", "compared", "computed", "single", "array"]
@@ -45,15 +45,14 @@ def structured_places(statement: ParsedSql) -> tuple[StructuredPlace, ...]:
     """The places at which not every list or object is allowed."""
     if not statement.parameters:
         return ()
-    import sqlglot  # takes half a second
-    from sqlglot import exp
+    from sqlglot import exp  # takes half a second
     from sqlglot.errors import SqlglotError
 
     try:
-        trees = sqlglot.parse(plain_statement(statement), dialect=SQLGLOT_DIALECTS[statement.dialect])
+        trees = parse_trees(plain_statement(statement), statement.dialect)
     except SqlglotError:
         return tuple(_unread(statement))
-    if any(tree is None or tree.find(exp.Command) for tree in trees):
+    if any(tree.find(exp.Command) for tree in trees):
         return tuple(_unread(statement))
     walks = [_Walk(statement.dialect, exp, tree) for tree in trees]
     return tuple(dict.fromkeys(place for walk in walks for place in walk.places()))

@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 from sagas.errors import UsageError
 from sagas.sql_text.dialects import NAMES
+from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.tokens import INSIGNIFICANT, shown, split_tokens
 
 ChangeKind = Literal["read", "insert", "update", "delete", "merge"]
-
-SQLGLOT_DIALECTS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
 
 _FIRST_WORDS = ("SELECT", "VALUES", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE")
 
@@ -140,7 +139,7 @@ def analyse(statement: str, dialect: str) -> RowChange:
             raise NotImageable(f"{first} is none of SELECT, INSERT, UPDATE, DELETE and MERGE")
         if tokens[0].text.upper() == "REPLACE":
             raise NotImageable(_REPLACE)
-        trees = [tree for tree in sqlglot.parse(neutral, dialect=read) if tree is not None]
+        trees = parse_trees(neutral, dialect, of_shape=True)
     except SqlglotError as error:
         raise NotImageable(_why_unreadable(error, dialect)) from None
     if len(trees) != 1:

@@ -154,3 +154,49 @@ def test_a_parameter_may_be_named_like_a_keyword(dialect: str, statement: str) -
     change = analyse(statement, dialect)
     assert (change.statement, change.table) == (statement, "t")
     assert change.where in (None, *statement.partition(" where ")[2:])
+
+
+@pytest.mark.parametrize(
+    "word", ["keep", "filter", "format", "load", "settings", "view", "volatile", "xor", "contains"]
+)
+@pytest.mark.parametrize(
+    "statement", ["update t set a = {}(b) where {}(a) > 0", "insert into t (a) values ({}(1, :b))"]
+)
+def test_a_function_may_be_named_like_a_word_of_another_database(word: str, statement: str) -> None:
+    """The parser of SQL has keywords for all of them, or expects other arguments."""
+    change = analyse(statement.format(word, word), "postgresql")
+    assert (change.table, change.where) == ("t", f"{word}(a) > 0" if "where" in statement else None)
+    assert word in change.functions
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words"),
+    [
+        ("postgresql", "glob partitioned_by qualify regexp rlike rollback uncache xor"),
+        ("mariadb", "glob ilike notnull partitioned_by qualify rollback tablesample uncache"),
+        ("sqlite", "ilike lateral partitioned_by qualify revoke rlike rollback tablesample uncache xor"),
+    ],
+)
+@pytest.mark.parametrize(
+    "statement", ["update {0} set {0} = 1, b = {0} + 2 where {0} > 0", "delete from {0} where {0} = 1"]
+)
+def test_a_column_may_be_named_like_a_word_of_another_database(dialect: str, words: str, statement: str) -> None:
+    for word in words.split():
+        change = analyse(statement.format(word), dialect)
+        assert (change.table_name, change.columns) == (word, (word, "b") if "set" in statement else ())
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text"),
+    [
+        ("postgresql", "update t set a = keep(1) from keep(2)"),
+        ("postgresql", "update t set a = keep(pg_advisory_lock(1))"),
+        ("postgresql", "update t set a = 1 where id in (select keep(id) from u)"),
+        ("mariadb", "update t partition (p0) set a = keep(1)"),
+        ("mariadb", "update t, keep(b) set a = 1"),
+        ("sqlite", "update or ignore t set a = keep(1)"),
+    ],
+)
+def test_a_name_like_a_keyword_hides_nothing_that_is_refused(dialect: str, text: str) -> None:
+    with pytest.raises(NotImageable):
+        analyse(text, dialect)

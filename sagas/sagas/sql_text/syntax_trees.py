@@ -1,0 +1,73 @@
+"""The trees of SQL that sqlglot reads, also where it takes a name for one of its keywords.
+
+It reads the words of all databases: `keep` is a clause of Oracle, and a function that a project has written in
+PostgreSQL may be called so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sagas.sql_text.calls import NO_FUNCTIONS
+
+SQLGLOT_DIALECTS = {"postgresql": "postgres", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
+
+_NAMES = {
+    "postgresql": "alter describe drop function glob partitioned_by qualify regexp revoke rlike rollback uncache xor",
+    "mysql": "any charset function glob ilike notnull partitioned_by qualify rollback tablesample uncache unnest",
+    "sqlite": "any describe fetch function grant ilike lateral partitioned_by qualify revoke rlike rollback tablesample"
+    " uncache unnest xor",
+}
+"""Keywords of sqlglot that the database takes for names of columns and tables, also without quotes."""
+
+_NO_CALLS = NO_FUNCTIONS | {"insert", "interval", "key"}
+
+
+def parse_trees(statement: str, dialect: str, *, of_shape: bool = False) -> list[Any]:
+    """The trees of the statements in a text. ``dialect`` is SQLAlchemy's name of it.
+
+    ``of_shape``: only the clauses count, and not which functions are called with which arguments. Raises sqlglot's
+    SqlglotError.
+    """
+    import sqlglot  # takes half a second
+    from sqlglot.errors import ParseError, SqlglotError
+
+    read = sqlglot.Dialect.get_or_raise(SQLGLOT_DIALECTS[dialect])
+    tokens = sqlglot.tokenize(statement, read=read)
+    try:
+        return _trees(read.parser(), tokens, statement)
+    except (SqlglotError, AttributeError) as error:  # AttributeError: of a function with too few arguments
+        refusal = error if isinstance(error, SqlglotError) else ParseError(str(error))
+    parser = _shape_parser(read.parser_class) if of_shape else read.parser_class
+    try:
+        return _trees(parser(dialect=read), _with_names(tokens, statement, dialect, parser), statement)
+    except (SqlglotError, AttributeError):
+        raise refusal from None
+
+
+def _trees(parser: Any, tokens: Sequence[Any], statement: str) -> list[Any]:
+    return [tree for tree in parser.parse(tokens, statement) if tree is not None]
+
+
+@lru_cache(maxsize=4)
+def _shape_parser(parser: Any) -> Any:
+    """A parser that knows no functions but those with words among their arguments, such as `cast`."""
+    return type("ShapeParser", (parser,), {"FUNCTIONS": {}})
+
+
+def _with_names(tokens: Sequence[Any], statement: str, dialect: str, parser: Any) -> Sequence[Any]:
+    """The tokens, with those words as names that are no keywords at their place in this database."""
+    from sqlglot import TokenType
+
+    names = _NAMES["mysql" if dialect == "mariadb" else dialect].split()
+    for at, token in enumerate(tokens[:-1]):
+        word = statement[token.start : token.end + 1].lower()
+        is_call = tokens[at + 1].token_type is TokenType.L_PAREN and word.isidentifier() and word not in _NO_CALLS
+        is_name = at > 0 and word in names and tokens[at + 1].token_type is not TokenType.L_PAREN
+        if is_name or (is_call and token.token_type not in parser.FUNC_TOKENS):
+            token.token_type = TokenType.IDENTIFIER
+    if tokens and statement[tokens[-1].start : tokens[-1].end + 1].lower() in names:
+        tokens[-1].token_type = TokenType.IDENTIFIER
+    return tokens
