@@ -66,6 +66,10 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "prepared transaction that no saga owns",
         "A prepared transaction holds its locks, and no open saga will commit it or roll it back.",
     ),
+    "committed_outside": MismatchKind(
+        "transaction that its saga did not commit",
+        "The prepared transaction of a step was committed by somebody else, before its saga had decided.",
+    ),
     "event_without_effect": MismatchKind(
         "event without effect", "An event is in the outbox, but the step that writes it was never done."
     ),

@@ -90,7 +90,7 @@ async def test_the_effect_is_visible_from_the_commit_point_on(
     async with env.serving(SAGA) as client:
         id = await begin(client, "transfer", {"skus": skus})
         await wait_for_event(begun)
-        assert await prepared(bank, id) == [f"{id}/debit#0", f"{id}/debit#1"]
+        assert [gid.rpartition("~")[0] for gid in await prepared(bank, id)] == [f"{id}/debit#0", f"{id}/debit#1"]
         assert await units(bank, skus) == [5, 5]
         await _check_what_operators_see(env, client, id, monkeypatch)
         go.set()
@@ -168,7 +168,8 @@ async def test_a_transaction_that_is_lost_parks_the_saga(env: Environment, bank:
         id = await begin(client, "transfer", {"skus": skus[:1]})
         await wait_for_event(begun)
         async with bank.connect() as connection:
-            await connection.exec_driver_sql(f"ROLLBACK PREPARED '{id}/debit#0'")
+            [gid] = await prepared(bank, id)
+            await connection.exec_driver_sql(f"ROLLBACK PREPARED '{gid}'")
         go.set()
         story = await finished(client, id)
     assert story["state"] == "PARKED"

@@ -8,10 +8,23 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.schema import MYSQL_DIALECTS
 from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_prepared
 from saga_workers.doctor.doctor_result import DoctorResult
 from sagas.text.shell import saga_command
+from sagas.text.shortening import join_names
 
+_MAX_ACCOUNTS = 5
+# On MariaDB XA RECOVER and XA COMMIT need no privilege. On MySQL XA RECOVER, which shows the random ids, needs one.
+_MARIADB_ACCOUNTS = (
+    "select concat(user, '@', host) from mysql.user where concat(user, '@', host) <> current_user()"
+    " and is_role = 'N' and super_priv = 'N' and user <> 'mariadb.sys'"
+)
+_MYSQL_ACCOUNTS = (
+    "select concat(user, '@', host) from mysql.global_grants where priv = 'XA_RECOVER_ADMIN'"
+    " and concat(user, '@', host) <> current_user()"
+    " and (user, host) not in (select user, host from mysql.user where super_priv = 'Y')"
+)
 _FIRST_MARIADB = (10, 5)
 _FIRST_MYSQL = (8, 0, 29)
 
@@ -20,7 +33,7 @@ async def check_two_phase(name: str, engine: AsyncEngine) -> list[DoctorResult]:
     """Return whether the database can prepare transactions, and those that have been prepared for too long."""
     check = f"two-phase commit of {name}"
     try:
-        results = [await _check_server(check, engine)]
+        results = [await _check_server(check, engine), *await _check_accounts(name, engine)]
         return [*results, *_stuck_results(name, await list_prepared(engine))]
     except DBAPIError as error:
         if engine.dialect.name == "mysql":
@@ -51,6 +64,30 @@ async def _check_server(check: str, engine: AsyncEngine) -> DoctorResult:
             return DoctorResult(check, True, f"{product} {'.'.join(map(str, numbers))} keeps prepared transactions")
         case other:
             return DoctorResult(check, False, f"{other} has no prepared transactions", "remove `two_phase`")
+
+
+async def _check_accounts(name: str, engine: AsyncEngine) -> list[DoctorResult]:
+    """On MySQL and MariaDB name the accounts that may commit or roll back the transactions of the sagas."""
+    if engine.dialect.name not in MYSQL_DIALECTS:
+        return []
+    mariadb = getattr(engine.dialect, "is_mariadb", False)
+    async with engine.connect() as connection:
+        try:
+            rows = (await connection.execute(text(_MARIADB_ACCOUNTS if mariadb else _MYSQL_ACCOUNTS))).scalars()
+            accounts = sorted(str(row) for row in rows)
+        except DBAPIError:
+            accounts = None
+    check = f"accounts of {name}"
+    if accounts == []:
+        return [DoctorResult(check, True, "no other account may end its prepared transactions")]
+    if accounts is None:
+        message = "the accounts of the server are not readable; others that exist"
+    else:
+        message = join_names(accounts, limit=_MAX_ACCOUNTS)
+    message += " may commit or roll back the prepared transactions of sagas"
+    return [
+        DoctorResult(check, None, message, "give steps with `two_phase` a server of their own, or trust these accounts")
+    ]
 
 
 def _stuck_results(name: str, prepared: Sequence[PreparedTransaction]) -> Iterator[DoctorResult]:

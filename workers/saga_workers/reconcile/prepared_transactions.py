@@ -1,12 +1,14 @@
-"""Prepared transactions that no open saga will commit or roll back."""
+"""Prepared transactions that no open saga will commit or roll back, and those that others have committed."""
 
 from __future__ import annotations
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_prepared
+from saga_activities.guard.tables import guard_table
+from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_committed, list_prepared
 from saga_spark.reconcile.findings import Finding
 from saga_workers.location.locator import Locator
+from saga_workers.location.traces import reading_tables
 from saga_workers.reconcile.reconcile_input import current_view
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_engine
@@ -38,6 +40,38 @@ async def find_unowned(
             finding for each in prepared if (finding := await _judge(locator, connection.name, each)) is not None
         ]
     return findings
+
+
+async def find_committed_outside(locator: Locator, settings: Settings, saga_id: str | None) -> list[Finding]:
+    """The findings about effects that are committed although their saga has not decided it. Raises SagaError.
+
+    On MySQL and MariaDB every account may commit every XA transaction, on PostgreSQL a superuser.
+    """
+    findings = []
+    for connection in settings.sql_connections():
+        async with reading_tables(connection, "the guard") as (engine, tables):
+            if guard_table.name not in tables:
+                continue
+            committed = await list_committed(engine, saga_id)
+        for key in committed:
+            view = await current_view(locator, key.saga_id)
+            if view is not None and view.phase != "committed" and view.state in _UNDECIDED:
+                findings.append(
+                    Finding(
+                        "committed_outside",
+                        saga_id=key.saga_id,
+                        saga=view.saga,
+                        state=view.state,
+                        step=key.entry,
+                        generation=key.generation,
+                        place=connection.name,
+                    )
+                )
+    return findings
+
+
+_UNDECIDED = ("RUNNING", "COMPENSATING", "PARKED", "COMPENSATED")
+"""States in which no operator has accepted the effect, as in RESIDUE; that of a TERMINATED run is an open effect."""
 
 
 async def _judge(locator: Locator, place: str, prepared: PreparedTransaction) -> Finding | None:

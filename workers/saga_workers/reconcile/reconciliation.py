@@ -34,7 +34,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
-from saga_workers.reconcile.prepared_transactions import find_unowned
+from saga_workers.reconcile.prepared_transactions import find_committed_outside, find_unowned
 from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
 from saga_workers.runtime.databases import open_engine
 from saga_workers.views.locks import list_orphans
@@ -95,6 +95,7 @@ async def reconcile(
     other_findings = await _check_outputs(locator, settings, spark, scope, material)
     other_findings += await _check_locks(locator, settings, scope)
     other_findings += await find_unowned(locator, settings, scope.saga_id, material.rows)
+    other_findings += await find_committed_outside(locator, settings, scope.saga_id)
     recorded = await _check_ledger(locator, settings, scope, material)
     other_findings += await find_replaced_runs(locator, settings, material.replaced)
     suspects = {

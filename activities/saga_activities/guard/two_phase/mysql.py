@@ -10,10 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.mysql_sqlite import MysqlTransaction
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import LostCommit, RowWrite
 from saga_activities.guard.two_phase.participant import PreparedTransactionBusy, StoreResult
-from saga_activities.guard.two_phase.transaction_id import XaId, xa_transaction_id
+from saga_activities.guard.two_phase.transaction_id import TransactionId, XaId
 from sagas.errors import InfrastructureError
 
 _UNKNOWN_ID = 1397  # XAER_NOTA
@@ -28,14 +27,14 @@ class MysqlPreparation(MysqlTransaction):
     """
 
     store_result: StoreResult
-    xa_id: XaId
+    transaction_id: TransactionId
 
     async def commit(self, row_write: RowWrite | None) -> None:
         """Store the result outside the transaction, then prepare it. Raises :class:`LostCommit` as COMMIT does."""
         await self.store_result(None if row_write is None else row_write.result)
-        await self._send(f"XA END {self.xa_id.sql}")
+        await self._send(f"XA END {self.transaction_id.xa.sql}")
         try:
-            await self._send(f"XA PREPARE {self.xa_id.sql}")
+            await self._send(f"XA PREPARE {self.transaction_id.xa.sql}")
         except SQLAlchemyError as error:
             classified = classify_database_error(error)
             if classified is not None and classified.connection_lost:
@@ -54,7 +53,7 @@ class MysqlPreparation(MysqlTransaction):
         await self._connection.close()
 
     async def _begin(self) -> None:
-        self._start = f"XA START {self.xa_id.sql}"
+        self._start = f"XA START {self.transaction_id.xa.sql}"
         try:
             await super()._begin()
         except DBAPIError as error:
@@ -64,31 +63,26 @@ class MysqlPreparation(MysqlTransaction):
 
 
 class MysqlPreparedTransactions:
-    """The prepared XA transactions of one server with ids of one database."""
+    """The prepared XA transactions of one server: every account may end those of every other."""
 
     transaction_class = MysqlPreparation
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._database = engine.url.database or ""
 
-    def xa_id(self, entry_key: EntryKey) -> XaId:
-        return xa_transaction_id(entry_key, self._database)
-
-    async def is_prepared(self, entry_key: EntryKey) -> bool:
+    async def is_prepared(self, id: TransactionId) -> bool:
         async with self._engine.connect() as connection:
-            return self.xa_id(entry_key) in await recover(connection)
+            return id.xa in await recover(connection)
 
-    async def end(self, entry_key: EntryKey, *, commit: bool) -> bool:
+    async def end(self, id: TransactionId, *, commit: bool) -> bool:
         """Commit it or roll it back; False: there is none (any more). Raises DBAPIError, InfrastructureError."""
-        xa_id = self.xa_id(entry_key)
         async with self._engine.connect() as connection:
             try:
-                await connection.exec_driver_sql(f"XA {'COMMIT' if commit else 'ROLLBACK'} {xa_id.sql}")
+                await connection.exec_driver_sql(f"XA {'COMMIT' if commit else 'ROLLBACK'} {id.xa.sql}")
             except DBAPIError as error:
                 if _number(error) != _UNKNOWN_ID:
                     raise
-                if xa_id in await recover(connection):
+                if id.xa in await recover(connection):
                     raise PreparedTransactionBusy("the connection that has prepared it is still open") from error
                 return False
         return True

@@ -22,6 +22,7 @@ from saga_activities.guard.transaction_runner import (
     begin_transaction,
 )
 from saga_activities.guard.two_phase import rules
+from saga_activities.guard.two_phase.transaction_id import TransactionId
 from saga_activities.sessions import session_arguments
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
@@ -44,9 +45,9 @@ class PreparedTransactions(Protocol):
 
     transaction_class: Any
 
-    async def is_prepared(self, entry_key: EntryKey) -> bool: ...
+    async def is_prepared(self, id: TransactionId) -> bool: ...
 
-    async def end(self, entry_key: EntryKey, *, commit: bool) -> bool: ...
+    async def end(self, id: TransactionId, *, commit: bool) -> bool: ...
 
 
 class Participant(Protocol):
@@ -59,16 +60,16 @@ class Participant(Protocol):
         ...
 
     async def prepare(
-        self, entry_key: EntryKey, run: int, script: GuardScript, scheduled_at: float, deadline: float
+        self, id: TransactionId, run: int, script: GuardScript, scheduled_at: float, deadline: float
     ) -> Outcome:
         """Run ``script`` in a transaction, store its result for ``run`` outside of it, and prepare it."""
         ...
 
-    async def is_prepared(self, entry_key: EntryKey, deadline: float) -> bool:
-        """Return whether the entry has a prepared transaction."""
+    async def is_prepared(self, id: TransactionId, deadline: float) -> bool:
+        """Return whether the transaction is prepared."""
         ...
 
-    async def end_prepared(self, entry_key: EntryKey, deadline: float, *, commit: bool) -> bool:
+    async def end_prepared(self, id: TransactionId, deadline: float, *, commit: bool) -> bool:
         """Commit the prepared transaction or roll it back; False: there is none."""
         ...
 
@@ -87,18 +88,18 @@ class DatabaseParticipant:
         return await self._rows.run(entry_key, "do", script, scheduled_at, deadline)
 
     async def prepare(
-        self, entry_key: EntryKey, run: int, script: GuardScript, scheduled_at: float, deadline: float
+        self, id: TransactionId, run: int, script: GuardScript, scheduled_at: float, deadline: float
     ) -> Outcome:
-        runner = Preparation(self._name, self._engine, self._prepared, run, self._isolation)
-        return await runner.run(entry_key, "do", script, scheduled_at, deadline)
+        runner = Preparation(self._name, self._engine, self._prepared, id, run, self._isolation)
+        return await runner.run(id.entry_key, "do", script, scheduled_at, deadline)
 
-    async def is_prepared(self, entry_key: EntryKey, deadline: float) -> bool:
+    async def is_prepared(self, id: TransactionId, deadline: float) -> bool:
         async with asyncio.timeout(_seconds_until(deadline)):
-            return await self._prepared.is_prepared(entry_key)
+            return await self._prepared.is_prepared(id)
 
-    async def end_prepared(self, entry_key: EntryKey, deadline: float, *, commit: bool) -> bool:
+    async def end_prepared(self, id: TransactionId, deadline: float, *, commit: bool) -> bool:
         async with asyncio.timeout(_seconds_until(deadline)):
-            return await self._prepared.end(entry_key, commit=commit)
+            return await self._prepared.end(id, commit=commit)
 
 
 class RowTransactions(TransactionRunner):
@@ -117,18 +118,23 @@ class Preparation(TransactionRunner):
     """The transaction of run ``run`` that prepares the effect of a step."""
 
     def __init__(
-        self, name: str, engine: AsyncEngine, prepared: PreparedTransactions, run: int, isolation: str | None
+        self,
+        name: str,
+        engine: AsyncEngine,
+        prepared: PreparedTransactions,
+        id: TransactionId,
+        run: int,
+        isolation: str | None,
     ) -> None:
         super().__init__(name, engine, isolation=isolation)
-        self._prepared, self._run = prepared, run
+        self._prepared, self._id, self._run = prepared, id, run
         self._result: str | None = None
 
     async def _begin(self, entry_key: EntryKey, limits: TransactionLimits) -> GuardTransaction:
         kind = self._prepared.transaction_class
         tx: Any = await begin_transaction(self.engine, entry_key, limits, kind)
         tx.store_result = lambda result: self._store_result(entry_key, result)
-        if hasattr(self._prepared, "xa_id"):
-            tx.xa_id = self._prepared.xa_id(entry_key)  # pyright: ignore[reportAttributeAccessIssue]
+        tx.transaction_id = self._id
         return tx
 
     async def _store_result(self, entry_key: EntryKey, result: str | None) -> None:
@@ -156,7 +162,7 @@ class Preparation(TransactionRunner):
         why = f"the response to PREPARE was lost: {error}"
         try:
             async with asyncio.timeout(COMMIT_GRACE):
-                if await self._prepared.is_prepared(sent.entry_key):
+                if await self._prepared.is_prepared(self._id):
                     return Outcome.done(result_codec.decode(self._result), attempt=None)
         except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
             why = f"{why}; the check of its outcome failed too: {second}"

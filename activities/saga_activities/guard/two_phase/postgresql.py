@@ -5,16 +5,18 @@ from __future__ import annotations
 from psycopg import errors, sql
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.postgresql import PostgresTransaction
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import RowWrite
 from saga_activities.guard.two_phase.participant import PreparedTransactionBusy, StoreResult
-from saga_activities.guard.two_phase.transaction_id import postgres_transaction_id
+from saga_activities.guard.two_phase.transaction_id import TransactionId
 from sagas.errors import InfrastructureError
 
-_IS_PREPARED = text("SELECT 1 FROM pg_prepared_xacts WHERE gid = :gid AND database = current_database()")
+_IS_PREPARED = text(
+    "SELECT 1 FROM pg_catalog.pg_prepared_xacts"
+    " WHERE gid = :gid AND database = current_database() AND owner = current_user"
+)
 
 _NO_SUCH_TRANSACTION = "42704"
 _BUSY = "55006"
@@ -24,11 +26,12 @@ class PostgresPreparation(PostgresTransaction):
     """A transaction that ends with PREPARE TRANSACTION instead of COMMIT."""
 
     store_result: StoreResult
+    transaction_id: TransactionId
 
     async def commit(self, row_write: RowWrite | None) -> None:
         """Store the result outside the transaction, then prepare it. Raises :class:`LostCommit` as COMMIT does."""
         await self.store_result(None if row_write is None else row_write.result)
-        self._final_statement = f"PREPARE TRANSACTION {_literal(self._entry_key).replace('%', '%%')}"
+        self._final_statement = f"PREPARE TRANSACTION {_literal(self.transaction_id).replace('%', '%%')}"
         try:
             await super().commit(None)
         except errors.ObjectNotInPrerequisiteState as error:
@@ -37,27 +40,32 @@ class PostgresPreparation(PostgresTransaction):
             ) from error
         except errors.DuplicateObject as error:
             raise InfrastructureError(
-                f"{str(error).splitlines()[0]}: another database of the same server has a transaction of this step"
+                f"{str(error).splitlines()[0]}: another role has prepared a transaction under the id of this step; "
+                "roll it back, and keep saga_guard from other roles"
             ) from error
 
 
 class PostgresPreparedTransactions:
-    """The prepared transactions of one database; they are ended by any connection of the same user."""
+    """The prepared transactions of one database and of the role of its connections, which alone may end them.
+
+    A superuser may end those of every role, so their owner is compared before.
+    """
 
     transaction_class = PostgresPreparation
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
 
-    async def is_prepared(self, entry_key: EntryKey) -> bool:
+    async def is_prepared(self, id: TransactionId) -> bool:
         async with self._engine.connect() as connection:
-            result = await connection.execute(_IS_PREPARED, {"gid": postgres_transaction_id(entry_key)})
-            return result.first() is not None
+            return await _is_own(connection, id)
 
-    async def end(self, entry_key: EntryKey, *, commit: bool) -> bool:
+    async def end(self, id: TransactionId, *, commit: bool) -> bool:
         """Commit it or roll it back; False: there is none (any more). Raises DBAPIError, InfrastructureError."""
-        statement = f"{'COMMIT' if commit else 'ROLLBACK'} PREPARED {_literal(entry_key)}"
+        statement = f"{'COMMIT' if commit else 'ROLLBACK'} PREPARED {_literal(id)}"
         async with self._engine.connect() as connection:
+            if not await _is_own(connection, id):
+                return False
             try:
                 await connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
             except DBAPIError as error:
@@ -70,5 +78,9 @@ class PostgresPreparedTransactions:
         return True
 
 
-def _literal(entry_key: EntryKey) -> str:
-    return sql.Literal(postgres_transaction_id(entry_key)).as_string()
+async def _is_own(connection: AsyncConnection, id: TransactionId) -> bool:
+    return (await connection.execute(_IS_PREPARED, {"gid": id.postgres})).first() is not None
+
+
+def _literal(id: TransactionId) -> str:
+    return sql.Literal(id.postgres).as_string()

@@ -11,15 +11,17 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.tables import EntryKey, now_sql
+from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.mysql import recover
-from saga_activities.guard.two_phase.transaction_id import XA_FORMAT, postgres_transaction_id, xa_transaction_id
+from saga_activities.guard.two_phase.transaction_id import XA_FORMAT, TransactionId
 
 STUCK_AFTER = 300.0
 """Seconds after which a prepared transaction is shown as stuck: others wait for its locks. Nothing else happens."""
 
 _PREPARED = text(
-    "SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::double precision AS age, owner,"
-    " transaction::text AS transaction FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared"
+    "SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::double precision AS age,"
+    " owner = current_user AS is_own, transaction::text AS transaction"
+    " FROM pg_catalog.pg_prepared_xacts WHERE database = current_database() ORDER BY prepared"
 )
 _LOCKS = text(
     "SELECT x.transactionid::text AS transaction, c.relname AS relation, l.mode"
@@ -29,8 +31,15 @@ _LOCKS = text(
     " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND l.mode <> 'AccessShareLock' AND c.relname <> 'saga_guard' ORDER BY c.relname, l.mode"
 )
+_COMMITTED = (
+    "SELECT DISTINCT d.saga_id, d.step, d.generation FROM saga_guard d JOIN saga_guard r"
+    " ON r.saga_id = d.saga_id AND r.step = d.step AND r.generation = d.generation AND r.op LIKE 'run.%'"
+    " JOIN saga_guard c ON c.saga_id = d.saga_id AND c.step = d.step AND c.generation = d.generation"
+    " AND c.op = 'committed' LEFT JOIN saga_guard f ON f.saga_id = d.saga_id AND f.step = d.step"
+    " AND f.generation = d.generation AND f.op = 'confirm' WHERE d.op = 'do' AND d.reason = 'do' AND f.op IS NULL"
+)
 _OPEN_ENTRIES = (
-    "SELECT d.saga_id, d.step, d.generation, r.created_at FROM saga_guard d JOIN saga_guard r"
+    "SELECT d.saga_id, d.step, d.generation, d.result, r.created_at FROM saga_guard d JOIN saga_guard r"
     " ON r.saga_id = d.saga_id AND r.step = d.step AND r.generation = d.generation AND r.op LIKE 'run.%'"
     " WHERE d.op = 'do' AND d.reason = 'do'"
 )
@@ -43,7 +52,7 @@ class PreparedTransaction:
     ``id`` is the database's own. ``entry_key`` is the step that it belongs to, None: no step of this database does.
     ``age`` in seconds (None: the database does not know it). ``locks`` are tables with the mode of the lock, as far as
     the database tells. ``rollback`` is the statement that an administrator would roll it back with. ``is_foreign``:
-    no step of any database prepared it.
+    no step of any database prepared it, or (PostgreSQL) another role did.
     """
 
     id: str
@@ -74,7 +83,7 @@ async def list_prepared(engine: AsyncEngine, saga_id: str | None = None) -> list
             case "postgresql":
                 prepared = await _list_postgresql(connection)
             case "mysql" | "mariadb":
-                prepared = await _list_xa(connection, engine.url.database or "")
+                prepared = await _list_xa(connection)
             case _:
                 prepared = []
     if saga_id is None:
@@ -100,6 +109,14 @@ async def sagas_with_prepared(engine: AsyncEngine) -> set[str]:
         raise
 
 
+async def list_committed(engine: AsyncEngine, saga_id: str | None = None) -> list[EntryKey]:
+    """The entries whose transaction is committed, and that are not confirmed. Raises SQLAlchemyError."""
+    where, values = ("", {}) if saga_id is None else (" AND d.saga_id = :saga_id", {"saga_id": saga_id})
+    async with engine.connect() as connection:
+        rows: Any = (await connection.execute(text(_COMMITTED + where), values)).all()
+    return [EntryKey(*row) for row in rows]
+
+
 async def _list_postgresql(connection: AsyncConnection) -> list[PreparedTransaction]:
     rows = (await connection.execute(_PREPARED)).all()
     if not rows:
@@ -107,28 +124,25 @@ async def _list_postgresql(connection: AsyncConnection) -> list[PreparedTransact
     locks: dict[str, list[str]] = {}
     for transaction, relation, mode in (await connection.execute(_LOCKS)).all():
         locks.setdefault(transaction, []).append(f"{relation} ({mode})")
-    entries = {postgres_transaction_id(key): key for key in await _open_entries(connection)}
+    entries = {id.postgres: id.entry_key for id in await _open_entries(connection)}
     return [
         PreparedTransaction(
             row.gid,
-            entries.get(row.gid),
+            entries.get(row.gid) if row.is_own else None,
             row.age,
             tuple(locks.get(row.transaction, ())),
             "ROLLBACK PREPARED '{}'".format(row.gid.replace("'", "''")),
-            row.gid not in entries,
+            not row.is_own or row.gid not in entries,
         )
         for row in rows
     ]
 
 
-async def _list_xa(connection: AsyncConnection, database: str) -> list[PreparedTransaction]:
+async def _list_xa(connection: AsyncConnection) -> list[PreparedTransaction]:
     ids = await recover(connection)
     if not ids:
         return []
-    entries = {
-        xa_transaction_id(key, database): (key, created_at)
-        for key, created_at in (await _open_entries(connection)).items()
-    }
+    entries = {id.xa: (id.entry_key, created_at) for id, created_at in (await _open_entries(connection)).items()}
     now = float((await connection.execute(text(f"SELECT {now_sql('mysql')}"))).scalar_one())
     prepared = []
     for xa_id in sorted(ids, key=lambda xa_id: (xa_id.gtrid, xa_id.bqual)):
@@ -147,12 +161,13 @@ async def _list_xa(connection: AsyncConnection, database: str) -> list[PreparedT
     return prepared
 
 
-async def _open_entries(connection: AsyncConnection) -> Mapping[EntryKey, float]:
-    """The entries that may have a prepared transaction, with the time at which their attempt was scheduled."""
+async def _open_entries(connection: AsyncConnection) -> Mapping[TransactionId, float]:
+    """The transactions that may be prepared, with the time at which their attempt was scheduled."""
     try:
         rows: Any = (await connection.execute(text(_OPEN_ENTRIES))).all()
     except DBAPIError as error:
         if "saga_guard" in str(error.orig):
             return {}  # a database without the guard's tables
         raise
-    return {EntryKey(saga_id, step, generation): created_at for saga_id, step, generation, created_at in rows}
+    ids = ((rules.transaction_id(EntryKey(*key), marker), created_at) for *key, marker, created_at in rows)
+    return {id: created_at for id, created_at in ids if id is not None}

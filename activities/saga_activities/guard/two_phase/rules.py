@@ -3,7 +3,8 @@
 The rows of the guard are outside the prepared transaction, because they decide about it:
 
 ===============  =======================================================================================
-``do``           reason ``do``: attempts may prepare; reason ``undo``: none may any more
+``do``           reason ``do``: attempts may prepare; reason ``undo``: none may any more; its ``result`` has the
+                 random part of the transaction's id
 ``run.N``        the attempt that may prepare now, the highest N; its ``result``, stored before it prepares
 ``committed``    written inside the prepared transaction: it appears with the effect, and not before
 ``confirm``      the step is confirmed
@@ -22,7 +23,9 @@ from collections.abc import Mapping
 
 from saga_activities.guard import result_codec
 from saga_activities.guard import rules as guard_rules
+from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardRow
+from saga_activities.guard.two_phase.transaction_id import TransactionId, new_token
 from sagas.protocol.outcomes import Outcome
 
 Rows = Mapping[str, GuardRow]
@@ -31,6 +34,17 @@ COMMITTED = "committed"
 """The ``op`` of the row that is part of the prepared transaction."""
 
 _RUN_PREFIX = "run."
+
+
+def new_marker() -> str:
+    """The stored result of a new row ``do``: a marker with the random part of the transaction's id."""
+    return result_codec.encode_marker("two_phase", token=new_token())
+
+
+def transaction_id(entry_key: EntryKey, marker: str | None) -> TransactionId | None:
+    """The id of the transaction of the entry whose row ``do`` has this result; None: it prepares none."""
+    token = (result_codec.decode_marker(marker) or {}).get("token")
+    return TransactionId(entry_key, token) if isinstance(token, str) else None
 
 
 def run_op(run: int) -> str:

@@ -1,8 +1,8 @@
-"""The ids of prepared transactions: derived from the step's key, recognisable, and short enough for each database."""
+"""The ids of prepared transactions: recognisable, short enough for each database, and not to be guessed."""
 
 from __future__ import annotations
 
-import hashlib
+import secrets
 from dataclasses import dataclass
 
 from saga_activities.guard.tables import EntryKey
@@ -14,17 +14,12 @@ XA_FORMAT = 0x53414741
 """The format id of our XA transactions: `SAGA` in ASCII."""
 
 _XA_PART = 64
-_HASH_DIGITS = 32
+_TOKEN_BYTES = 16
 
 
-def postgres_transaction_id(entry_key: EntryKey) -> str:
-    """The step's key; one that is too long is cut, and a hash of all of it follows after `~`."""
-    key = str(entry_key)
-    if len(key.encode()) <= MAX_POSTGRES_BYTES:
-        return key
-    digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH_DIGITS]
-    start = key.encode()[: MAX_POSTGRES_BYTES - 1 - _HASH_DIGITS].decode(errors="ignore")
-    return f"{start}~{digest}"
+def new_token() -> str:
+    """The random part of an id; unique, so that neither a long key nor another database makes the same id."""
+    return secrets.token_hex(_TOKEN_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +36,28 @@ class XaId:
         return f"X'{self.gtrid.hex()}',X'{self.bqual.hex()}',{self.format}"
 
 
-def xa_transaction_id(entry_key: EntryKey, database: str) -> XaId:
-    """``gtrid`` is the readable start of the step's key, ``bqual`` a hash of all of it and of the database.
+@dataclass(frozen=True, slots=True)
+class TransactionId:
+    """The id of the prepared transaction of an entry; ``token`` is stored in its row ``do`` before it is prepared.
 
-    XA ids are unique in a server, and keys only in a database.
+    The key of a step is public. Without the token another role could prepare a transaction under the same id, which
+    would count as the effect of the step.
     """
-    key = str(entry_key)
-    readable = "".join(character if " " <= character <= "~" and character not in "'\\" else "?" for character in key)[
-        :_XA_PART
-    ]
-    return XaId(readable.encode(), hashlib.sha256(f"{database}\0{key}".encode()).hexdigest().encode())
+
+    entry_key: EntryKey
+    token: str
+
+    @property
+    def postgres(self) -> str:
+        """The step's key, cut if it is too long, and the token after `~`."""
+        start = str(self.entry_key).encode()[: MAX_POSTGRES_BYTES - 1 - len(self.token)]
+        return f"{start.decode(errors='ignore')}~{self.token}"
+
+    @property
+    def xa(self) -> XaId:
+        """``gtrid`` is the readable start of the step's key, ``bqual`` the token."""
+        key = str(self.entry_key)[:_XA_PART]
+        readable = "".join(
+            character if " " <= character <= "~" and character not in "'\\" else "?" for character in key
+        )
+        return XaId(readable.encode(), self.token.encode())

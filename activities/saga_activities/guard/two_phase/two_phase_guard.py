@@ -22,6 +22,7 @@ from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.mysql import MysqlPreparedTransactions
 from saga_activities.guard.two_phase.participant import DatabaseParticipant, Participant, PreparedTransactionBusy
 from saga_activities.guard.two_phase.postgresql import PostgresPreparedTransactions
+from saga_activities.guard.two_phase.transaction_id import TransactionId
 from sagas.errors import InfrastructureError, UsageError
 from sagas.protocol.outcomes import Outcome
 
@@ -30,9 +31,6 @@ LOCK_WAIT = 2.0
 
 BUSY_WAIT = 0.1
 """Seconds until a prepared transaction that another connection has is tried again."""
-
-DO_MARKER = result_codec.encode_marker("two_phase")
-"""The stored result of the row of ``do``; the result of the step is in another row."""
 
 Script = Callable[[GuardTransaction, rules.Rows], Awaitable[ScriptResult]]
 """A change of the rows, which are passed as the lock of ``do`` protects them."""
@@ -125,16 +123,17 @@ class TwoPhaseGuard:
         scheduled_at: float,
         deadline: float,
     ) -> Outcome:
-        run = 0
+        run, id = 0, None
 
         async def begin(tx: GuardTransaction, rows: rules.Rows) -> ScriptResult:
-            nonlocal run
+            nonlocal run, id
             if stored := rules.do_outcome(rows, args_hash):
                 return ScriptResult(stored)
-            run = rules.current_run(rows) + 1
+            marker = rows["do"].result if "do" in rows else rules.new_marker()
+            run, id = rules.current_run(rows) + 1, rules.transaction_id(entry_key, marker)
             for earlier in rules.earlier_runs(rows):
                 await tx.delete(rules.run_op(earlier))
-            first = {"args_hash": args_hash, "result": DO_MARKER, "origin": origin}
+            first = {"args_hash": args_hash, "result": marker, "origin": origin}
             if "do" not in rows and not await tx.insert("do", "do", **first):
                 raise InfrastructureError("another attempt has begun this step at the same time")
             await tx.insert(rules.run_op(run), "do")
@@ -143,10 +142,10 @@ class TwoPhaseGuard:
         async def prepared(rows: rules.Rows) -> Outcome | None:
             if stored := rules.do_outcome(rows, args_hash):
                 return stored
-            return await self._prepared_result(entry_key, args_hash, scheduled_at, deadline) if "do" in rows else None
+            return await self._prepared_result(entry_key, rows, args_hash, scheduled_at, deadline)
 
         begun = await self._decide(entry_key, prepared, begin, scheduled_at, deadline)
-        if begun.kind != "done" or not run:
+        if begun.kind != "done" or id is None:
             return begun
 
         async def apply(tx: GuardTransaction) -> ScriptResult:
@@ -160,7 +159,7 @@ class TwoPhaseGuard:
             outcome = Outcome.done(result_codec.decode(result), attempt=None)
             return ScriptResult(outcome, commit=True, row_write=RowWrite("do", result))
 
-        return await self.participant.prepare(entry_key, run, apply, scheduled_at, deadline)
+        return await self.participant.prepare(id, run, apply, scheduled_at, deadline)
 
     async def _confirm(
         self, entry_key: EntryKey, scheduled_at: float, deadline: float, manual: ManualResult | None = None
@@ -169,7 +168,7 @@ class TwoPhaseGuard:
             if stored := rules.confirm_outcome(rows):
                 return stored
             if not rules.is_committed(rows):
-                await self.participant.end_prepared(entry_key, deadline, commit=True)
+                await self._end_prepared(entry_key, rows, deadline, commit=True)
             return None
 
         async def record(tx: GuardTransaction, rows: rules.Rows) -> ScriptResult:
@@ -203,7 +202,7 @@ class TwoPhaseGuard:
             nonlocal rolled_back
             if stored := stored_outcome(rows):
                 return stored
-            if "do" in rows and await self.participant.end_prepared(entry_key, deadline, commit=False):
+            if await self._end_prepared(entry_key, rows, deadline, commit=False):
                 rolled_back = True
             return None
 
@@ -224,7 +223,7 @@ class TwoPhaseGuard:
         async def prepared(rows: rules.Rows) -> Outcome | None:
             if stored := rules.seal_outcome(rows):
                 return stored
-            return await self._prepared_result(entry_key, None, scheduled_at, deadline) if "do" in rows else None
+            return await self._prepared_result(entry_key, rows, None, scheduled_at, deadline)
 
         async def record(tx: GuardTransaction, rows: rules.Rows) -> ScriptResult:
             if stored := rules.seal_outcome(rows):
@@ -239,29 +238,34 @@ class TwoPhaseGuard:
         async def prepared(rows: rules.Rows) -> Outcome | None:
             if stored := rules.do_outcome(rows, None):
                 return stored
-            return await self._prepared_result(entry_key, None, scheduled_at, deadline) if "do" in rows else None
+            return await self._prepared_result(entry_key, rows, None, scheduled_at, deadline)
 
         async def record(tx: GuardTransaction, rows: rules.Rows) -> ScriptResult:
             if stored := rules.do_outcome(rows, None):
                 return ScriptResult(stored)
             for earlier in rules.earlier_runs(rows):
                 await tx.delete(rules.run_op(earlier))
-            await tx.insert("do", "do", result=DO_MARKER)
+            await tx.insert("do", "do", result=rules.new_marker())
             await tx.insert(rules.COMMITTED, "do", result=manual.encoded)
             return ScriptResult(Outcome.done(result_codec.decode(manual.encoded), attempt=None), commit=True)
 
         return await self._decide(entry_key, prepared, record, scheduled_at, deadline)
 
+    async def _end_prepared(self, entry_key: EntryKey, rows: rules.Rows, deadline: float, *, commit: bool) -> bool:
+        id = _transaction_id(entry_key, rows)
+        return id is not None and await self.participant.end_prepared(id, deadline, commit=commit)
+
     async def _prepared_result(
-        self, entry_key: EntryKey, args_hash: str | None, scheduled_at: float, deadline: float
+        self, entry_key: EntryKey, rows: rules.Rows, args_hash: str | None, scheduled_at: float, deadline: float
     ) -> Outcome | None:
         """``done`` with the stored result if the effect is prepared; None: it is not."""
-        if not await self.participant.is_prepared(entry_key, deadline):
+        id = _transaction_id(entry_key, rows)
+        if id is None or not await self.participant.is_prepared(id, deadline):
             return None
-        rows = await self._read(entry_key, scheduled_at, deadline)  # again: the result was stored before the PREPARE
-        if isinstance(rows, Outcome):
-            return rows
-        return rules.do_outcome(rows, args_hash) or rules.result_of(rows)
+        latest = await self._read(entry_key, scheduled_at, deadline)  # the result was stored before the PREPARE
+        if isinstance(latest, Outcome):
+            return latest
+        return rules.do_outcome(latest, args_hash) or rules.result_of(latest)
 
     async def _decide(
         self,
@@ -324,6 +328,11 @@ class ManualResult:
 
     def __init__(self, encoded: str | None) -> None:
         self.encoded = encoded
+
+
+def _transaction_id(entry_key: EntryKey, rows: rules.Rows) -> TransactionId | None:
+    """The id of the transaction of this entry; None: no attempt has begun."""
+    return rules.transaction_id(entry_key, rows["do"].result) if "do" in rows else None
 
 
 async def _refuse(tx: GuardTransaction, rows: rules.Rows, outcome: Outcome) -> ScriptResult:

@@ -13,7 +13,8 @@ import pytest
 import pytest_asyncio
 
 from saga_activities.guard import EntryKey, SqlSession
-from saga_activities.guard.two_phase import TwoPhaseGuard
+from saga_activities.guard.two_phase import TwoPhaseGuard, rules
+from saga_activities.guard.two_phase.transaction_id import TransactionId
 from sagas.errors import Rejected
 from tests.integration.guard.conftest import GuardDatabase, clock, database_url, open_guard_database
 
@@ -55,8 +56,21 @@ class TwoPhaseDatabase:
         )  # fmt: skip
         return {op: reason for op, reason in found if not op.startswith("run.")}
 
+    async def transaction_id(self) -> TransactionId | None:
+        """The id of the step's transaction, whose random part is in the guard."""
+        found = await self.database.rows(
+            "select result from saga_guard where saga_id = :s and step = :t and generation = :g and op = 'do'",
+            s=self.at.saga_id, t=self.at.entry, g=self.at.generation,
+        )  # fmt: skip
+        return rules.transaction_id(self.at, found[0][0]) if found else None
+
     async def is_prepared(self) -> bool:
-        return await self.guard.participant.is_prepared(self.at, time.time() + 10)
+        id = await self.transaction_id()
+        return id is not None and await self.guard.participant.is_prepared(id, time.time() + 10)
+
+    async def end_prepared(self, *, commit: bool) -> bool:
+        id = await self.transaction_id()
+        return id is not None and await self.guard.participant.end_prepared(id, time.time() + 10, commit=commit)
 
 
 async def open_two_phase(database: GuardDatabase) -> TwoPhaseDatabase:
@@ -73,5 +87,5 @@ async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     opened = await open_guard_database(request.param, database_url(request.param, request, tmp_path))
     shop = await open_two_phase(opened)
     yield shop
-    await shop.guard.participant.end_prepared(shop.at, time.time() + 10, commit=False)
+    await shop.end_prepared(commit=False)
     await opened.connections.close()

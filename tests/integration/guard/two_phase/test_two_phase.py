@@ -84,7 +84,7 @@ async def test_a_committed_effect_is_not_undone(shop: TwoPhaseDatabase) -> None:
 
 async def test_a_confirm_reports_a_transaction_that_an_administrator_has_rolled_back(shop: TwoPhaseDatabase) -> None:
     await shop.do()
-    assert await shop.guard.participant.end_prepared(shop.at, clock()["deadline"], commit=False)
+    assert await shop.end_prepared(commit=False)
     outcome = await shop.guard.confirm(shop.at, **clock())
     assert (outcome.kind, outcome.park_reason) == (
         "failed",
@@ -94,7 +94,7 @@ async def test_a_confirm_reports_a_transaction_that_an_administrator_has_rolled_
 
 async def test_a_confirm_accepts_a_transaction_that_an_administrator_has_committed(shop: TwoPhaseDatabase) -> None:
     await shop.do()
-    assert await shop.guard.participant.end_prepared(shop.at, clock()["deadline"], commit=True)
+    assert await shop.end_prepared(commit=True)
     assert (await shop.guard.confirm(shop.at, **clock())).kind == "done"
     assert await shop.left() == 9
 

@@ -14,6 +14,7 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardRow, RowLockTimeout, RowReason, RowWrite
 from saga_activities.guard.transaction_runner import GuardScript, outcome_of_error
 from saga_activities.guard.two_phase import rules
+from saga_activities.guard.two_phase.transaction_id import TransactionId
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Outcome
 
@@ -148,7 +149,7 @@ class MemoryParticipant:
             return outcome_of_error(error)
 
     async def prepare(
-        self, entry_key: EntryKey, run: int, script: GuardScript, scheduled_at: float, deadline: float
+        self, id: TransactionId, run: int, script: GuardScript, scheduled_at: float, deadline: float
     ) -> Outcome:
         transaction = self._begin()
         try:
@@ -175,11 +176,11 @@ class MemoryParticipant:
             raise InfrastructureError("a later attempt of this step has taken over")
         self.database.rows[op] = replace(self.database.rows[op], result=result)
 
-    async def is_prepared(self, entry_key: EntryKey, deadline: float) -> bool:
+    async def is_prepared(self, id: TransactionId, deadline: float) -> bool:
         await NextStatement()
         return self.database.prepared is not None
 
-    async def end_prepared(self, entry_key: EntryKey, deadline: float, *, commit: bool) -> bool:
+    async def end_prepared(self, id: TransactionId, deadline: float, *, commit: bool) -> bool:
         await NextStatement()
         transaction = self.database.prepared
         if transaction is not None:

@@ -95,8 +95,8 @@ def test_each_run_has_a_row_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_undo_rolls_back_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     real = MemoryParticipant.end_prepared
 
-    async def end(self: MemoryParticipant, entry_key: Any, deadline: float, *, commit: bool) -> bool:
-        return await real(self, entry_key, deadline, commit=commit) if commit else False
+    async def end(self: MemoryParticipant, id: Any, deadline: float, *, commit: bool) -> bool:
+        return await real(self, id, deadline, commit=commit) if commit else False
 
     monkeypatch.setattr(MemoryParticipant, "end_prepared", end)
     assert breaks("an undo that nothing disturbs does not succeed")
