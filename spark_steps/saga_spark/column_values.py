@@ -5,7 +5,6 @@ Spark would compare both sides as one wider type, which can round a decimal, and
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from saga_spark.row_fingerprint import quote_name
 from sagas.errors import UsageError, did_you_mean
+from sagas.text.exact_numbers import is_exact_double, is_exact_single
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -95,8 +95,9 @@ def _literal(kind: DataType, value: Any) -> Column | None:
                 exact = number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
                 return F.lit(exact).cast(kind) if exact == number else None
             case T.FloatType() | T.DoubleType():
-                number = float(finite_number(value))
-                return F.lit(number).cast(kind) if math.isfinite(number) else None
+                number = finite_number(value)
+                fits = is_exact_single(number) if isinstance(kind, T.FloatType) else is_exact_double(number)
+                return F.lit(float(number)).cast(kind) if fits else None
             case T.BooleanType():
                 return F.lit({"true": True, "false": False}[str(value).lower()])
             case T.DateType():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -16,7 +15,7 @@ from saga_activities.guard.time_columns import HeldTime, in_utc
 from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.errors import UsageError
 from sagas.text.exact_json import decimal_problem, number_text
-from sagas.text.exact_numbers import is_exact_double
+from sagas.text.exact_numbers import is_exact_double, is_exact_single
 from sagas.text.shortening import shorten
 
 Parameters = Mapping[str, Any]
@@ -224,7 +223,7 @@ class ParameterColumn:
                 return "is a binary float and would round it"
             case "number" if not is_exact_double(value) and not (value == int(value) and -(1 << 63) <= value < 1 << 63):
                 return "holds SQLite's integers of 64 bits and binary floats, and would round it"
-            case "single" if not _is_exact_single(value, self.printed):
+            case "single" if not is_exact_single(value, self.printed):
                 return "is a binary float of four bytes and would round it"
         if self.scale is None:
             return None
@@ -234,22 +233,6 @@ class ParameterColumn:
         if target.alone and self.precision is not None and value != 0 and _first_place(value) >= room:
             return f"holds {room} digits before the point"
         return None
-
-
-def _is_exact_single(number: int | Decimal, printed: int) -> bool:
-    """Return whether a float of four bytes is written with the same digits, by a database that prints so many
-    of them.
-    """
-    try:
-        (nearest,) = struct.unpack("f", struct.pack("f", float(number)))
-    except OverflowError:
-        return False
-    shortest = next(digits for digits in range(1, 10) if _to_single(nearest, digits) == nearest)
-    return shortest <= printed and Decimal(f"{nearest:.{shortest}g}") == number
-
-
-def _to_single(number: float, digits: int) -> float:
-    return struct.unpack("f", struct.pack("f", float(f"{number:.{digits}g}")))[0]
 
 
 def _last_place(number: int | Decimal) -> int:

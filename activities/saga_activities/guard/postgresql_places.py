@@ -8,11 +8,12 @@ asked for them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from saga_activities.guard.column_catalog import Query, read_types
+from saga_activities.guard.float_operands import AskTypes, with_float_arrays
 from saga_activities.guard.iso_times import may_be_time
 from saga_activities.guard.json_parameters import UnusableParameter
 from saga_activities.guard.number_notations import notations
@@ -32,9 +33,6 @@ from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import cast_parameters, cast_types, placeholder_names
 
-AskTypes = Callable[[ParsedSql, Parameters], Awaitable[Mapping[str, int]]]
-"""Gives the object identifiers of the types of parameters by their names, without running the statement."""
-
 _WIDER = {"date": "timestamptz", "time": "timetz", "timestamp": "timestamptz"}
 _EVERY_DIGIT = 99
 
@@ -42,10 +40,11 @@ _EVERY_DIGIT = 99
 async def checked_places(
     statement: ParsedSql, rows: Sequence[Parameters], ask_types: AskTypes, query: Query
 ) -> Sequence[Parameters]:
-    """The parameters, with decimals for text that is an operand.
+    """The parameters, with decimals for text that is an operand, and text for arrays of floats.
 
     Raises UnusableParameter for text of which PostgreSQL would take another value, and the errors of the database.
     """
+    rows = await with_float_arrays(statement, rows, ask_types)
     wanted = {name for values in rows for name, value in values.items() if _needs_check(value)}
     operands = numeric_operands(statement, rows)
     if not wanted and not operands.names:

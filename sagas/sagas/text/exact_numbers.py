@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from decimal import Context, Decimal
 from typing import Any
@@ -30,6 +31,22 @@ def is_exact_double(number: int | Decimal) -> bool:
     except OverflowError:
         return False
     return Decimal(repr(nearest)) == number
+
+
+def is_exact_single(number: int | Decimal, printed: int = 9) -> bool:
+    """Return whether the float of four bytes nearest to the number is written with the same digits, by a database that
+    prints ``printed`` of them.
+    """
+    try:
+        (nearest,) = struct.unpack("f", struct.pack("f", float(number)))
+    except OverflowError:
+        return False
+    shortest = next(digits for digits in range(1, 10) if _to_single(nearest, digits) == nearest)
+    return shortest <= printed and Decimal(f"{nearest:.{shortest}g}") == number
+
+
+def _to_single(number: float, digits: int) -> float:
+    return struct.unpack("f", struct.pack("f", float(f"{number:.{digits}g}")))[0]
 
 
 def is_multiple(number: int | Decimal, divisor: int | Decimal) -> bool:

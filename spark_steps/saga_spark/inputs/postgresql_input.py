@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import pyarrow.parquet as pq
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from saga_activities.guard.float_operands import with_floats
+from saga_activities.guard.parameter_columns import Parameters
 from saga_activities.guard.parameter_types import types_of
 from saga_activities.guard.postgresql_places import checked_places
 from saga_activities.guard.sqlstates import healing_of, sqlstate_of
@@ -138,7 +141,8 @@ def _author_sql(values: Mapping[str, Any], field: str) -> sql.Composable:
 
 
 def _checked(connection: psycopg.Connection[Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The values of an input, with decimals for text that is an operand.
+    """The values of an input, with decimals for text that is an operand, and text for numbers that are compared with
+    floats: PostgreSQL reads that as it reads the column, but 0.1 with all its digits is equal to no `real`.
 
     Raises UnreadableInput for text of which PostgreSQL would drop a part or read another number, and psycopg.Error.
     """
@@ -152,8 +156,8 @@ def _checked(connection: psycopg.Connection[Any], values: Mapping[str, Any]) -> 
             (name, item) for name, value in where.items() for item in (value if isinstance(value, list) else [value])
         ]
         for number, (name, item) in enumerate(pairs):
-            given[f"saga_value_{number}"] = item
-            conditions.append(f"{sql.Identifier(name).as_string(connection)} = :saga_value_{number}")
+            given[_value_name(number)] = item
+            conditions.append(f"{sql.Identifier(name).as_string(connection)} = :{_value_name(number)}")
     of_table = sql.Identifier(*values["table"].split(".")).as_string(connection) if "table" in values else ""
     source = of_table or f"(\n{_without_end(values['query'])}\n) AS input"
     text = f"SELECT * FROM {source} WHERE {' AND '.join(conditions) or 'true'}"  # noqa: S608 - the author's own SQL
@@ -168,12 +172,30 @@ def _checked(connection: psycopg.Connection[Any], values: Mapping[str, Any]) -> 
         with connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(cast(LiteralString, rendered), values).fetchall()
 
+    async def check() -> Parameters:
+        row = await with_floats(statement, {name: given[name] for name in statement.parameters}, ask_types)
+        (checked,) = await checked_places(statement, [row], ask_types, query)
+        return checked
+
     try:
-        rows = [{name: given[name] for name in statement.parameters}]
-        (checked,) = asyncio.run(checked_places(statement, rows, ask_types, query))
+        checked = asyncio.run(check())
     except UsageError as error:
         raise UnreadableInput(error.message) from None
-    return {**values, "params": {**params, **{name: checked[name] for name in params if name in checked}}}
+    if isinstance(where, Mapping):
+        numbers = itertools.count()
+        where = {
+            name: [checked[_value_name(next(numbers))] for _ in value]
+            if isinstance(value, list)
+            else checked[_value_name(next(numbers))]
+            for name, value in where.items()
+        }
+    known = {name: checked[name] for name in params if name in checked}
+    return {**values, "where": where, "params": {**params, **known}}
+
+
+def _value_name(number: int) -> str:
+    """The parameter for one value of a mapping `where`."""
+    return f"saga_value_{number}"
 
 
 def _without_end(query: str) -> str:

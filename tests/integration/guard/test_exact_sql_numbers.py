@@ -317,6 +317,23 @@ async def test_a_float_of_four_or_eight_bytes_takes_only_what_it_gives_back(
         assert [Decimal(str(v)) for (v,) in rows] == [value]
 
 
+async def test_a_list_of_numbers_equals_the_floats_that_are_written_so(guard_database: GuardDatabase) -> None:
+    if guard_database.kind != "postgres":
+        pytest.skip("only PostgreSQL has arrays")
+    async with guard_database.engine.connect() as connection:
+        await connection.exec_driver_sql(
+            "create table if not exists single_floats (id int primary key, f real, d float8)"
+        )
+        await connection.exec_driver_sql("insert into single_floats values (1, 0.1, 0.1) on conflict do nothing")
+    for column in ("f", "d"):
+        query = f"select id from single_floats where {column} = any(:v)"
+        outcome = await perform(guard_database, query, v=[Decimal("0.10"), None, 7])
+        assert outcome.result == [{"id": 1}], outcome
+        outcome = await perform(guard_database, query, v=[2**53 + 1, Decimal("0.1")])
+        assert outcome.failure is not None
+        assert "which would be another number" in outcome.failure.message
+
+
 async def test_a_year_takes_no_fraction(guard_database: GuardDatabase) -> None:
     if guard_database.kind != "mariadb":
         pytest.skip("only MySQL and MariaDB have the type")

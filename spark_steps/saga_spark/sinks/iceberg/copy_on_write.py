@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, InvalidOperation
@@ -58,6 +57,7 @@ from saga_spark.sinks.iceberg.compatibility import COMPACTION_ADVICE, has_equali
 from saga_spark.sinks.iceberg.partition_values import comparable, split_by_partition
 from saga_spark.sinks.iceberg.pyiceberg_internals import complement_filter, data_file_writer, strict_file_matcher
 from saga_spark.storage import resolve_uri
+from sagas.text.exact_numbers import is_exact_double, is_exact_single
 
 
 @dataclass(slots=True)
@@ -233,9 +233,10 @@ def _exact_value(kind: IcebergType, value: Any) -> Any:
                 raise ValueError
             return exact if isinstance(kind, DecimalType) else int(exact)
         case FloatType() | DoubleType():
-            exact = float(finite_number(value))
-            if not math.isfinite(exact):
+            number = finite_number(value)
+            if not (is_exact_single(number) if isinstance(kind, FloatType) else is_exact_double(number)):
                 raise ValueError
+            exact = float(number)
         case BooleanType():
             exact = {"true": True, "false": False}[str(value).lower()]
         case DateType():

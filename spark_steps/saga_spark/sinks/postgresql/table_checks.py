@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from decimal import InvalidOperation
 from typing import Any
 
 from psycopg import sql
 
+from saga_spark.column_values import finite_number
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Manifest
 from saga_spark.sinks.column_names import column_name_problems
@@ -19,6 +22,7 @@ from saga_spark.sinks.postgresql.tables import (
     type_problem,
     where_clause,
 )
+from sagas.text.exact_numbers import is_exact_double, is_exact_single
 
 OVERWRITE_MODES = ("overwrite", "overwrite_where")
 
@@ -54,6 +58,7 @@ def table_problems(connection: PgConnection, table: TargetTable, output: Output,
     problems += _permission_problems(connection, table, output)
     problems += _column_problems(table, manifest)
     problems += _name_problems(output, {field["name"] for field in manifest.schema["fields"]}, table)
+    problems += _float_problems(output, table)
     if output.mode == "merge" and not any(set(unique) == set(output.key) for unique in table.unique):
         problems.append(
             f"{table.qualified_name} has no unique index on {', '.join(output.key)}, which the mode merge needs"
@@ -200,6 +205,19 @@ def _name_problems(output: Output, staged: set[str], table: TargetTable) -> Iter
                 yield f"{table.qualified_name} has no column {name}, which `{field}` names"
             elif name not in staged:
                 yield f"the output has no column {name}, which `{field}` names"
+
+
+def _float_problems(output: Output, table: TargetTable) -> Iterator[str]:
+    """Numbers that PostgreSQL would round to those of other rows."""
+    for name, values in output.where.items():
+        column = table.column(name)
+        if column is None or column.type not in ("real", "double precision"):
+            continue
+        is_exact = is_exact_single if column.type == "real" else is_exact_double
+        for value in values if isinstance(values, list) else [values]:
+            with contextlib.suppress(ValueError, InvalidOperation):  # no number, which PostgreSQL refuses itself
+                if not is_exact(finite_number(value)):
+                    yield f"the column {name} of {table.qualified_name} is {column.type} and cannot be {value}"
 
 
 def _duplicate_problems(

@@ -273,6 +273,9 @@ LONG = "0.12345678901234567890"
         ({"query": "select id from input_rate where fee <= :v", "params": {"v": "12.345"}}, "money"),
         ({"table": "input_rate", "where": "rate < :v", "params": {"v": LONG}}, "double precision"),
         ({"table": "input_rate", "where": {"small": ["0.5", "16777217"]}}, "real"),
+        ({"table": "input_rate", "where": {"small": 16777217}}, "real"),
+        ({"table": "input_rate", "where": "rate in (:v)", "params": {"v": Decimal(LONG)}}, "double precision"),
+        ({"table": "input_rate", "where": "small = any(:v)", "params": {"v": [Decimal(16777217)]}}, "real"),
         ({"query": "select id from input_rate where span @> :v", "params": {"v": LONG}}, "input_span"),
     ],
 )
@@ -290,3 +293,30 @@ def test_a_number_of_a_parameter_is_not_rounded(url: str, tmp_path: Path, more: 
     whole = "select id, 3 * abs(:v) as v from input_rate where n = :w::numeric"
     rows = read(url, whole, tmp_path, params={"v": "0.10", "w": LONG})
     assert rows.to_pylist() == [{"id": 1, "v": Decimal("0.30")}]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"table": "input_single", "where": {"small": Decimal("0.1")}},
+        {"table": "input_single", "where": {"small": [None, Decimal("0.10"), 7], "rate": Decimal("0.1")}},
+        {"table": "input_single", "where": {"rate": Decimal("0.1"), "n": [Decimal("0.1"), 3]}},
+        {"table": "input_single", "where": "small = :v", "params": {"v": Decimal("0.1")}},
+        {"table": "input_single", "where": "small in (:v, :w)", "params": {"v": Decimal("0.1"), "w": 5}},
+        {
+            "table": "input_single",
+            "where": "small between :v and :w",
+            "params": {"v": Decimal("0"), "w": Decimal("0.1")},
+        },
+        {"query": "select * from input_single where small = any(:v)", "params": {"v": [Decimal("0.1"), None, 5]}},
+        {"query": "select * from input_single where small = :v and rate = :v", "params": {"v": Decimal("0.1")}},
+    ],
+)
+def test_a_number_equals_the_float_that_is_written_so(url: str, tmp_path: Path, more: dict[str, Any]) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("create table if not exists input_single (id int, small real, rate float8, n numeric)")
+        connection.execute("delete from input_single")
+        connection.execute("insert into input_single values (1, 0.1, 0.1, 0.1), (2, 0.25, 0.25, 0.25)")
+    wanted = DatabaseInput("rows", more, (tmp_path / "rows" / "part.parquet").as_uri())
+    extract_database_inputs(url, [wanted], lambda _: None, lambda _: None)
+    assert [row["id"] for row in pq.read_table(tmp_path / "rows" / "part.parquet").to_pylist()] == [1]

@@ -67,6 +67,17 @@ def test_keys_and_conditions_are_checked(warehouse: Warehouse) -> None:
     ]
 
 
+def test_a_condition_on_floats_covers_no_row_with_another_number(warehouse: Warehouse) -> None:
+    warehouse.run("alter table sales add small real, add rate float8")
+    where = {"small": [Decimal("0.1"), 16777217, None], "rate": "9007199254740993"}
+    output = warehouse.output("overwrite_where", where=where)
+    assert problems(warehouse, output, id=1, rate=0.5) == [
+        "the output has no column small, which `where` names",
+        "the column small of public.sales is real and cannot be 16777217",
+        "the column rate of public.sales is double precision and cannot be 9007199254740993",
+    ]
+
+
 def test_referenced_rows_are_not_replaced(warehouse: Warehouse) -> None:
     warehouse.run("create table refund (id bigint, sale bigint references sales)")
     assert problems(warehouse, warehouse.output("overwrite"), id=1) == [
