@@ -3,6 +3,8 @@
 In short form they get the arguments that the step was called with, so they follow the correction. Arguments that are
 written out are computed from the definition, as if nothing had been corrected: they may name another account, and what
 they undo or confirm may be another effect. Only an operator can tell, so such an operation is parked, once.
+
+A step that runs again after a savepoint keeps its correction, if the definition computes what has been corrected.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from sagas.definition.model import Operation, StepDefinition
 from sagas.definition.sensitivity import without_values
 from sagas.expressions import compile_value
 from sagas.expressions.template_syntax import split_template
-from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun
+from sagas.machine.arguments import DefinitionError, forward_arguments
+from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
 from sagas.text.exact_json import readable_json
 from sagas.text.shortening import shorten_middle
 
@@ -69,6 +72,28 @@ def note(step: StepDefinition) -> str | None:
         f"the {' and the '.join(names)} of {step.id} {NOT_FOLLOWED}, because the definition writes out the "
         "arguments: should one of them be needed, the saga parks before it and shows both"
     )
+
+
+def of_entries(run: SagaRun, record: StepRecord) -> dict[str, list[Any]]:
+    """The corrections of a step that will run again: what the definition computes, and what was given instead."""
+    given = {
+        entry.id: [_computed(run, entry), entry.override] for entry in record.entries if entry.override is not None
+    }
+    return {**record.corrections, **given}
+
+
+def carry_over(run: SagaRun, entry: LedgerEntry) -> None:
+    """Correct an entry that runs again as in the run before it, unless its arguments are others now."""
+    before = run.record(entry).corrections.pop(entry.id, None)
+    if before is not None and before[0] == _computed(run, entry):
+        entry.override = before[1]
+
+
+def _computed(run: SagaRun, entry: LedgerEntry) -> dict[str, Any] | None:
+    try:
+        return forward_arguments(run, entry, None)
+    except DefinitionError:
+        return None
 
 
 def _ignores_correction(step: StepDefinition, action: Operation | None) -> bool:

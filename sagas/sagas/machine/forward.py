@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, state_budget, task_budget
+from sagas.machine import (
+    arguments,
+    builtin_actions,
+    call_attempts,
+    calls,
+    commit,
+    corrections,
+    state_budget,
+    task_budget,
+)
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -147,6 +156,7 @@ def start_attempt(run: SagaRun, entry: LedgerEntry) -> None:
     entry.state, entry.resolved = "RUNNING", False  # not resolved any more: this attempt may have an effect
     if entry.started_at is None:
         entry.started_at = run.now
+        corrections.carry_over(run, entry)
     _register_operations(run, entry)
     try:
         if step.do.uses in ("require", "pass", "finish"):

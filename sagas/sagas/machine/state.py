@@ -153,7 +153,8 @@ class StepRecord:
     """The progress of one step: its entries, and counters that keep the cost of every event constant.
 
     ``generation``: of new entries, from the second run of the step on; 0: that of the saga. ``repetitions``: how often
-    what follows this savepoint was run again.
+    what follows this savepoint was run again. ``corrections``: those of entries before that, see
+    :mod:`sagas.machine.corrections`.
     """
 
     id: str
@@ -176,6 +177,7 @@ class StepRecord:
     confirm_closed: bool = False
     generation: int = 0
     repetitions: int = 0
+    corrections: dict[str, list[Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,16 @@ from sqlalchemy import text
 
 from sagas import Rejected
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, wait_for_event
+from tests.integration.engine.environment import (
+    Environment,
+    begin,
+    gate,
+    handle,
+    resolve,
+    row,
+    run_saga,
+    wait_for_event,
+)
 
 RETRIED = """
     saga: retried
@@ -54,6 +63,27 @@ async def test_the_key_of_a_rejected_attempt_is_sealed_before_the_next_run(env: 
             ).all()
     assert ("c", 1, "do", "undo") in [tuple(one) for one in rows]
     assert ("c", 2, "do", "do") in [tuple(one) for one in rows]
+
+
+CORRECTED = """
+    saga: corrected-rerun
+    input: {type: object, properties: {account: {type: string}}}
+    steps:
+      - {id: a, uses: book, compensate: unbook, savepoint: {attempts: 3}}
+      - {id: b, uses: book, with: {value: "${{ input.account }}"}, compensate: unbook, on_failure: park}
+      - {id: c, uses: book, compensate: unbook}
+"""
+
+
+async def test_a_corrected_step_runs_again_with_its_correction(env: Environment) -> None:
+    env.plan["do b"] = [Rejected("no such account"), {"value": "found"}]
+    env.plan["do c"] = [Rejected("full"), {"value": "free"}]
+    async with env.serving(CORRECTED) as client:
+        run = await client.start("corrected-rerun", {"account": "X"})
+        assert (await finished(client, run.id))["parked"][0]["step"] == "b"
+        story = await resolve(client, run.id, "b", "retry", **{"with": {"value": "A"}})
+    assert (story["state"], story["savepoints"][0]["runs"]) == ("COMPLETED", 2)
+    assert [call.value for call in env.asked if call.what == "do b"] == ["X", "A", "A"]
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import is_nested, is_read
+from sagas.machine import corrections
 from sagas.machine.internal_events import CompensateStep
 from sagas.machine.state import LedgerEntry, SagaRun, StepRecord
 
@@ -92,9 +93,10 @@ def run_again(run: SagaRun) -> None:
     assert run.savepoint is not None
     followers, savepoint = run.plan.savepoints[run.savepoint], run.steps[run.savepoint]
     savepoint.repetitions += 1
-    for id in run.plan.steps:
-        if id in followers:
-            _reset_step(run, id, followers)
+    kept = {id: corrections.of_entries(run, run.steps[id]) for id in run.plan.steps if id in followers}
+    for id in kept:
+        _reset_step(run, id, followers)
+        run.steps[id].corrections = kept[id]
     run.ready = [id for id in run.plan.steps if id in followers and run.steps[id].needs_open == 0]
     run.phase, run.compensating, run.reason, run.savepoint = "forward", False, None, None
     run.change_state("RUNNING", savepoint.id)

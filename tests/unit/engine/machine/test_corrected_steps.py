@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from sagas.definition.model import Savepoint
 from sagas.machine.corrections import note
+from sagas.protocol.outcomes import Outcome
 from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
 
 OTHER = {"n": 10, "a": "A"}
@@ -92,3 +95,30 @@ def test_the_note_names_what_does_not_follow() -> None:
     assert note(debit(compensate=undo("credit"))) is None
     both = debit(compensate=undo(op("credit", FULL, on="shop")), confirm=op("book", {"n": 1}, on="shop"))
     assert (note(both) or "").startswith("the compensation and the confirm of a will not follow --with")
+
+
+@pytest.mark.parametrize("restore", [False, True])
+@pytest.mark.parametrize("failing", ["b", "c"])
+def test_a_correction_stays_in_the_runs_after_a_savepoint(failing: str, restore: bool) -> None:
+    """In its second run the saga fails in `c`, or in `b` before the corrected step is reached again."""
+    answers = {"a": ["rejected", "done"], "b": ["done", "rejected", "done"], "c": ["rejected", "done"]}
+    answers = {name: answer for name, answer in answers.items() if name != "b" or failing == "b"}
+    steps = (step("p", savepoint=Savepoint(4)), step("b"), debit(compensate=undo("credit")), step("c"))
+    driver = MachineDriver(saga(*steps), INPUT, answers, restore=restore).run()
+    driver.decide("a", "retry", arguments=OTHER).run()
+    assert (driver.state, driver.row("a")["generation"]) == ("COMPLETED", 3)
+    assert driver.call("a").arguments == OTHER
+
+
+def test_a_correction_of_other_arguments_does_not_stay() -> None:
+    """What an operator has given instead of the result of a step says nothing about that of its next run."""
+    answers = {
+        "b": [Outcome.done({"id": 1}), Outcome.done({"id": 2})],
+        "a": ["rejected", "done"],
+        "c": ["rejected", "done"],
+    }
+    first = step("a", do=op("debit", {"id": "${{ steps.b.result.id }}"}, on="shop"), on_failure="park")
+    steps = (step("p", savepoint=Savepoint(4)), step("b"), replace(first, compensate=undo("credit")), step("c"))
+    driver = MachineDriver(saga(*steps), INPUT, answers).run()
+    driver.decide("a", "retry", arguments={"id": 7}).run()
+    assert (driver.state, driver.call("a").arguments) == ("COMPLETED", {"id": 2})
