@@ -87,7 +87,7 @@ async def start_again(
 
 async def _refuse_ended(client: Client, location: Location, effects: Sequence[GuardedEffect]) -> None:
     saga_id = location.saga_id
-    if location.kind == "terminated":
+    if location.kind == "terminated" and not location.deleted:
         raise RefusedError(
             f"{saga_id} was terminated, and Temporal still has its state",
             help=saga_command("reconcile", saga_id, repair=True),

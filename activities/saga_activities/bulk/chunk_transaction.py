@@ -20,8 +20,8 @@ _ROWS = "json_array_elements(%s::json) AS r"
 """One JSON text for all rows: an array of the driver for each column would take several times the CPU."""
 _KEY = "r->>0 AS saga_id, r->>1 AS step, (r->>2)::int AS generation"
 _INSERT = (
-    "INSERT INTO saga_guard (saga_id, step, generation, op, reason, args_hash, result, created_at)"
-    f" SELECT {_KEY}, r->>3, r->>4, r->>5, r->>6, %s FROM {_ROWS}"
+    "INSERT INTO saga_guard (saga_id, step, generation, op, reason, args_hash, result, origin, created_at)"
+    f" SELECT {_KEY}, r->>3, r->>4, r->>5, r->>6, r->>7, %s FROM {_ROWS}"
     " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s)"
     " ON CONFLICT DO NOTHING RETURNING saga_id, step, generation, op"
 )
@@ -55,7 +55,9 @@ class PostgresChunk(PostgresTransaction):
 
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         keys = [(*_key(row.key), row.op) for row in rows]
-        values = [(*key, row.reason, row.args_hash, row.result) for key, row in zip(keys, rows, strict=True)]
+        values = [
+            (*key, row.reason, row.args_hash, row.result, row.origin) for key, row in zip(keys, rows, strict=True)
+        ]
         cursor = await self._send(_INSERT, (self._limits.scheduled_at, _rows(values), self._limits.scheduled_at))
         won = set(await cursor.fetchall())
         return [key in won for key in keys]
@@ -112,7 +114,10 @@ class RowByRowChunk(SqlAlchemyTransaction):
         inserted = []
         for row in rows:
             self.address(row.key)
-            inserted.append(await self.insert(row.op, row.reason, args_hash=row.args_hash, result=row.result))
+            written = await self.insert(
+                row.op, row.reason, args_hash=row.args_hash, result=row.result, origin=row.origin
+            )
+            inserted.append(written)
         return inserted
 
     async def read_rows(self, keys: Sequence[EntryKey]) -> Sequence[Mapping[str, GuardRow]]:

@@ -39,6 +39,7 @@ class RowInsert(_Request):
     reason: RowReason
     args_hash: str | None = None
     result: str | None = None
+    origin: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class _EntryTransaction:
     ) -> bool:
         if op == reason == "do":
             result = self._expected
-        return await RowInsert(self._key, op, reason, args_hash, result)  # pyright: ignore[reportReturnType]
+        return await RowInsert(self._key, op, reason, args_hash, result, origin)  # pyright: ignore[reportReturnType]
 
     async def rows(self) -> Mapping[str, GuardRow]:
         return await RowsRead(self._key)  # pyright: ignore[reportReturnType]
@@ -185,7 +186,7 @@ def _script(invocation: Invocation, args_hash: str | None, tx: Any) -> Coroutine
         case "confirm":
             return rules.confirm(tx, body, guard.mode)
     assert body is not None
-    return rules.do(tx, args_hash, body)
+    return rules.do(tx, args_hash, body, invocation.origin)
 
 
 def _stub(action: str, arguments: Mapping[str, Any]) -> Callable[[SqlSession], Awaitable[Any]]:

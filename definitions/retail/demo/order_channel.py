@@ -16,7 +16,7 @@ from saga_activities.guard.tables import inbox_table, outbox_table
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.record_codec import DecodedRecord, decode
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings, Settings
 
@@ -110,7 +110,7 @@ class OrderChannel:
 
 def open_channel(settings: Settings, shop: AsyncEngine) -> OrderChannel:
     """The channel of this project. Raises UsageError: it has no connection for finance."""
-    return OrderChannel(settings.kafka, shop, open_engine(settings.sql_connection(FINANCE_CONNECTION)))
+    return OrderChannel(settings.kafka, shop, open_command_engine(settings.sql_connection(FINANCE_CONNECTION)))
 
 
 async def _order_amounts(engine: AsyncEngine, query: str) -> list[OrderAmount]:

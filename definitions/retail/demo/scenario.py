@@ -14,7 +14,7 @@ from temporalio.client import WorkflowFailureError
 from saga_spark.settings import spark_settings
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
-from saga_workers.runtime.databases import open_engine, set_up_database
+from saga_workers.runtime.databases import open_command_engine, set_up_database
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import HttpService, Settings, load_settings
 from sagas.settings.project import Project
@@ -71,7 +71,7 @@ async def open_demo(baskets: int, report: Report, config: Path | str | None = No
     client = await Client.connect(Project(settings))
     for name in ("shop", FINANCE):
         await set_up_database(settings.sql_connection(name), settings.kafka.shards)
-    engine = open_engine(settings.sql_connection("shop"))
+    engine = open_command_engine(settings.sql_connection("shop"))
     channel = open_channel(settings, engine)
     ended = await _terminate_earlier(client)
     if ended:

@@ -35,6 +35,7 @@ from sagas.protocol.messages import (
     StartTimer,
     TimerFired,
 )
+from sagas.protocol.origin import MAX_ORIGIN, Origin
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
@@ -49,11 +50,15 @@ MAX_CHUNK_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class ChunkCall:
-    """One call of a chunk. ``earlier_attempts``: those of the same call that have ended."""
+    """One call of a chunk. ``earlier_attempts``: those of the same call that have ended.
+
+    ``origin``: of its saga, for the guard to store with the effect.
+    """
 
     saga_id: str
     call: Call
     earlier_attempts: int
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,7 @@ class BulkMachine:
         for item, outcome in zip(self._chunks.pop(id), outcomes, strict=True):
             member = self.members[item.saga_id]
             pending = member.calls[item.call.id]
+            member.effect_recorded |= pending.call.op == "do" and outcome is not None and outcome.kind == "done"
             if outcome is None:
                 pending.performed = False
                 pending.count_lost(attempt - 1)
@@ -340,7 +346,7 @@ class BulkMachine:
                 if (reason := why_not_callable(command)) is not None:
                     self._leave(member, reason)
                 elif member.why_leaving is None:
-                    self._start_call(member, PendingCall(command, at, size=_size(command)), at)
+                    self._start_call(member, _pending(member, command, at), at)
             case StartTimer():
                 waits = command.id not in WHOLE_SAGA_TIMERS
                 if not member.is_active:
@@ -448,7 +454,7 @@ class BulkMachine:
                     yield self._chunk(calls)
                     calls, size = [], 0
                 pending.performed = True
-                calls.append(ChunkCall(member.id, pending.call, pending.attempts))
+                calls.append(ChunkCall(member.id, pending.call, pending.attempts, pending.origin))
                 size += pending.size
             if calls:
                 yield self._chunk(calls)
@@ -462,6 +468,17 @@ class BulkMachine:
 def _due_times(member: Member) -> Iterator[float]:
     yield from member.timers.values()
     yield from member.retries.values()
+
+
+def _pending(member: Member, call: Call, at: float) -> PendingCall:
+    size = _size(call)
+    if call.op != "do" or member.effect_recorded:
+        return PendingCall(call, at, size)
+    origin = member.progress.origin()
+    input_size = len(encode_json(origin.input)) if origin.has_input else 0
+    if size + input_size > MAX_ORIGIN:
+        origin, input_size = replace(origin, input=None, has_input=False), 0
+    return PendingCall(call, at, size + input_size, origin)
 
 
 def _size(call: Call) -> int:

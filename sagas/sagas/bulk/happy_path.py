@@ -23,6 +23,7 @@ from sagas.expressions.limits import WorkMeter
 from sagas.machine import arguments, state_budget
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.machine import Machine
+from sagas.machine.origin import new_origin
 from sagas.machine.snapshot import expand
 from sagas.machine.task_budget import TASK_STEPS
 from sagas.protocol.messages import (
@@ -36,6 +37,7 @@ from sagas.protocol.messages import (
     Started,
     StartTimer,
 )
+from sagas.protocol.origin import Origin
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.size_limits import is_omitted
@@ -129,6 +131,14 @@ class HappyPathSaga:
         return self._generation
 
     paused = False
+
+    def origin(self) -> Origin:
+        """The start of the saga, as :meth:`Machine.origin` gives it."""
+        path, started_at = self._path, self.started_at
+        assert started_at is not None
+        return new_origin(
+            path.definition, path.plan, path.variables, self._input, started_at, generation=self._generation
+        )
 
     # --- events ------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from sagas.definition.model import Retry, backoff
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call, CallEnded, Command, Finish, MachineEvent
+from sagas.protocol.origin import Origin
 from sagas.protocol.outcomes import Outcome
 
 MAX_INFRASTRUCTURE_ERRORS = 3
@@ -22,14 +23,16 @@ MAX_UNKNOWN_ATTEMPTS = 2
 class PendingCall:
     """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``.
 
-    ``size``: bytes of its arguments. ``due_at``: when its next attempt may begin; None: at once. ``unsure``: an
-    attempt before the last may have had its effect. ``conflicts``: those before the last were conflicts, which are part
-    of one attempt.
+    ``size``: bytes of its arguments and its origin. ``origin``: of its saga, for the guard to store with the effect;
+    None if it has stored it with another one. ``due_at``: when its next attempt may begin; None: at once. ``unsure``:
+    an attempt before the last may have had its effect. ``conflicts``: those before the last were conflicts, which are
+    part of one attempt.
     """
 
     call: Call
     since: float
     size: int
+    origin: Origin | None = None
     attempts: int = 0
     unknown: int = 0
     unsure: bool = False
@@ -52,6 +55,8 @@ class Member:
 
     ``timers`` are the machine's, with the time at which each fires; ``retries`` those of calls to repeat.
 
+    ``effect_recorded``: a guard has stored an effect of the saga, and its origin with it.
+
     ``why_leaving``: the saga leaves as soon as none of its calls is performed; ``left`` it has.
     """
 
@@ -62,6 +67,7 @@ class Member:
     timers: dict[str, float] = field(default_factory=dict)
     retries: dict[str, float] = field(default_factory=dict)
     infrastructure_errors: int = 0
+    effect_recorded: bool = False
     why_leaving: str | None = None
     left: bool = False
     finish: Finish | None = None

@@ -14,6 +14,7 @@ from typing import Any
 from sagas.bulk.bulk_machine import ChunkCall
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.messages import Call
+from sagas.protocol.origin import Origin, encode_origin
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
     Invocation,
@@ -58,9 +59,16 @@ def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:
         "guard": encode_guard(replace(guard, known_done=False, confirmed=None, forward_hash=None)),
         **({"reads": True} if first.reads else {}),
         **({"own_retry": True} if first.own_retry else {}),
+        **_shared_origin(calls),
         "arguments": shared,
         "items": [_encode_item(call, first, shared) for call in calls],
     }
+
+
+def _shared_origin(calls: Sequence[ChunkCall]) -> dict[str, Any]:
+    """The definition and the variables of the sagas, which all origins of a chunk have in common."""
+    origin = next((call.origin for call in calls if call.origin is not None), None)
+    return {} if origin is None else {"origin": {"digest": origin.digest, "vars": origin.variables}}
 
 
 def _shared_arguments(all_arguments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -94,6 +102,9 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
         rest["confirmed"] = encode_guard(guard)["confirmed"]
     if call.hidden:
         rest["hidden"] = call.hidden
+    if (origin := item.origin) is not None:
+        own = (origin.input_digest, origin.started_at, origin.generation)
+        rest["origin"] = [*own, origin.input] if origin.has_input else [*own]
     head = [item.saga_id, {name: value for name, value in call.arguments.items() if name not in shared}]
     return [*head, rest] if rest else head
 
@@ -122,10 +133,28 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
                 reads=request.get("reads", False),
                 own_retry=request.get("own_retry", False),
                 hidden=tuple(rest.get("hidden", ())),
+                origin=_decode_origin(request, rest["origin"]) if "origin" in rest else None,
                 saga=request["saga"],
             )
         )
     return invocations
+
+
+def _decode_origin(request: Mapping[str, Any], own: Sequence[Any]) -> str:
+    input_digest, started_at, generation, *input = own
+    shared = request["origin"]
+    return encode_origin(
+        Origin(
+            request["saga"],
+            shared["digest"],
+            input_digest,
+            started_at,
+            generation,
+            input[0] if input else None,
+            bool(input),
+            shared["vars"],
+        )
+    )
 
 
 def _default_key(saga_id: str, entry: str, generation: int, op: str) -> str:

@@ -101,7 +101,7 @@ def restart_step(run: SagaRun, record: StepRecord) -> None:
 def _skip_step(run: SagaRun, record: StepRecord) -> None:
     entry = run.new_entry(record, None)
     entry.state = "SKIPPED"
-    record.begun = record.skipped = True
+    record.begun = True
     entry.ended_at = run.now
     _settle_step(run, record)
 

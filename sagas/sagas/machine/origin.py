@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from sagas.definition.analysis.step_graph import ExecutionPlan
+from sagas.definition.model import Definition
 from sagas.machine.state import SagaRun
 from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import input_digest
@@ -15,14 +20,31 @@ def effect_recorded(run: SagaRun) -> bool:
 
 def origin_of(run: SagaRun) -> Origin:
     """Return what the saga was started with; without the input if it has `x-sensitive` values."""
+    started_at = run.now if run.started_at is None else run.started_at
+    return new_origin(
+        run.definition, run.plan, run.variables, run.input, started_at, generation=run.generation, parent=run.parent
+    )
+
+
+def new_origin(
+    definition: Definition,
+    plan: ExecutionPlan,
+    variables: Mapping[str, Any],
+    input: Any,
+    started_at: float,
+    *,
+    generation: int = 1,
+    parent: str | None = None,
+) -> Origin:
+    """Return the origin of a saga of this definition; without the input if it has `x-sensitive` values."""
     return Origin(
-        run.definition.saga,
-        run.definition.digest,
-        input_digest(run.input),
-        run.now if run.started_at is None else run.started_at,
-        run.generation,
-        run.input,
-        run.plan.sensitive_schema is None,
-        run.variables,
-        run.parent,
+        definition.saga,
+        definition.digest,
+        input_digest(input),
+        started_at,
+        generation,
+        input,
+        plan.sensitive_schema is None,
+        variables,
+        parent,
     )

@@ -166,7 +166,6 @@ class StepRecord:
     stopped: bool = False
     settled: bool = False
     begun: bool = False
-    skipped: bool = False
     results: list[Any] | None = None
     dependants_open: int = 0
     undo_cursor: int | None = None

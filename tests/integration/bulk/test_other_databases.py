@@ -21,6 +21,7 @@ create table if not exists account (id varchar(40) primary key, balance int not 
 create table if not exists note (id varchar(40) primary key, text varchar(40));
 """
 COUNT = 30
+ORIGINS = "select count(*) from saga_guard where step = 'debit' and op = 'do' and reason = 'do' and origin is not null"
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
@@ -50,6 +51,7 @@ async def test_each_saga_has_its_outcome(
     async with engine.connect() as connection:
         balances = {row[0]: row[1] for row in await connection.execute(sa.text("select id, balance from account"))}
         states = {row[0]: row[1] for row in await connection.execute(sa.text("select saga_id, state from saga_run"))}
+        origins = (await connection.execute(sa.text(ORIGINS))).scalar_one()
         claims = (await connection.execute(sa.text("select count(*) from saga_claim"))).scalar_one()
     await engine.dispose()
     assert states == {f"t-{n}": "COMPENSATED" if n in failed else "COMPLETED" for n in range(COUNT)}
@@ -57,4 +59,5 @@ async def test_each_saga_has_its_outcome(
     assert [balances[f"a{n + 100}"] for n in range(COUNT) if n < 99] == [
         100 if n in failed else 110 for n in range(COUNT)
     ]
+    assert origins == COUNT - COUNT // 5
     assert claims == 0

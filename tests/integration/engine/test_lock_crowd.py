@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from saga_activities.locks.lock_list import open_requests
 from saga_activities.locks.tables import create_tables
-from saga_workers.runtime.databases import open_engine, set_up_database
+from saga_workers.runtime.databases import open_command_engine, set_up_database
 from sagas import Step, action
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project, running_worker
@@ -62,7 +62,7 @@ async def test_two_hundred_sagas_get_one_lock_in_the_order_of_their_arrival(
         locks="shop",
     )
     await set_up_database(project.settings.connection("shop"))
-    engine = open_engine(project.settings.connection("shop"))
+    engine = open_command_engine(project.settings.connection("shop"))
     await create_tables(engine)
     async with running_worker(project) as client:
         starts = (client.start("order", {}, id=f"order-{number}") for number in range(COUNT))

@@ -51,7 +51,7 @@ async def read(engine):
 async def engines():
     yield await read(open_engine("shop", url, 1))
     yield await read(open_engine("shop", url + "?client_encoding=latin1", 1))
-    yield await read(databases.open_engine(SqlConnection(name="shop", url=url)))
+    yield await read(databases.open_command_engine(SqlConnection(name="shop", url=url)))
 
 
 async def main():

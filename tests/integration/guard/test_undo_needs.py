@@ -16,7 +16,7 @@ from saga_activities.automatic import mysql, row_locks
 from saga_activities.automatic.statement_check import check_statement
 from saga_activities.connections import DatabaseConnections, open_engine
 from saga_activities.guard.session import SqlSession
-from saga_workers.runtime.databases import open_engine as open_view_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas.settings import SqlConnection
 from sagas.sql_text.row_changes import NotImageable
 from tests.helpers.database_servers import DatabaseServer
@@ -229,7 +229,7 @@ async def test_the_styles_of_a_role_do_not_reach_the_engine(postgres_server: Dat
         await connection.exec_driver_sql(f"alter database {name} set datestyle = 'German, DMY'")
         await connection.exec_driver_sql(f"alter database {name} set timezone = 'Europe/Berlin'")
     await administrator.dispose()
-    for engine in (open_engine("b", url, 1), open_view_engine(SqlConnection(name="b", root=Path(), url=url))):
+    for engine in (open_engine("b", url, 1), open_command_engine(SqlConnection(name="b", root=Path(), url=url))):
         async with engine.connect() as connection:
             row = (
                 await connection.exec_driver_sql("select '2026-10-25 00:30+00'::timestamptz, '2026-02-03'::date::text")

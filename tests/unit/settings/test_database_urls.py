@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from saga_activities.connections import open_engine as open_guarded
-from saga_workers.runtime.databases import open_engine
+from saga_activities.connections import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas.errors import UsageError
 from sagas.settings import SqlConnection
 from sagas.settings.connections import async_url
@@ -48,7 +48,7 @@ def test_an_invalid_url_is_refused(text: str) -> None:
 @pytest.mark.parametrize("url", ["nonsense", "postgresql://u:secret@host:abc/x"])
 def test_a_wrong_url_names_its_setting_and_no_credential(tmp_path: Path, url: str) -> None:
     connection = SqlConnection(name="shop", root=tmp_path, url=url)
-    for open_it in (open_engine, lambda one: open_guarded(one.name, one.url, 1)):
+    for open_pool in (open_command_engine, lambda connection: open_engine(connection.name, connection.url, 1)):
         with pytest.raises(UsageError, match=r"^connections\.shop\.url must have the form postgresql://") as found:
-            open_it(connection)
+            open_pool(connection)
         assert "secret" not in found.value.message

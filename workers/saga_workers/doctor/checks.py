@@ -266,10 +266,10 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
     from saga_workers.relay.outbox_table import OutboxLag, read_lag
     from saga_workers.relay.undecided_events import list_undecided
     from saga_workers.runtime.database_access import unusable
-    from saga_workers.runtime.databases import needed_tables, open_engine
+    from saga_workers.runtime.databases import needed_tables, open_command_engine
 
     check = f"connection {connection.name}"
-    engine = open_engine(connection)
+    engine = open_command_engine(connection)
     now = f"select {now_sql(engine.dialect.name)}"
     try:
         async with asyncio.timeout(15), engine.connect() as database:

@@ -27,7 +27,7 @@ from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
 from saga_workers.runtime.database_access import driver_errors, driver_message, unusable
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas.builtins.assigned_parameters import assigned_places
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
@@ -162,7 +162,7 @@ def _filtered(source: str, where: str) -> str:
 async def _check_connection(project: Project, name: str, statements: list[_Statement]) -> list[DoctorResult]:
     results: list[DoctorResult] = []
     database = project.settings.sql_connection(name)
-    engine = open_engine(database)
+    engine = open_command_engine(database)
     prepare = _PREPARE[engine.dialect.name]
     try:
         async with asyncio.timeout(_TIMEOUT), engine.connect() as connection:

@@ -11,7 +11,7 @@ from saga_workers.doctor.automatic_steps import automatic_statements
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.statement_checks import statements_by_connection
 from saga_workers.runtime.database_access import unusable
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas.errors import SagaError
 from sagas.settings import SqlConnection
 from sagas.settings.project import Project
@@ -30,7 +30,7 @@ async def unusable_databases(connections: Iterable[SqlConnection]) -> dict[str, 
 
 async def _problem(connection: SqlConnection) -> SagaError | None:
     try:
-        engine = open_engine(connection)
+        engine = open_command_engine(connection)
     except SagaError as error:
         return error
     try:

@@ -69,7 +69,7 @@ async def replaced_origin(
 async def describe_lost(settings: Settings, location: Location, held: Sequence[str] = ()) -> LostSaga | None:
     """The saga at this location, if it has no run and is not over. ``held``: what it holds; raises SagaError."""
     row = location.row
-    if location.kind != "unknown" and (row is None or location.kind != "ended" or row.view.state in FINAL_STATES):
+    if not location.deleted and (row is None or location.kind != "ended" or row.view.state in FINAL_STATES):
         return None
     effects = await guarded_effects(settings, location.saga_id)
     open_there = open_effects(effects)

@@ -23,7 +23,7 @@ from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_activities.locks.tables import lock_table
 from saga_activities.messaging.outbox import HELD
 from saga_workers.runtime.database_access import unusable
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas.protocol.origin import Origin, decode_origin
 from sagas.protocol.payloads import NOTIFICATION_PREFIX
 from sagas.settings import Settings, SqlConnection
@@ -112,7 +112,7 @@ async def _holders(engine: AsyncEngine, tables: Collection[str], saga_id: str | 
 @asynccontextmanager
 async def reading_tables(connection: SqlConnection, what: str) -> AsyncIterator[tuple[AsyncEngine, Collection[str]]]:
     """A pool for the connection, and the names of its tables."""
-    engine = open_engine(connection)
+    engine = open_command_engine(connection)
     try:
         async with asyncio.timeout(_TIMEOUT):
             async with engine.connect() as database:

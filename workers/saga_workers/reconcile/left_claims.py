@@ -18,6 +18,7 @@ from saga_spark.reconcile.findings import Finding
 from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
+from saga_workers.location.traces import guarded_effects
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import BULK_DELETED, claimed_view, view_in_bulk
@@ -79,7 +80,7 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
         return "it has ended meanwhile"
     claim = member.claim
     if member.bulk is None:
-        return f"not repaired: {BULK_DELETED}; compare its rows in saga_guard, and delete its row of saga_claim"
+        return await _release_or_advise(locator, claim)
     run = member.bulk.run
     if run.running:
         return "not repaired: its bulk workflow is running"
@@ -99,6 +100,14 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
     except RefusedError:
         return "it is already being undone"
     return describe_continued(await _wait(locator, saga_id), saga_id)
+
+
+async def _release_or_advise(locator: Locator, claim: Claim) -> str:
+    """For a saga whose bulk workflow was deleted: a bulk workflow has no other effects than those in guards."""
+    if locator.settings is None or await guarded_effects(locator.settings, claim.saga_id):
+        return f"not repaired: {BULK_DELETED}; start it again with `{saga_command('resume', claim.saga_id)}`"
+    await locator.ledger.release_unstarted(claim)
+    return "its claim is deleted, because it had no effect; start it again"
 
 
 def describe_continued(view: SagaView, saga_id: str) -> str:

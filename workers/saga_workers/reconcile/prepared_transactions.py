@@ -11,7 +11,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
 from saga_workers.reconcile.reconcile_input import current_view
 from saga_workers.runtime.database_access import unusable
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings
 
@@ -26,7 +26,7 @@ async def find_unowned(
     """
     findings = []
     for connection in settings.sql_connections():
-        engine = open_engine(connection)
+        engine = open_command_engine(connection)
         try:
             prepared = await list_prepared(engine, saga_id)
         except (SQLAlchemyError, OSError) as error:

@@ -23,7 +23,7 @@ from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, Sag
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.database_access import driver_message
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from saga_workers.temporal.run_states import closed_view, may_be_undone
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs, namespace_retention, undoes
 from saga_workers.views.saga_list import SagaFilter, visibility_query
@@ -61,7 +61,9 @@ async def read_input(
     """Read all sources. Raises SagaError if a database does not answer, UsageError if a URL or a table is wrong."""
     material = ReconcileInput(folder, time.time())
     material.horizon = material.started_at - await namespace_retention(locator.temporal)
-    engines = {sql_connection.name: open_engine(sql_connection) for sql_connection in settings.sql_connections()}
+    engines = {
+        sql_connection.name: open_command_engine(sql_connection) for sql_connection in settings.sql_connections()
+    }
     try:
         mark = max([await _read_watermark(name, engine) for name, engine in engines.items()], default=0.0)
         with SagaExport(folder, mark) as journal:

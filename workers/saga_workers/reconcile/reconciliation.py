@@ -36,7 +36,7 @@ from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_committed_outside, find_unowned
 from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.run_facts import iso_time
 from sagas.errors import InfrastructureError, SagaError, UsageError
@@ -130,7 +130,7 @@ async def _check_outputs(
     connection = ledger_connection(settings, spark)
     if connection is None:
         return []
-    engine = open_engine(connection)
+    engine = open_command_engine(connection)
     try:
         rows = await read_ledger(engine, scope)
     finally:
@@ -267,7 +267,7 @@ async def published_since(settings: Settings, findings: Sequence[Finding]) -> li
             asked.setdefault(finding.place.partition(".")[0], []).append(finding)
     gone: list[Finding] = []
     for name, some in asked.items():
-        engine = open_engine(settings.sql_connection(name))
+        engine = open_command_engine(settings.sql_connection(name))
         try:
             published = await _published(engine, [(finding.row or {})["event_id"] for finding in some])
         finally:

@@ -26,7 +26,7 @@ from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued
 from saga_workers.reconcile.reconciliation import ledger_connection
 from saga_workers.relay.check_back import SagaUnreachable, entry_status, query_saga
-from saga_workers.runtime.databases import open_databases, open_engine
+from saga_workers.runtime.databases import open_command_engine, open_databases
 from saga_workers.temporal.temporal_runs import count_pollers, no_poller_message
 from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_view import read_view
@@ -71,7 +71,7 @@ async def repair_findings(
     spark = spark_settings(settings)
     connection = ledger_connection(settings, spark)
     if staged and connection is not None:
-        engine = open_engine(connection)
+        engine = open_command_engine(connection)
         try:
             for entry in staged:
                 target = Target(entry["saga_id"], entry["step"], entry["generation"], entry["details"]["output"])

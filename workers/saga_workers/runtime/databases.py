@@ -47,7 +47,7 @@ async def set_up_database(
         SagaError: the database cannot be reached, refuses, or does not grant a lock in time.
     """
     text = schema_text(connection)
-    engine = open_engine(connection)
+    engine = open_command_engine(connection)
     watch = LockWatch(engine, connection.name, report)
     try:
         async with watch.running():
@@ -84,7 +84,7 @@ def needed_tables(connection: SqlConnection, dialect: str, *, spark: bool) -> se
 
 async def why_setup_is_needed(connection: SqlConnection, *, spark: bool) -> str | None:
     """Return what the database of a connection lacks, or why that cannot be read, and what to do; None: nothing."""
-    engine = open_engine(connection)
+    engine = open_command_engine(connection)
     if engine.dialect.name == "sqlite" and (file := engine.url.database) and not _exists(file):
         return f"there is no file {file}; {_RUN_SETUP}"  # connecting would create it
     try:
@@ -102,7 +102,7 @@ def _exists(file: str) -> bool:
     return os.path.exists(file)
 
 
-def open_engine(connection: SqlConnection) -> AsyncEngine:
+def open_command_engine(connection: SqlConnection) -> AsyncEngine:
     """A pool whose connections begin transactions themselves.
 
     Raises UsageError if the URL is invalid or its driver is not installed.

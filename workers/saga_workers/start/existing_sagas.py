@@ -84,6 +84,19 @@ class ExistingSagas:
         bulk = claim.held if claim.held is not None and claim.held.bulk_id is not None else None
         return ClaimedId(saga_id, at if claim.made else None, bulk, claim.row)
 
+    async def claim_deleted(self, saga_id: str, request: StartRequest) -> None:
+        """Claim the id of a saga whose run, or whose bulk workflow, was deleted.
+
+        Raises RefusedError if a bulk workflow runs it.
+        """
+        claim = await self.claim(saga_id, request, None)
+        if claim is None or claim.bulk is None:
+            return
+        if (await self._locator.members([claim.bulk]))[0].bulk is not None:
+            raise RefusedError(f"{saga_id} runs in the bulk workflow {claim.bulk.bulk_id}")
+        await self._ledger.release_unstarted(claim.bulk)
+        await self.claim_deleted(saga_id, request)
+
     async def give_up(self, claim: ClaimedId | None) -> None:
         """Release the claim of an id under which nothing was started.
 

@@ -151,9 +151,7 @@ class SagaStarter:
         ``replaces``: end the open run of the id, which was started with another input. Raises RefusedError if a run of
         it has just been started.
         """
-        claim = await self._existing.claim(saga_id, request, None)
-        if claim is not None and claim.bulk is not None:
-            raise RefusedError(f"{saga_id} runs in the bulk workflow {claim.bulk.bulk_id}")
+        await self._existing.claim_deleted(saga_id, request)
         headers: dict[str, Any] = {RESUMED_HEADER: {"started_at": origin.started_at, "generations": dict(generations)}}
         if origin.generation > 1:
             headers[GENERATION_HEADER] = origin.generation

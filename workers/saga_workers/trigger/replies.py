@@ -66,7 +66,7 @@ _SELECT_OUTBOX_ID = select(outbox_home_table.c.home).where(outbox_home_table.c.i
 MAX_CONCURRENT_REPLIES = 16
 """Replies of one topic handled at the same time; each briefly needs a connection."""
 
-_BURIAL_TIMEOUT = 10.0
+_DEAD_LETTER_TIMEOUT = 10.0
 """Seconds that a dead letter may take before ``health`` reports it."""
 
 REPLY_PARTITIONS = 4
@@ -106,7 +106,7 @@ class ReplyListener:
         self._gate = gate or AttemptGate()
         self._error: str | None = "the listener has not started yet"
         self._readers: list[TopicReader] = []
-        self._burying: dict[str, float] = {}
+        self._unusable_since: dict[str, float] = {}
         self._stop = asyncio.Event()
         self.counts: Counter[str] = Counter()
 
@@ -122,7 +122,7 @@ class ReplyListener:
 
     def health(self) -> str | None:
         """Why the listener does not listen; None if it does."""
-        if any(time.monotonic() - since > _BURIAL_TIMEOUT for since in self._burying.values()):
+        if any(time.monotonic() - since > _DEAD_LETTER_TIMEOUT for since in self._unusable_since.values()):
             return "a reply that cannot be used waits for its dead letter topic"
         return self._error or next((why for reader in self._readers if (why := reader.health())), None)
 
@@ -177,11 +177,11 @@ class ReplyListener:
             attempt, about=about, stop=self._stop, max_attempts=USUAL_ATTEMPTS, delivery=record.delivery
         )
         if reason is not None:
-            self._burying[record.position] = time.monotonic()
+            self._unusable_since[record.position] = time.monotonic()
             try:
                 await self._dead_letter_sink(record, group, reason, self._stop)
             finally:
-                del self._burying[record.position]
+                del self._unusable_since[record.position]
         result = results[-1] if results else "malformed"
         self.counts[result] += 1
         self._metrics.replied(result)

@@ -15,7 +15,7 @@ from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.locks.lock_list import LockedKey, OpenRequest
 from saga_workers.location.locator import Locator
 from saga_workers.runtime.database_access import unusable
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from saga_workers.temporal.temporal_client import signal_granted_saga
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
@@ -36,7 +36,7 @@ def lock_connection(settings: Settings) -> SqlConnection:
 async def list_locks(settings: Settings, keys: Sequence[str] = ()) -> list[LockedKey]:
     """The keys that are held or waited for; ``keys``: only these. Raises SagaError."""
     connection = lock_connection(settings)
-    engine = open_engine(connection)
+    engine = open_command_engine(connection)
     try:
         return await lock_list.read_locks(engine, keys)
     except (SQLAlchemyError, OSError) as error:
@@ -48,7 +48,7 @@ async def list_locks(settings: Settings, keys: Sequence[str] = ()) -> list[Locke
 async def list_orphans(locator: Locator, settings: Settings) -> list[OpenRequest]:
     """The requests whose workflow, and its undo, is not running any more. Raises SagaError, RPCError."""
     connection = lock_connection(settings)
-    engine = open_engine(connection)
+    engine = open_command_engine(connection)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
     async def is_over(request: OpenRequest) -> bool:

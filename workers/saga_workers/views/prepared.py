@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_workers.runtime.database_access import unusable
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas.definition.model import Definition
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
@@ -51,7 +51,7 @@ async def _read(settings: Settings, connections: Collection[str], saga_id: str |
     reasons: dict[str, list[str]] = {}
     for name in sorted(connections):
         connection = settings.sql_connection(name)
-        engine = open_engine(connection)
+        engine = open_command_engine(connection)
         try:
             async with asyncio.timeout(_TIMEOUT):
                 prepared = await list_prepared(engine, saga_id)

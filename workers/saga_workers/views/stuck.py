@@ -31,7 +31,7 @@ from saga_workers.temporal.temporal_runs import (
     read_definition,
 )
 from saga_workers.views.answering import DUE, Workers, timed_out
-from saga_workers.views.bulk_view import claimed_view
+from saga_workers.views.bulk_view import BULK_DELETED, claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.prepared import add_reasons
@@ -122,7 +122,9 @@ async def list_stuck(
 
 def remedy(view: SagaView) -> str:
     """The command that continues a stuck saga, or shows what has to be decided about it."""
-    if view.incomplete == RUN_DELETED or any(reason.startswith(_REPLACED) for reason in view.stuck or ()):
+    if view.incomplete in (RUN_DELETED, BULK_DELETED) or any(
+        reason.startswith(_REPLACED) for reason in view.stuck or ()
+    ):
         return saga_command("resume", view.id)
     return (
         saga_command("reconcile", view.id, repair=True) if view.state == "TERMINATED" else saga_command("show", view.id)

@@ -26,7 +26,7 @@ from saga_spark.reconcile.extracts import OUTBOX_SCHEMA, READ_MARGIN, ParquetRow
 from saga_spark.reconcile.topic_extract import read_topics
 from saga_workers.client import Client
 from saga_workers.doctor.saga_checks import check_locks
-from saga_workers.runtime.databases import open_engine, set_up_database
+from saga_workers.runtime.databases import open_command_engine, set_up_database
 from saga_workers.views.locks import list_locks
 from sagas.settings import load_settings
 from sagas.settings.project import Project
@@ -188,7 +188,7 @@ async def test_locks_that_nobody_releases_are_found_and_released(
     async def lock_of(key: str) -> str | None:
         return next((one.owner for one in await list_locks(project.settings, [key])), None)
 
-    engine = open_engine(project.settings.connection("shop"))
+    engine = open_command_engine(project.settings.connection("shop"))
     now = time.time()
     outcome = await LockTable("shop", engine).acquire(
         [f"{mark}-1"], owner=gone, holder=gone, workflow_id=gone, waits=True, scheduled_at=now, deadline=now + 30

@@ -1,0 +1,86 @@
+"""Sagas of a bulk workflow whose run was deleted in Temporal: the guard has what they were started with."""
+
+from __future__ import annotations
+
+import contextlib
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError
+
+from saga_workers.location.traces import guarded_effects
+from saga_workers.reconcile.left_claims import continue_claimed
+from saga_workers.resumption import must_be_started_again, start_again
+from saga_workers.start.start_requests import BulkRow
+from saga_workers.views.saga_list import SagaFilter
+from saga_workers.views.stuck import list_stuck, remedy
+from tests.integration.bulk.conftest import Bank
+from tests.integration.engine.environment import until
+
+
+async def delete_run(bank: Bank, workflow_id: str, saga_id: str) -> None:
+    """Delete the run as an operator does, and wait until nothing runs the saga any more."""
+    temporal = bank.client.temporal
+    request = DeleteWorkflowExecutionRequest(
+        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=workflow_id)
+    )
+    await temporal.workflow_service.delete_workflow_execution(request)
+
+    async def gone() -> bool:
+        return (await bank.client.locator.locate(saga_id)).open_run is None
+
+    await until(gone)
+
+
+async def start_deleted_again(bank: Bank, id: str) -> None:
+    location = await bank.client.locator.locate(id)
+    assert await must_be_started_again(bank.client, location)
+    await start_again(bank.client, location)
+
+
+async def test_a_deleted_saga_that_had_left_is_started_again(bank: Bank) -> None:
+    await bank.start("waiting", [{"id": "left-1", "waits": True}])
+    await delete_run(bank, "left-1", "left-1")
+    await start_deleted_again(bank, "left-1")
+    await bank.client.signal("left-1", "go")
+    await bank.client.temporal.get_workflow_handle("left-1").result()
+    assert (await bank.client.view("left-1")).state == "COMPLETED"
+    assert bank.query("select id, text from note") == [("left-1", "first")]
+
+
+async def test_a_saga_of_a_deleted_bulk_workflow_is_started_again(bank: Bank) -> None:
+    starter = await bank.client.starter("resting")
+    inputs = [{"id": "in-1", "rest": "4s"}, {"id": "in-2", "rest": "4s", "text": "refused"}]
+    handle = await starter.start_bulk([BulkRow(input["id"], starter.make_request(input)) for input in inputs])
+
+    async def noted() -> bool:
+        return bank.query("select count(*) from note") == [(2,)]
+
+    await until(noted)
+    await delete_run(bank, handle.id, "in-1")
+    assert {(view.id, remedy(view)) async for view in list_stuck(bank.client.locator, SagaFilter(), limit=9)} == {
+        (input["id"], f"saga resume {input['id']}") for input in inputs
+    }
+    done = await continue_claimed(bank.client.locator, "in-1", "somebody", "a test")
+    assert done.endswith("start it again with `saga resume in-1`")
+    for input in inputs:
+        await start_deleted_again(bank, input["id"])
+        with contextlib.suppress(WorkflowFailureError):  # a compensated saga is Failed in Temporal
+            await bank.client.temporal.get_workflow_handle(input["id"]).result()
+    assert [(await bank.client.view(input["id"])).state for input in inputs] == ["COMPLETED", "COMPENSATED"]
+    assert bank.query("select id, text from note") == [("in-1", "second")]
+
+
+async def test_the_origin_is_stored_once_and_is_that_of_a_saga_on_its_own(bank: Bank) -> None:
+    inputs = [{"id": f"origin-{n}", "from": "a1", "to": "a2", "amount": 1} for n in (1, 2)]
+    bank.open_accounts(2)
+    await bank.start("transfer", inputs[:1])
+    run = await bank.client.start("transfer", inputs[1])
+    await run.result()
+    origins = []
+    for input in inputs:
+        effects = await guarded_effects(bank.project.settings, input["id"])
+        (origin,) = [effect.origin for effect in effects if effect.origin is not None]
+        assert origin.input == {**input, "text": "ok"}
+        origins.append((origin.saga, origin.digest, origin.generation, origin.variables, origin.parent))
+    assert origins[0] == origins[1]
