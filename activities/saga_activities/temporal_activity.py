@@ -57,8 +57,8 @@ from sagas.text.exact_json import decode_json
 from sagas.workflow import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json, read_payload
 
-NOT_REGISTERED_RETRY_INTERVAL = 60.0
-"""Seconds until Temporal retries an attempt whose action was not registered."""
+NOT_PERFORMED_RETRY_INTERVAL = 60.0
+"""Seconds until Temporal retries an attempt that this worker did not make."""
 
 VerifyStart = Callable[..., Awaitable[None]]
 """Verifies a start: called with the fields of the request of ``saga.verify``, raises SagaError if it is not trusted."""
@@ -134,7 +134,7 @@ class SagaActivities:
                 work = self._attempt(invocation, beaten)
                 return await uncancellable(work, unless=None if invocation.ignores_cancel else _must_end)
         except ActionNotRegistered as error:
-            raise _not_registered_error(str(error), attempt.number) from None
+            raise not_performed_error(str(error), attempt.number) from None
         except ReplyPending:
             observed.awaits_reply = True
             activity.raise_complete_async()
@@ -226,18 +226,18 @@ def note_no_effect(outcome: Outcome, info: activity.Info) -> Outcome:
     return replace(outcome, nothing_before=clean and info.attempt > 1)
 
 
-def _not_registered_error(message: str, number: int) -> SagaApplicationError:
-    """The error of an attempt that was not made because its action is not registered.
+def not_performed_error(message: str, number: int, type: str = "NotFoundError") -> SagaApplicationError:
+    """The error of an attempt that was not made: its action is not registered, or its call not signed.
 
     On the first attempt the saga is notified at once and retries later, without counting the attempt. Later attempts
     follow others that may have had an effect, so Temporal retries them until another worker performs them; if they
     end like this, only the earlier ones count, and those are unknown.
     """
     details = {"outcome": "unknown", "attempt": number, "details": {}}
-    wait = timedelta(seconds=NOT_REGISTERED_RETRY_INTERVAL)
+    wait = timedelta(seconds=NOT_PERFORMED_RETRY_INTERVAL)
     if number == 1:
-        return SagaApplicationError(message, raw_json(details), type="NotFoundError", non_retryable=True)
-    return SagaApplicationError(message, raw_json(details), type="NotFoundError", next_retry_delay=wait)
+        return SagaApplicationError(message, raw_json(details), type=type, non_retryable=True)
+    return SagaApplicationError(message, raw_json(details), type=type, next_retry_delay=wait)
 
 
 async def _attempt_context(saga: str, traceparent: str | None, clock: ServerClock) -> AttemptContext:

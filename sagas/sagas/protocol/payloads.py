@@ -37,10 +37,14 @@ CLOSE_NESTED = "saga.close"
 
 REFUSED_TYPE = "SagaRefused"
 """The failure of a refused start, message or call: nothing was run or changed. `Rejected` comes from a participant."""
-NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError"})
+UNSIGNED_TYPE = "UnsignedCall"
+"""The failure of a call that no key of its worker has signed. Another worker may have the key."""
+NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError", UNSIGNED_TYPE})
 
 DEFINITION_HEADER = "saga-definition"
 SIGNATURE_HEADER = "saga-signature"
+CALL_HEADER = "saga-call"
+"""Header of a call to an activity: the id of the key, the signature and the run, with blanks between."""
 GENERATION_HEADER = "saga-generation"
 RESUMED_HEADER = "saga-resumed"
 """Header of a run that `saga resume` starts after the run of the saga was deleted: when the saga was started

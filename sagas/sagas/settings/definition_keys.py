@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,7 +26,7 @@ KEY_FILE = Path(".saga") / "definition.key"
 
 _MIN_LENGTH = 32
 
-Purpose = Literal["definition", "decision", "notification", "detached"]
+Purpose = Literal["definition", "decision", "notification", "detached", "call"]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 
 
@@ -87,12 +88,13 @@ class DefinitionKeys:
         )
 
 
+@cache
 def _key_id(key: str) -> str:
     return hashlib.sha256(f"saga key id\0{key}".encode()).hexdigest()[:12]
 
 
 def _hmac(key: str, purpose: Purpose, content: bytes) -> str:
-    return hmac.new(key.encode(), f"saga {purpose}\0".encode() + content, hashlib.sha256).hexdigest()
+    return hmac.digest(key.encode(), f"saga {purpose}\0".encode() + content, "sha256").hex()
 
 
 def signed_json(value: Any) -> bytes:
@@ -114,6 +116,14 @@ def decision_content(saga_id: str, run_id: str, update_id: str, decision: Mappin
     """
     signed = {name: value for name, value in decision.items() if name != "signature"}
     return signed_json({"saga_id": saga_id, "run_id": run_id, "update_id": update_id, "decision": signed})
+
+
+def call_content(activity_type: str, workflow_id: str, run_id: str, argument: bytes) -> bytes:
+    """Return what is signed of a call to an activity: which one, of which run, with which argument.
+
+    The argument of a step's call has the ids of its saga and of its step, its operation and its generation.
+    """
+    return encode_json([activity_type, workflow_id, run_id, hashlib.sha256(argument).hexdigest()])
 
 
 def load_keys(definition_key: str | Secret | None, root: Path, *, create: bool) -> DefinitionKeys:

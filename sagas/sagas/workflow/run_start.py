@@ -10,8 +10,7 @@ from typing import Any, Literal, Protocol
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
-from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import FailureError
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
@@ -27,6 +26,7 @@ from sagas.protocol.payloads import (
     LOAD_ACTIVITY,
     OUTCOME_MEMO,
     OWNER_HEADER,
+    REFUSED_TYPE,
     RESUMED_HEADER,
     SIGNATURE_HEADER,
     UNDO_SCOPE_MEMO,
@@ -39,9 +39,9 @@ from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
 from sagas.workflow.claims import LAST_SECOND, number, optional_text, read_claim, text, whole_number
+from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
-from sagas.workflow.json_payloads import raw_json, read_payload
-from sagas.workflow.limits import limit_summary
+from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 
 CONTINUATION_FORMAT = "sagas/1"
@@ -337,18 +337,16 @@ async def _load(value: Any, undo_of: str | None) -> dict[str, Any]:
 
 async def _execute(name: str, request: Mapping[str, Any], summary: str) -> dict[str, Any]:
     try:
-        answer = await workflow.execute_activity(
+        return await perform_until_answered(
             name,
             raw_json(request),
+            summary,
             activity_id=name,
-            result_type=RawValue,
-            summary=limit_summary(summary),
-            start_to_close_timeout=timedelta(seconds=30),
-            retry_policy=RetryPolicy(maximum_attempts=1_000_000, maximum_interval=timedelta(seconds=10)),
+            timeout=timedelta(seconds=30),
+            may_end=lambda type: type == REFUSED_TYPE,
         )
-    except ActivityError as error:
+    except FailureError as error:
         raise refused_error(activity_message(error)) from None
-    return read_payload(answer.payload)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,9 +62,9 @@ class ProjectTrust:
 
     def __init__(self, project: Project) -> None:
         self._project = self._latest = project
-        self._accepts_any = project.settings.worker.accept == "any"
-        self._keys = project.settings.definition_keys()
-        if not self._keys.keys and not self._accepts_any:
+        self.accepts_any = project.settings.worker.accept == "any"
+        self.keys = project.settings.definition_keys()
+        if not self.keys.keys and not self.accepts_any:
             raise UsageError(
                 f"the worker has no key to sign with, and cannot make {project.settings.root / KEY_FILE}",
                 help="set definition_key under [worker]: the same for all workers and clients of the project",
@@ -86,9 +86,9 @@ class ProjectTrust:
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
-        if self._keys.verifies("detached", detached_content(saga_id, value), signature):
+        if self.keys.verifies("detached", detached_content(saga_id, value), signature):
             return True
-        return self._accepts_any and _is_detached(value)
+        return self.accepts_any and _is_detached(value)
 
     async def verify_start(
         self, saga: str, header: str, signature: Any, input: Any = None, inputs: Sequence[Any] | None = None
@@ -137,20 +137,20 @@ class ProjectTrust:
 
     def trusts_decision(self, saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
-        if self._accepts_any:
+        if self.accepts_any:
             return True
         content = decision_content(saga_id, run_id, update_id, decision)
-        if self._keys.verifies("decision", content, decision.get("signature")):
+        if self.keys.verifies("decision", content, decision.get("signature")):
             return True
         return decision.get("with") is None and signed_json(decision.get("definition")) in self._known_definitions()
 
     def sign_notification(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
-        return {**order, "signature": self._keys.sign("notification", signed_json(order))}
+        return {**order, "signature": self.keys.sign("notification", signed_json(order))}
 
     def trusts_notification(self, order: Any) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
-        if self._accepts_any:
+        if self.accepts_any:
             return True
         if not isinstance(order, Mapping):
             return False
@@ -158,13 +158,13 @@ class ProjectTrust:
             content = signed_json({name: value for name, value in order.items() if name != "signature"})
         except RecursionError:
             return False
-        return self._keys.verifies("notification", content, order.get("signature"))
+        return self.keys.verifies("notification", content, order.get("signature"))
 
     def _trusted_definition(self, header: bytes, signature: bytes) -> Definition | None:
         try:
             sent = decode_json(header)
-            trusted = self._accepts_any or self._is_known(sent)
-            if not trusted and not self._keys.verifies("definition", header, decode_json(signature)):
+            trusted = self.accepts_any or self._is_known(sent)
+            if not trusted and not self.keys.verifies("definition", header, decode_json(signature)):
                 return None
             return read_header(header).definition
         except MALFORMED:

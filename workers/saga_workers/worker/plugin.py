@@ -45,6 +45,7 @@ from saga_workers.views.parked_holders import is_parked
 from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.metric_labels import MetricLabels
+from saga_workers.worker.signed_calls import SignedCallsInterceptor
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
@@ -100,6 +101,7 @@ class SagaPlugin(SimplePlugin):
             interceptors=[
                 HeaderInterceptor(),
                 TrustInterceptor(self._trust),
+                SignedCallsInterceptor(self._trust.keys, accepts_any=self._trust.accepts_any),
                 CurrentDetailsInterceptor(),
                 MetricsInterceptor(self.metrics),
                 *([LedgerInterceptor(self._ledger_writer)] if self._ledger_writer else ()),
@@ -134,7 +136,7 @@ class SagaPlugin(SimplePlugin):
         parked = partial(is_parked, Locator(client, NoLedger()))
         locks = LockActivities(databases, partial(signal_granted_saga, client), self.metrics.lock_waited, parked)
         task_queue = config.get("task_queue") or self._project.settings.temporal.task_queue
-        detach = SagaDetacher(client, task_queue, self._project.settings.definition_keys())
+        detach = SagaDetacher(client, task_queue, self._trust.keys)
         chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
         ledger = self._project.settings.ledger.connection
         bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers)
