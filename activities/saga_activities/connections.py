@@ -118,7 +118,7 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     except ModuleNotFoundError as error:
         raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None
     if backend == "postgresql":
-        engine.dialect.statement_compiler = _Compiler
+        cast_parameters(engine)
         send_integers_as_bigint(engine)
     if backend == "sqlite":
         stop_abandoned_statements(engine.sync_engine)
@@ -127,11 +127,19 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     return engine
 
 
+def cast_parameters(engine: AsyncEngine) -> None:
+    """Let an engine for PostgreSQL cast parameters to the types for which pg_catalog has operators."""
+    engine.dialect.statement_compiler = _Compiler
+
+
 class _Compiler(PGCompiler_psycopg):
-    """Casts parameters to types without limits: `::numeric(10, 2)[]` would round what the column refuses."""
+    """Casts parameters to types without limits: `::numeric(10, 2)[]` would round what the column refuses.
+
+    Texts are cast to `text`: pg_catalog has no operators of `varchar`, so one of another schema could be taken.
+    """
 
     def render_bind_cast(self, type_: Any, dbapi_type: Any, sqltext: Any) -> str:
-        return super().render_bind_cast(type_, _without_limits(dbapi_type), sqltext)
+        return super().render_bind_cast(type_, _without_limits(dbapi_type), sqltext).replace("::VARCHAR", "::TEXT")
 
 
 def _without_limits(type_: Any) -> Any:

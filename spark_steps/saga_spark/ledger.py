@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
 from saga_activities.guard.schema import DIALECTS
-from saga_activities.guard.tables import MAX_ENTRY, MAX_GUARD_ID, TABLE_OPTIONS, guard_table, long_text
+from saga_activities.guard.tables import MAX_ENTRY, MAX_GUARD_ID, TABLE_OPTIONS, guard_table, long_text, short_text
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
 from saga_spark.settings import SparkSettings
@@ -37,31 +37,31 @@ metadata = sa.MetaData()
 def _ascii_string(length: int) -> sa.types.TypeEngine[str]:
     """ASCII strings: output names are plain ASCII, and with this charset the key fits MySQL's limit of 3,072 bytes."""
     ascii = mysql.VARCHAR(length, charset="ascii", collation="ascii_bin")
-    return sa.String(length).with_variant(ascii, "mysql", "mariadb")
+    return short_text(length).with_variant(ascii, "mysql", "mariadb")
 
 
 outputs = sa.Table(
     "saga_output",
     metadata,
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
+    sa.Column("step", short_text(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
     sa.Column("output", _ascii_string(64), nullable=False),
-    sa.Column("publish_key", sa.String(32), nullable=False),
+    sa.Column("publish_key", short_text(32), nullable=False),
     sa.Column("epoch", sa.Integer, nullable=False),
-    sa.Column("state", sa.String(12), nullable=False),
+    sa.Column("state", short_text(12), nullable=False),
     # Saga name and destination: the previous run of this output is looked up by them.
-    sa.Column("saga", sa.String(255), nullable=False),
-    sa.Column("place", sa.String(255), nullable=False),
+    sa.Column("saga", short_text(255), nullable=False),
+    sa.Column("place", short_text(255), nullable=False),
     sa.Column("together", sa.Boolean, nullable=False),
     sa.Column("staged_epoch", sa.Integer),  # the epoch of the manifest that counts
     sa.Column("manifest", long_text()),
-    sa.Column("manifest_sha", sa.String(64)),
+    sa.Column("manifest_sha", short_text(64)),
     sa.Column("row_count", sa.BigInteger),
     sa.Column("spec", long_text(), nullable=False),  # the output as defined in the step
     sa.Column("inputs", long_text()),  # the inputs as resolved by the first attempt, so that a retry reads the same
     sa.Column("published", long_text()),
-    sa.Column("report", sa.String(1024)),  # location of the audit report
+    sa.Column("report", short_text(1024)),  # location of the audit report
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("cleaned_at", sa.Double),  # when its files were deleted from the stage area

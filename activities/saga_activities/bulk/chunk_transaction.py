@@ -22,7 +22,7 @@ _KEY = "r->>0 AS saga_id, r->>1 AS step, (r->>2)::int AS generation"
 _INSERT = (
     "INSERT INTO saga_guard (saga_id, step, generation, op, reason, args_hash, result, origin, created_at)"
     f" SELECT {_KEY}, r->>3, r->>4, r->>5, r->>6, r->>7, %s FROM {_ROWS}"
-    " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s)"
+    " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s::float8)"
     " ON CONFLICT DO NOTHING RETURNING saga_id, step, generation, op"
 )
 _SELECT = (

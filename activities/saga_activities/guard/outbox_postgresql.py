@@ -40,7 +40,7 @@ SELECT {", ".join(f"{_SHOWN[name]} AS {name}" if name in _SHOWN else name for na
 FROM (SELECT o.*, CAST(CASE WHEN o.status = 'SUSPENDED' THEN 'NEW' WHEN o.status <> 'NEW' THEN o.status
     WHEN {PUBLISHED_BEFORE} THEN 'PUBLISHED'
     WHEN {PUBLISHED_NOW} THEN 'PUBLISHED'
-    ELSE 'NEW' END AS varchar(12)) AS shown FROM saga_outbox_row o LEFT JOIN {PROGRESS_TABLE} p ON p.shard = o.shard)
+    ELSE 'NEW' END AS text) AS shown FROM saga_outbox_row o LEFT JOIN {PROGRESS_TABLE} p ON p.shard = o.shard)
     AS e
 """.strip()
 
@@ -93,11 +93,11 @@ POSTGRESQL_OUTBOX_DDL: Sequence[str] = (
     "WHEN (NEW.status = 'NEW') EXECUTE FUNCTION saga_outbox_requeue()",
     f"CREATE TABLE IF NOT EXISTS {PASSED_TABLE} (shard integer NOT NULL, at double precision NOT NULL, "
     "below xid8 NOT NULL, PRIMARY KEY (shard, at))",
-    f"CREATE TABLE IF NOT EXISTS {PROGRESS_TABLE} (shard integer PRIMARY KEY, reader varchar(36) NOT NULL, "
+    f"CREATE TABLE IF NOT EXISTS {PROGRESS_TABLE} (shard integer PRIMARY KEY, reader text NOT NULL, "
     "done pg_snapshot NOT NULL, reading pg_snapshot NOT NULL, last_id bigint NOT NULL, "
-    "highest_id bigint NOT NULL, cluster varchar(24) NOT NULL) WITH (fillfactor = 20)",
+    "highest_id bigint NOT NULL, cluster text NOT NULL) WITH (fillfactor = 20)",
     _VIEW,
-    "ALTER VIEW saga_outbox ALTER COLUMN id SET DEFAULT nextval('saga_outbox_row_id_seq')",
+    "ALTER VIEW saga_outbox ALTER COLUMN id SET DEFAULT nextval('saga_outbox_row_id_seq'::regclass)",
     "ALTER VIEW saga_outbox ALTER COLUMN shard SET DEFAULT 0",
     "ALTER VIEW saga_outbox ALTER COLUMN checks SET DEFAULT 0",
     _CHANGE,

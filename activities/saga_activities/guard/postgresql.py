@@ -47,7 +47,7 @@ from sagas.sql_text.parsed import ParsedSql
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
 _INSERT_FIRST_ROW = (
     f"INSERT INTO saga_guard ({_COLUMNS}) SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s"
-    " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s) ON CONFLICT DO NOTHING RETURNING 1"
+    " WHERE NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > %s::float8) ON CONFLICT DO NOTHING RETURNING 1"
 )
 _NEXT = (
     f"INSERT INTO saga_guard ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
@@ -64,7 +64,7 @@ _DELETE_ROW = "DELETE FROM saga_guard WHERE saga_id = %s AND step = %s AND gener
 _UPDATE_HELD_EVENTS = (
     "UPDATE saga_outbox_row SET status = %s WHERE saga_id = %s AND step = %s AND generation = %s AND status = 'HELD'"
 )
-_SELECT_BELOW_WATERMARK = "SELECT 1 FROM saga_watermark WHERE watermark > %s"
+_SELECT_BELOW_WATERMARK = "SELECT 1 FROM saga_watermark WHERE watermark > %s::float8"
 
 _TERMINATE = text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"

@@ -124,12 +124,12 @@ async def alone(engine: AsyncEngine, lock: int) -> AsyncIterator[AsyncConnection
     async with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         locks = connection.dialect.name == "postgresql"
         if locks:
-            await connection.execute(sa.text(f"select pg_advisory_lock({lock})"))
+            await connection.execute(sa.text(f"select pg_advisory_lock({lock}::bigint)"))
         try:
             yield connection
         finally:
             if locks:
-                await connection.execute(sa.text(f"select pg_advisory_unlock({lock})"))
+                await connection.execute(sa.text(f"select pg_advisory_unlock({lock}::bigint)"))
 
 
 def metadata_ddl(dialect: sa.Dialect, tables: sa.MetaData) -> list[str]:

@@ -76,15 +76,24 @@ def long_text() -> sa.types.TypeEngine[str]:
     return sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 
 
+def short_text(length: int) -> sa.types.TypeEngine[str]:
+    """Text of at most so many characters; on PostgreSQL plain text.
+
+    All operators and functions of text are in pg_catalog, which is searched first. For `varchar` PostgreSQL has none of
+    its own: whoever may create objects in a schema of the search_path could bring one, and run code as the worker.
+    """
+    return sa.String(length).with_variant(sa.Text(), "postgresql")
+
+
 guard_table = sa.Table(
     "saga_guard",
     metadata,
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
+    sa.Column("step", short_text(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
-    sa.Column("op", sa.String(12), nullable=False),
-    sa.Column("reason", sa.String(8), nullable=False),
-    sa.Column("args_hash", sa.String(64)),
+    sa.Column("op", short_text(12), nullable=False),
+    sa.Column("reason", short_text(8), nullable=False),
+    sa.Column("args_hash", short_text(64)),
     sa.Column("result", long_text()),
     # JSON, see sagas.protocol.origin: what the saga was started with, in the rows of its first effects.
     sa.Column("origin", long_text()),
@@ -107,7 +116,7 @@ watermark_table = sa.Table(
 version_table = sa.Table(
     "saga_version",
     metadata,
-    sa.Column("part", sa.String(32), primary_key=True),
+    sa.Column("part", short_text(32), primary_key=True),
     sa.Column("version", sa.Integer, nullable=False),
     **TABLE_OPTIONS,
 )
@@ -117,8 +126,8 @@ version_table = sa.Table(
 image_table = sa.Table(
     "saga_image",
     metadata,
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
+    sa.Column("step", short_text(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False, autoincrement=False),
     # From 1, and below 0 those that the undos of other steps have passed on. The row 0 has the number of images, so
     # that a missing one is noticed, and as `before_image` the types of the columns by table.
@@ -126,11 +135,11 @@ image_table = sa.Table(
     # The statement of the step that has changed the row, from 1; those of images that were passed on come before them
     # or after them.
     sa.Column("statement", sa.Integer, nullable=False),
-    sa.Column("row_hash", sa.String(64), nullable=False),
+    sa.Column("row_hash", short_text(64), nullable=False),
     # The changes of one row in the order of their commits, from 1: whoever changes it holds it until then.
     sa.Column("row_change", sa.Integer, nullable=False, server_default="0"),
     # Which other undos may be relied on: see sagas.protocol.undo_scopes.
-    sa.Column("undo_scope", sa.String(MAX_GUARD_ID), nullable=False, server_default=""),
+    sa.Column("undo_scope", short_text(MAX_GUARD_ID), nullable=False, server_default=""),
     # 1 as soon as the step is undone.
     sa.Column("undone", sa.SmallInteger, nullable=False, server_default="0"),
     sa.Column("table_name", long_text(), nullable=False),
@@ -149,15 +158,15 @@ row_lock_table = sa.Table(
     "saga_row_lock",
     metadata,
     # SHA-256 of table and canonical primary key, which may be longer than a key of a table.
-    sa.Column("row_hash", sa.String(64), primary_key=True),
+    sa.Column("row_hash", short_text(64), primary_key=True),
     sa.Column("table_name", long_text(), nullable=False),
     sa.Column("row_key", long_text(), nullable=False),
     # The root saga.
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
     # By the clock of this database.
     sa.Column("acquired_at", sa.Double, nullable=False),
     # The schema whose saga_image has the changes of the row: that of the connection through which it was locked.
-    sa.Column("image_schema", sa.String(64), nullable=False),
+    sa.Column("image_schema", short_text(64), nullable=False),
     sa.Index("saga_row_lock_saga", "saga_id"),
     **TABLE_OPTIONS,
 )
@@ -177,18 +186,18 @@ outbox_table = sa.Table(
     "saga_outbox",
     metadata,
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
-    sa.Column("event_id", sa.String(36), nullable=False, unique=True),
-    sa.Column("topic", sa.String(255), nullable=False),
+    sa.Column("event_id", short_text(36), nullable=False, unique=True),
+    sa.Column("topic", short_text(255), nullable=False),
     sa.Column("event_key", long_text()),
     sa.Column("value", long_text()),
     sa.Column("headers", long_text(), nullable=False),
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
+    sa.Column("step", short_text(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("status", sa.String(12), nullable=False),
+    sa.Column("status", short_text(12), nullable=False),
     sa.Column("created_at", sa.Double, nullable=False),
     # The CloudEvents type; null: the topic's name is used.
-    sa.Column("event_type", sa.String(255)),
+    sa.Column("event_type", short_text(255)),
     # Events of one topic and key always have the same shard, and one relay owns a shard.
     sa.Column("shard", sa.Integer, nullable=False, server_default=sa.text("0")),
     # When it was published, or dropped. On PostgreSQL published rows have no mark: in its table of rows it is when it
@@ -216,7 +225,7 @@ outbox_home_table = sa.Table(
     metadata,
     # One row. `home` is the identity of this outbox: part of its producers' transactional ids.
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("home", sa.String(36), nullable=False),
+    sa.Column("home", short_text(36), nullable=False),
     sa.Column("shards", sa.Integer, nullable=False),
     **TABLE_OPTIONS,
 )
@@ -225,7 +234,7 @@ relay_lease_table = sa.Table(
     "saga_relay_lease",
     metadata,
     sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("owner", sa.String(255), nullable=False),
+    sa.Column("owner", short_text(255), nullable=False),
     # By the clock of this database.
     sa.Column("until", sa.Double, nullable=False),
     # Incremented with every change of owner.
@@ -236,15 +245,15 @@ relay_lease_table = sa.Table(
 inbox_table = sa.Table(
     "saga_inbox",
     metadata,
-    sa.Column("consumer", sa.String(MAX_NAME), nullable=False),
-    sa.Column("event_id", sa.String(MAX_NAME), nullable=False),
-    sa.Column("topic", sa.String(255), nullable=False),
+    sa.Column("consumer", short_text(MAX_NAME), nullable=False),
+    sa.Column("event_id", short_text(MAX_NAME), nullable=False),
+    sa.Column("topic", short_text(255), nullable=False),
     # That of the brokers: a topic that is created again has another one.
-    sa.Column("topic_id", sa.String(36), nullable=False),
+    sa.Column("topic_id", short_text(36), nullable=False),
     # `partition` and `offset` are reserved words of MySQL.
     sa.Column("topic_partition", sa.Integer, nullable=False),
     sa.Column("topic_offset", sa.BigInteger, nullable=False),
-    sa.Column("status", sa.String(12), nullable=False),
+    sa.Column("status", short_text(12), nullable=False),
     sa.Column("reason", long_text()),
     sa.Column("received_at", sa.Double, nullable=False),
     sa.PrimaryKeyConstraint("consumer", "event_id"),
@@ -255,8 +264,8 @@ inbox_table = sa.Table(
 version_seen_table = sa.Table(
     "saga_version_seen",
     metadata,
-    sa.Column("consumer", sa.String(MAX_NAME), nullable=False),
-    sa.Column("entity", sa.String(MAX_NAME), nullable=False),
+    sa.Column("consumer", short_text(MAX_NAME), nullable=False),
+    sa.Column("entity", short_text(MAX_NAME), nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.PrimaryKeyConstraint("consumer", "entity"),
     **TABLE_OPTIONS,
@@ -265,21 +274,21 @@ version_seen_table = sa.Table(
 request_table = sa.Table(
     "saga_request",
     metadata,
-    sa.Column("step_key", sa.String(MAX_STEP_KEY), nullable=False, primary_key=True),
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
-    sa.Column("step", sa.String(MAX_ENTRY), nullable=False),
+    sa.Column("step_key", short_text(MAX_STEP_KEY), nullable=False, primary_key=True),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
+    sa.Column("step", short_text(MAX_ENTRY), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("op", sa.String(12), nullable=False),
+    sa.Column("op", short_text(12), nullable=False),
     # `done`, `rejected` or `failed`; `sealed`: the command was never sent and never will be; null: no reply yet.
-    sa.Column("outcome", sa.String(12)),
+    sa.Column("outcome", short_text(12)),
     sa.Column("data", long_text()),
     # The attempt that waits for the reply, as JSON: Temporal's task token and its number.
     sa.Column("token", long_text()),
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("answered_at", sa.Double),
     # What a reply must have: the topic it comes in, and the secret of the command. Null: no command was sent.
-    sa.Column("reply_topic", sa.String(255)),
-    sa.Column("reply_token", sa.String(64)),
+    sa.Column("reply_topic", short_text(255)),
+    sa.Column("reply_token", short_text(64)),
     **TABLE_OPTIONS,
 )
 

@@ -173,11 +173,11 @@ def insert_together(
 
 
 def _from_json(number: int, type: sa.types.TypeEngine[Any]) -> str:
-    """The SQL of a value of a JSON array. A text is not cast: one that is too long is refused, not cut off."""
+    """The SQL of a value of a JSON array."""
     kind = type.compile(dialect=_POSTGRESQL)
     if kind == "BYTEA":
         return f"decode(r->>{number}, 'base64')"
-    return f"r->>{number}" if kind.startswith("VARCHAR") else f"cast(r->>{number} as {kind})"
+    return f"cast(r->>{number} as {kind})"
 
 
 def _json_value(value: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
-from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS
+from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS, short_text
 from sagas.text.exact_json import decode_json
 
 ledger_metadata = sa.MetaData()
@@ -81,15 +81,15 @@ for _dialect in ("mysql", "mariadb"):
 run_table = sa.Table(
     "saga_run",
     ledger_metadata,
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
     # When the saga started: the same for all runs that it was continued in, another one after `saga start --again`.
     sa.Column("started_at", UtcTime(), nullable=False),
-    sa.Column("saga", sa.String(255), nullable=False),
+    sa.Column("saga", short_text(255), nullable=False),
     sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("digest", sa.String(80)),
+    sa.Column("digest", short_text(80)),
     # SHA-256 of the input; null if it is not known.
-    sa.Column("input_digest", sa.String(64)),
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("input_digest", short_text(64)),
+    sa.Column("state", short_text(16), nullable=False),
     sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
     sa.Column("ended_at", UtcTime()),
     # When the saga was in this state, by Temporal's clock: an earlier state never replaces a later one.
@@ -110,11 +110,11 @@ run_table = sa.Table(
 claim_table = sa.Table(
     "saga_claim",
     ledger_metadata,
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), primary_key=True),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), primary_key=True),
     # The bulk workflow that runs the saga; null: it was started on its own.
-    sa.Column("bulk_id", sa.String(255)),
-    sa.Column("saga", sa.String(255), nullable=False),
-    sa.Column("input_digest", sa.String(64), nullable=False),
+    sa.Column("bulk_id", short_text(255)),
+    sa.Column("saga", short_text(255), nullable=False),
+    sa.Column("input_digest", short_text(64), nullable=False),
     sa.Column("claimed_at", UtcTime(), nullable=False),
     sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
     sa.Index("saga_claim_time", "claimed_at"),
@@ -125,7 +125,7 @@ claim_table = sa.Table(
 definition_table = sa.Table(
     "saga_definition",
     ledger_metadata,
-    sa.Column("digest", sa.String(80), primary_key=True),
+    sa.Column("digest", short_text(80), primary_key=True),
     sa.Column("definition", CompressedJson(), nullable=False),
     # When a bulk workflow has claimed sagas with it, to the hour.
     sa.Column("used_at", UtcTime(), nullable=False),

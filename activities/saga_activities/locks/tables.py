@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.schema import DIALECTS, create_metadata, metadata_ddl
-from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS, long_text
+from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS, long_text, short_text
 from sagas.definition.analysis.lock_keys import MAX_KEY
 from sagas.protocol.locks import MAX_HOLDER
 
@@ -19,13 +19,13 @@ lock_table = sa.Table(
     "saga_lock",
     metadata,
     # A row is a held lock. The release deletes it.
-    sa.Column("key", sa.String(MAX_KEY), primary_key=True),
+    sa.Column("key", short_text(MAX_KEY), primary_key=True),
     # The root saga that owns it. For its nested sagas and its undo the key is free.
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
     # By the clock of this database.
     sa.Column("acquired_at", sa.Double, nullable=False),
     # Whose request was granted, and whose release deletes the row: the saga, a nested saga, or an undo.
-    sa.Column("holder", sa.String(MAX_HOLDER), nullable=False),
+    sa.Column("holder", short_text(MAX_HOLDER), nullable=False),
     sa.Index("saga_lock_owner", "saga_id"),
     sa.Index("saga_lock_holder", "holder"),
     **TABLE_OPTIONS,
@@ -35,10 +35,10 @@ wait_table = sa.Table(
     "saga_lock_wait",
     metadata,
     # A row for each key of a request that waits. A request that waits holds nothing.
-    sa.Column("key", sa.String(MAX_KEY), nullable=False),
+    sa.Column("key", short_text(MAX_KEY), nullable=False),
     # The order of arrival in this database.
     sa.Column("position", sa.BigInteger, nullable=False, autoincrement=False),
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
     # By the clock of this database.
     sa.Column("since", sa.Double, nullable=False),
     sa.PrimaryKeyConstraint("key", "position"),
@@ -51,12 +51,12 @@ request_table = sa.Table(
     metadata,
     # One row for each request that was ever made, until it is purged with the guard's rows: an attempt that arrives
     # after the release finds it closed.
-    sa.Column("holder", sa.String(MAX_HOLDER), primary_key=True),
-    sa.Column("saga_id", sa.String(MAX_GUARD_ID), nullable=False),
+    sa.Column("holder", short_text(MAX_HOLDER), primary_key=True),
+    sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
     # The workflow that is signalled when its request is granted.
     sa.Column("workflow_id", long_text(), nullable=False),
     # `waiting`, `granted` (by the release of another saga, and not known to this one yet), `held` or `closed`.
-    sa.Column("status", sa.String(12), nullable=False),
+    sa.Column("status", short_text(12), nullable=False),
     sa.Column("position", sa.BigInteger, nullable=False),
     # The keys, as a JSON array.
     sa.Column("lock_keys", long_text(), nullable=False),

@@ -60,7 +60,7 @@ _INSERT_EVENT = """
 INSERT INTO {outbox} (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
                          event_type, shard)
 VALUES (:event_id, :topic, :event_key, :value, :headers, :saga_id, :step, :generation, :status, :created_at,
-        :event_type, :hash % (SELECT shards FROM saga_outbox_home WHERE id = 1))
+        :event_type, :hash % (SELECT {shards} FROM saga_outbox_home WHERE id = 1))
 """
 
 
@@ -114,7 +114,8 @@ async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -
     """Write the events in the session's transaction. A rollback of the attempt removes them."""
     rows = [row for event in prepared for row in event.rows]
     if rows:
-        await sql.execute(_INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name), rows)
+        shards = "shards::bigint" if sql.dialect == "postgresql" else "shards"
+        await sql.execute(_INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name, shards=shards), rows)
 
 
 def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def _create_batch_table(connection: psycopg.Connection[Any]) -> None:
     """Create the table if it is missing. Checked first, because CREATE takes a lock that blocks other batches."""
     row = connection.execute("SELECT to_regclass(%s)", (BATCH_TABLE,)).fetchone()
     if row is None or row[0] is None:
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (BATCH_TABLE,))
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s)::bigint)", (BATCH_TABLE,))
         connection.execute(_CREATE)
 
 

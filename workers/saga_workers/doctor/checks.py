@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.doctor.schema_rights import check_schema_rights
 from saga_workers.doctor.spark_checks import check_spark
 from saga_workers.doctor.statement_checks import check_statements
 from saga_workers.doctor.two_phase_checks import check_two_phase
@@ -278,6 +279,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             ours = tables.issuperset(outbox_postgresql.needed_tables(engine.dialect.name))
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
             prepared = await check_two_phase(connection.name, engine) if two_phase else []
+            rights = await check_schema_rights(connection.name, engine)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         problem = unusable(connection, "the database cannot be used", error)
         return [DoctorResult(check, False, problem.message, problem.help)]
@@ -294,6 +296,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
         _clock_result(connection.name, skew),
         *_event_results(connection.name, waiting, lag.total(NEW)),
         *prepared,
+        *rights,
     ]
 
 

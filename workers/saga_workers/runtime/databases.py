@@ -14,7 +14,7 @@ from sqlalchemy import inspect, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from saga_activities.connections import DatabaseConnections, engine_url
+from saga_activities.connections import DatabaseConnections, cast_parameters, engine_url
 from saga_activities.guard import outbox_postgresql
 from saga_activities.guard import schema as guard_schema
 from saga_activities.guard.tables import DEFAULT_SHARDS
@@ -109,9 +109,12 @@ def open_command_engine(connection: SqlConnection) -> AsyncEngine:
     """
     url = engine_url(connection.name, connection.url)
     try:
-        return create_async_engine(url, connect_args=session_arguments(url))
+        engine = create_async_engine(url, connect_args=session_arguments(url))
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(f"connections.{connection.name}.url cannot be used: {driver_message(error)}") from error
+    if engine.dialect.name == "postgresql":
+        cast_parameters(engine)
+    return engine
 
 
 def setup_sql(connection: SqlConnection, shards: int = DEFAULT_SHARDS) -> str:

@@ -98,7 +98,9 @@ class PostgreSqlSink:
             with self._session(publication.output, LOAD_TIMEOUTS) as connection:
                 create_publication_table(connection)
                 # Serialises attempts with the same manifest: the second one finds the work done.
-                connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (stage_table_name(publication),))
+                connection.execute(
+                    "select pg_advisory_xact_lock(hashtext(%s)::bigint)", (stage_table_name(publication),)
+                )
                 if not is_loaded(connection, publication):
                     self._load(connection, publication)
                 connection.commit()

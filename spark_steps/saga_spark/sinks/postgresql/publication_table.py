@@ -22,11 +22,11 @@ PublicationState = Literal["PUBLISHED", "RETRACTED", "DISCARDED"]
 
 DDL = """
 create table if not exists saga_publication (
-    publish_key varchar(32) not null,
+    publish_key text not null,
     generation integer not null,
-    state varchar(10) not null,
+    state text not null,
     epoch integer not null,
-    manifest varchar(64) not null,
+    manifest text not null,
     saga text not null,
     saga_id text not null,
     step text not null,
@@ -64,7 +64,7 @@ def publication_table_exists(connection: PgConnection) -> bool:
 def create_publication_table(connection: PgConnection) -> None:
     """Create the table if it is missing; repeatable, and safe to run concurrently."""
     if not publication_table_exists(connection):
-        connection.execute("select pg_advisory_xact_lock(hashtext('saga_publication'))")
+        connection.execute("select pg_advisory_xact_lock(hashtext('saga_publication')::bigint)")
         connection.execute(DDL)
 
 

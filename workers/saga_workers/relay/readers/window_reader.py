@@ -100,7 +100,7 @@ _READ = text(
     f"AND {_SEEN} ORDER BY id"
 )
 
-_CLUSTER = "(SELECT CAST(system_identifier AS varchar(24)) FROM pg_control_system())"
+_CLUSTER = "(SELECT CAST(system_identifier AS text) FROM pg_control_system())"
 _CLAIM = text(
     f"INSERT INTO {PROGRESS_TABLE} AS p (shard, reader, done, reading, last_id, highest_id, cluster) "
     f"VALUES (:shard, :reader, '{NOTHING_DONE}', '{NOTHING_DONE}', 0, 0, {_CLUSTER}) "
