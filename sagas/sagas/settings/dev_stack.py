@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError
+from sagas.settings.trust import require_own
 from sagas.text.bounded_files import read_bounded
 from sagas.text.exact_json import decode_json, exact_number
 
@@ -70,14 +71,24 @@ _SERVICE = {"temporal": "temporal", "connections": "postgres", "catalogs": "post
 """The service that each table of the file describes."""
 
 
+def require_own_stack(root: Path) -> None:
+    """The records of the stack name processes that are ended and addresses that are used. Raises UsageError."""
+    dev = root / DEV_FOLDER
+    for path in (dev.parent, root / DEV_FILE, dev, dev / "ID", *dev.glob("*.json"), dev / "logs", *dev.glob("logs/*")):
+        require_own(path)
+
+
 def read_dev_file(root: Path) -> dict[str, Any]:
     """The tables of ``.saga/dev.toml`` whose services run; empty in a copied project folder while the original exists.
 
     Raises:
-        UsageError: the file cannot be read.
+        UsageError: the file cannot be read, or belongs to another user.
     """
     file = root / DEV_FILE
-    if not file.is_file() or _is_copy(root):
+    if not file.is_file():
+        return {}
+    require_own_stack(root)
+    if _is_copy(root):
         return {}
     written = {name: table for name, table in read_toml(file).items() if isinstance(table, dict)}
     return {name: table for name, table in written.items() if not _has_ended(root, _SERVICE.get(name, name))}

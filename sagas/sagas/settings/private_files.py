@@ -22,15 +22,16 @@ def make_private_folder(folder: Path) -> None:
 
 
 def open_private_log(path: Path) -> BinaryIO:
-    """Open a file for appending that only its owner can read; an older one is made so."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    """Open a file for appending that only its owner can read; an older one is made so. No link is followed: whoever
+    may write to the folder would choose the file that grows."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "ab")
 
 
 def write_private_text(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, and replace an older one."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    """Write a file that only its owner can read, and replace an older one. No link is followed."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     os.fchmod(descriptor, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)

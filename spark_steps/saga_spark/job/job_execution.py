@@ -29,6 +29,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError, did_you_mean
+from sagas.settings.trust import require_own_modules
 from sagas.text.exact_json import decode_json, encode_json
 
 if TYPE_CHECKING:
@@ -139,9 +140,12 @@ def check_outputs(returned: Any, names: Sequence[str], label: str) -> dict[str, 
 def load_function(path: str, settings: SparkSettings) -> Callable[..., Any]:
     """Import the function ``module:function`` from the settings' ``python_path``.
 
-    Raises UsageError (no such module or function), JobFailed (the module cannot be imported).
+    Raises UsageError (no such module or function, or it belongs to another user), JobFailed (the module cannot be
+    imported).
     """
     module_name, _, function_name = path.partition(":")
+    for folder in settings.python_path:
+        require_own_modules([module_name], Path(folder))
     with _import_lock:
         for folder in reversed(settings.python_path):
             if folder not in sys.path:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import SagaError
-from sagas.settings.dev_stack import ProcessId
+from sagas.settings.dev_stack import ProcessId, require_own_stack
 from sagas.settings.private_files import open_private_log
 from sagas.text.exact_json import decode_json, encode_json, readable_json
 
@@ -48,9 +48,14 @@ class ServiceRecord:
 
 
 class DevFolder:
-    """The ``.saga`` folder of one project. Reading creates nothing; ``create`` does."""
+    """The ``.saga`` folder of one project. Reading creates nothing; ``create`` does.
+
+    Raises UsageError if it, or a record in it, belongs to another user: `saga dev down` ends the processes that it
+    names.
+    """
 
     def __init__(self, root: Path) -> None:
+        require_own_stack(root)
         self.root = root
         self.path = root / ".saga"
         self.dev = self.path / "dev"
@@ -164,7 +169,7 @@ class DevFolder:
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file atomically: a reader sees the old text or the new one. Only the owner may read it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -14,6 +14,7 @@ from saga_workers.runtime.database_access import driver_errors, driver_message
 from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
 from sagas.errors import SagaError, UsageError
 from sagas.settings import SqlConnection
+from sagas.settings.trust import require_own
 from sagas.sql_text.tokens import INSIGNIFICANT, Token, shown, split_tokens
 
 _SHOWN = 100
@@ -21,10 +22,14 @@ _SHOWN = 100
 
 
 def schema_text(connection: SqlConnection) -> str | None:
-    """The project's schema file; None without one. Raises UsageError if it cannot be read."""
+    """The project's schema file; None without one.
+
+    Raises UsageError if it cannot be read, or belongs to another user.
+    """
     file = connection.schema_file
     if file is None:
         return None
+    require_own(file)
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
