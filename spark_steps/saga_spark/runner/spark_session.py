@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import subprocess
 import sys
@@ -306,7 +307,15 @@ def classic_spark_conf(settings: SparkSettings) -> Mapping[str, str]:
         own["spark.sql.warehouse.dir"] = (Path(scratch) / "warehouse").as_uri()
         options += f' "-Djava.io.tmpdir={scratch}" {crash_options(scratch)}'
     if settings.master.startswith("local"):
-        own |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        own |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # Every user of the machine reaches these ports: the driver deserializes Java objects that it receives, and
+            # the UI asks for no password.
+            "spark.authenticate": "true",
+            "spark.authenticate.secret": secrets.token_hex(32),
+            "spark.ui.enabled": "false",
+        }
     conf = {**own, **settings.conf}
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     conf["spark.driver.extraJavaOptions"] = f"{options} {class_archive_options()} {user_options}".strip()

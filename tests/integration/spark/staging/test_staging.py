@@ -176,7 +176,7 @@ async def staging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Env
     (root / "jobs" / "staged_jobs.py").write_text(JOBS)
     (root / "program.py").write_text(PROGRAM)
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
-    conf = {**QUICK, "spark.test.word": SECRET}
+    conf = {**QUICK, "spark.test.word": SECRET, "spark.ui.enabled": "true"}
     runner = RunnerClient(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
     yield Environment(runner, root)
     await runner.close()
