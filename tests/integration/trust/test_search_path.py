@@ -19,7 +19,7 @@ from saga_workers.doctor.schema_rights import check_schema_rights
 from saga_workers.location.traces import guarded_effects, read_holdings
 from saga_workers.reconcile.prepared_transactions import find_committed_outside, find_unowned
 from saga_workers.relay.outbox_table import read_lag
-from saga_workers.runtime.databases import open_engine
+from saga_workers.runtime.databases import open_command_engine
 from sagas import Rejected, Step, action
 from sagas.settings import SqlConnection
 from tests.helpers import shadowing_objects
@@ -67,7 +67,7 @@ async def test_no_operator_or_function_of_another_schema_is_called(
 ) -> None:
     url = new_database(postgres_server)
     assert shadowing_objects.install(postgres_server, url) > 5000
-    engine = open_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
     for create in (create_tables, lock_tables.create_tables, create_ledger):
         await create(engine)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -105,7 +105,7 @@ async def test_the_doctor_names_who_may_create_objects(
 ) -> None:
     url = new_database(postgres_server)
     role = "public" if grantee == "public" else f"somebody_{uuid.uuid4().hex[:12]}"
-    engine = open_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
     [result] = await check_schema_rights("shop", engine)
     assert result.ok, result.message
     with psycopg.connect(url, autocommit=True) as connection:
@@ -123,7 +123,7 @@ async def test_the_doctor_names_who_may_create_objects(
 
 async def test_the_doctor_wants_pg_catalog_first(tmp_path: Path, postgres_server: DatabaseServer) -> None:
     url = f"{postgres_server.url()}?options=-csearch_path%3Dpublic%2Cpg_catalog"
-    engine = open_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
     [result] = await check_schema_rights("shop", engine)
     await engine.dispose()
     assert not result.ok
