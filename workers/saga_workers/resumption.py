@@ -31,7 +31,7 @@ async def must_be_started_again(client: Client, location: Location) -> bool:
     That is so if no run of it is open, or if its open run was started with another input than the effects it met.
     """
     if location.open_run is None:
-        return location.kind != "in bulk"
+        return location.kind != "in bulk" and not is_left(location)
     run = location.run
     if run is None or run.run.parent_id is not None:
         return False
@@ -39,6 +39,13 @@ async def must_be_started_again(client: Client, location: Location) -> bool:
     if await replaced_origin(client.temporal, run, effects) is None:
         return False
     return (await read_view(client.locator, location.saga_id)).state == "PARKED"
+
+
+def is_left(location: Location) -> bool:
+    """Return whether its run was closed from outside, and Temporal still has the state in which it goes on."""
+    if location.undo is not None and not location.undo.run.ended_from_outside:
+        return False  # it was continued, and has ended
+    return location.kind == "terminated" and not location.deleted
 
 
 async def start_again(
@@ -87,12 +94,7 @@ async def start_again(
 
 async def _refuse_ended(client: Client, location: Location, effects: Sequence[GuardedEffect]) -> None:
     saga_id = location.saga_id
-    if location.kind == "terminated" and not location.deleted:
-        raise RefusedError(
-            f"{saga_id} was terminated, and Temporal still has its state",
-            help=saga_command("reconcile", saga_id, repair=True),
-        )
-    if location.kind == "ended" and not any(effect.open or effect.undo_elsewhere for effect in effects):
+    if location.kind in ("ended", "terminated") and not any(effect.open or effect.undo_elsewhere for effect in effects):
         state = (await read_view(client.locator, saga_id)).state
         raise RefusedError(
             f"{saga_id} has already ended {state}, and none of its effects is open", help=saga_command("show", saga_id)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 
 from saga_workers.location.traces import guarded_effects
-from saga_workers.reconcile.left_claims import continue_claimed
+from saga_workers.reconcile.terminated_runs import continue_terminated
 from saga_workers.resumption import must_be_started_again, start_again
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.stuck import list_stuck, remedy
+from sagas.errors import RefusedError
 from tests.integration.bulk.conftest import Bank
 from tests.integration.engine.environment import until
 
@@ -61,8 +63,8 @@ async def test_a_saga_of_a_deleted_bulk_workflow_is_started_again(bank: Bank) ->
     assert {(view.id, remedy(view)) async for view in list_stuck(bank.client.locator, SagaFilter(), limit=9)} == {
         (input["id"], f"saga resume {input['id']}") for input in inputs
     }
-    done = await continue_claimed(bank.client.locator, "in-1", "somebody", "a test")
-    assert done.endswith("start it again with `saga resume in-1`")
+    with pytest.raises(RefusedError, match="start it again with `saga resume in-1`"):
+        await continue_terminated(bank.client.locator, "in-1", "somebody")
     for input in inputs:
         await start_deleted_again(bank, input["id"])
         with contextlib.suppress(WorkflowFailureError):  # a compensated saga is Failed in Temporal

@@ -352,8 +352,11 @@ async def test_a_terminated_wait_is_not_an_open_effect(cli: CommandLine) -> None
     await cli.client.temporal.get_workflow_handle(id).terminate("a test")
     stuck = await until(cli, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows])
     assert [row["stuck"] for row in stuck if row["id"] == id] == [
-        [f"terminated with open effects: hold: continue it with `saga reconcile {id} --repair`"]
+        [f"terminated with open effects: hold: continue it with `saga resume {id}`"]
     ]
+    answer = await cli.saga("--json", "resume", id)
+    assert answer.json == {"id": id, "response": "continued; it is COMPENSATED", "state": "COMPENSATED"}
+    assert (await cli.saga("resume", id)).code == 9
 
 
 async def test_a_listed_open_saga_is_its_view_without_steps(cli: CommandLine) -> None:

@@ -219,7 +219,7 @@ async def test_every_command_shows_a_terminated_saga_as_terminated(cli: CommandL
     assert "nothing was undone, and nothing will be" in (await cli.saga("show", id)).out
     stuck = await until(cli, ("list", "--stuck"), lambda rows: bool(rows))
     assert [row["id"] for row in stuck] == [id]
-    command = f"saga reconcile {id} --repair"
+    command = f"saga resume {id}"
     assert stuck[0]["stuck"] == [f"terminated with open effects: hold: continue it with `{command}`"]
     refused = await cli.saga("start", "ask", "--id", id)
     assert refused.code == 9

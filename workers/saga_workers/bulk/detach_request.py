@@ -38,7 +38,7 @@ async def leave_bulk_workflow(
     if member.bulk is None or not member.open:
         raise RefusedError(
             f"{saga_id} was terminated with its bulk workflow {member.bulk_id}",
-            help=f"{saga_command('reconcile', saga_id, repair=True)}    continues it, backward or forward",
+            help=f"{saga_command('resume', saga_id)}    continues it, backward or forward",
         )
     queue = member.bulk.run.task_queue
     if not await count_pollers(locator.temporal, queue):

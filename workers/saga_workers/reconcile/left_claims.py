@@ -72,7 +72,7 @@ async def list_left_claims(locator: Locator, saga_id: str | None = None) -> list
 async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str) -> str:
     """Continue such a saga where it stood: backward before its commit point, forward after it.
 
-    Returns what was done, as a message for operators.
+    Returns what was done, as a message for operators. Raises RefusedError if nothing can be done.
     """
     temporal = locator.temporal
     member = (await locator.locate(saga_id)).member
@@ -83,13 +83,13 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
         return await _release_or_advise(locator, claim)
     run = member.bulk.run
     if run.running:
-        return "not repaired: its bulk workflow is running"
+        raise RefusedError("its bulk workflow is running")
     if not await count_pollers(temporal, run.task_queue):
-        return f"not repaired: {no_poller_message(run.task_queue)}"
+        raise RefusedError(no_poller_message(run.task_queue))
     try:
         state = await _machine(temporal, run, saga_id)
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
-        return f"not repaired: its bulk workflow cannot be queried: {error}"
+        raise RefusedError(f"its bulk workflow cannot be queried: {error}") from error
     if state is None or state["started_at"] is None:
         await locator.ledger.release_unstarted(claim)
         return "its claim is deleted, because it had not begun; start it again"
@@ -105,7 +105,7 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
 async def _release_or_advise(locator: Locator, claim: Claim) -> str:
     """For a saga whose bulk workflow was deleted: a bulk workflow has no other effects than those in guards."""
     if locator.settings is None or await guarded_effects(locator.settings, claim.saga_id):
-        return f"not repaired: {BULK_DELETED}; start it again with `{saga_command('resume', claim.saga_id)}`"
+        raise RefusedError(f"{BULK_DELETED}; start it again with `{saga_command('resume', claim.saga_id)}`")
     await locator.ledger.release_unstarted(claim)
     return "its claim is deleted, because it had no effect; start it again"
 
@@ -139,7 +139,7 @@ async def _record_end(locator: Locator, member: BulkMember, state: Mapping[str, 
         machine=compress_state(state) if view.can_undo else None,
     )
     if record is None or view.incomplete:
-        return f"not repaired: {view.incomplete or 'it has not started'}"
+        raise RefusedError(view.incomplete or "it has not started")
     await locator.ledger.write([record])
     return f"its row is written as {view.state}"
 

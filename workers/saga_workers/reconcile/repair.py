@@ -19,26 +19,20 @@ from saga_spark.reconcile.findings import RESUMED
 from saga_spark.reconcile.output_checks import read_ledger
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
-from saga_workers.interventions import start_undo
 from saga_workers.location.locator import Locator
-from saga_workers.location.lost_sagas import RUN_DELETED
 from saga_workers.reconcile.ledger_check import write_row
-from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued
 from saga_workers.reconcile.reconciliation import ledger_connection
+from saga_workers.reconcile.terminated_runs import continue_terminated
 from saga_workers.relay.check_back import SagaUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_command_engine, open_databases
-from saga_workers.temporal.temporal_runs import count_pollers, no_poller_message
 from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_view import read_view
 from saga_workers.views.stuck import terminated_reasons
 from sagas.errors import RefusedError, SagaError
-from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
 
 _ATTEMPT_TIMEOUT = 30.0
-
-REASON = "the run was terminated with open effects"
 
 
 async def repair_findings(
@@ -52,12 +46,12 @@ async def repair_findings(
         done.append({"saga_id": saga_id, "class": kind, "done": message})
     findings = [finding for finding in findings if finding["saga_id"] not in resumed]
     for saga_id in dict.fromkeys(_saga_ids_of_class(findings, "open_effects")):
-        done.append({"saga_id": saga_id, "class": "open_effects", "done": await _undo_saga(locator, saga_id, who)})
+        done.append({"saga_id": saga_id, "class": "open_effects", "done": await _continue(locator, saga_id, who)})
     for saga_id in _saga_ids_of_class(findings, "ledger_differs"):
         message = await write_row(locator, saga_id)
         done.append({"saga_id": saga_id, "class": "ledger_differs", "done": message})
     for saga_id in _saga_ids_of_class(findings, "claim_left"):
-        message = await continue_claimed(locator, saga_id, who, REASON)
+        message = await _continue(locator, saga_id, who)
         done.append({"saga_id": saga_id, "class": "claim_left", "done": message})
     held = [finding for finding in findings if finding["class"] == "event_held"]
     if held:
@@ -86,20 +80,11 @@ def _saga_ids_of_class(findings: Iterable[Mapping[str, Any]], kind: str) -> list
     return [finding["saga_id"] for finding in findings if finding["class"] == kind and finding["saga_id"]]
 
 
-async def _undo_saga(locator: Locator, saga_id: str, who: str) -> str:
-    """Continue a terminated saga where it stood: backward before its commit point, forward after it."""
-    temporal = locator.temporal
-    described = (await locator.within_temporal().locate(saga_id)).run
-    if described is None:
-        return f"not repaired: {RUN_DELETED}"
-    if not await count_pollers(temporal, described.run.task_queue):
-        return f"not repaired: {no_poller_message(described.run.task_queue)}"
+async def _continue(locator: Locator, saga_id: str, who: str) -> str:
     try:
-        run = described.run
-        await start_undo(temporal, run.id, run.workflow_type, run.task_queue, reason=REASON, who=who)
-    except RefusedError:
-        return "it is already being undone"
-    return describe_continued(await _wait_for_undo(locator, saga_id), saga_id)
+        return await continue_terminated(locator, saga_id, who)
+    except RefusedError as error:
+        return f"not repaired: {error.message}"
 
 
 async def _resolve_held_events(
@@ -146,7 +131,7 @@ async def _release_lock(locator: Locator, settings: Settings, saga_id: str, hold
     if (await locator.within_temporal().locate(saga_id)).home is not None:
         view = await read_view(locator.within_temporal(), saga_id)
         if view.state == "TERMINATED" and terminated_reasons(view):
-            again = saga_command("reconcile", saga_id, repair=True)
+            again = saga_command("resume", saga_id)
             return f"not released: its effects are still there; continue it first: {again}"
     problem = await release_orphan(locator.temporal, settings, saga_id, holder)
     return "its locks are released" if problem is None else f"not released: {problem}"
@@ -160,17 +145,6 @@ async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) 
     if outcome.kind != "done":
         return f"not repaired: {outcome.failure.message if outcome.failure else outcome.kind}"
     return f"the held events of {address.entry} are {'released' if committed else 'dropped'}"
-
-
-async def _wait_for_undo(locator: Locator, saga_id: str) -> SagaView:
-    """The view when the undo has ended or parked, or after the timeout."""
-    until = time.monotonic() + UNDO_TIMEOUT
-    while True:
-        location = await locator.within_temporal().locate(saga_id)
-        view = await read_view(locator.within_temporal(), saga_id)
-        if location.kind != "undoing" or view.waits_for_a_person or time.monotonic() > until:
-            return view
-        await asyncio.sleep(0.5)
 
 
 async def _discard_staged(engine: AsyncEngine, settings: SparkSettings, target: Target) -> str:

@@ -31,7 +31,7 @@ from saga_workers.temporal.temporal_runs import (
     read_definition,
 )
 from saga_workers.views.answering import DUE, Workers, timed_out
-from saga_workers.views.bulk_view import BULK_DELETED, claimed_view
+from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.prepared import add_reasons
@@ -55,7 +55,7 @@ _ACTIVITIES = {
 
 _CONCURRENCY = 16
 _MAX_CLAIMS = 10_000
-_NOT_OVER = "its bulk workflow was closed before it ended: continue it with `saga reconcile --repair`"
+_NOT_OVER = "its bulk workflow was closed before it ended"
 _REPLACED = "a run with another input was ended by the start of this one, and its effects are open"
 _FROM_OUTSIDE = "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
@@ -122,13 +122,9 @@ async def list_stuck(
 
 def remedy(view: SagaView) -> str:
     """The command that continues a stuck saga, or shows what has to be decided about it."""
-    if view.incomplete in (RUN_DELETED, BULK_DELETED) or any(
-        reason.startswith(_REPLACED) for reason in view.stuck or ()
-    ):
+    if view.state == "TERMINATED" or any(reason.startswith(_REPLACED) for reason in view.stuck or ()):
         return saga_command("resume", view.id)
-    return (
-        saga_command("reconcile", view.id, repair=True) if view.state == "TERMINATED" else saga_command("show", view.id)
-    )
+    return saga_command("show", view.id)
 
 
 def lost_view(lost: LostSaga) -> SagaView:
@@ -178,13 +174,12 @@ async def _stuck_in_bulk(
     for member in members:
         if member.bulk_id not in reasons:
             reasons[member.bulk_id] = (
-                await temporal_reasons(locator.temporal, member.bulk, workers)
-                if member.bulk and member.open
-                else [_NOT_OVER]
+                await temporal_reasons(locator.temporal, member.bulk, workers) if member.bulk and member.open else []
             )
         view = claimed_view(locator.temporal, member, web_ui=web_ui)
-        if (not criteria.states or view.state in criteria.states) and reasons[member.bulk_id]:
-            stuck.append(replace(view, stuck=tuple(reasons[member.bulk_id])))
+        its_reasons = reasons[member.bulk_id] if member.open else [f"{_NOT_OVER}: continue it with `{remedy(view)}`"]
+        if (not criteria.states or view.state in criteria.states) and its_reasons:
+            stuck.append(replace(view, stuck=tuple(its_reasons)))
     return stuck
 
 

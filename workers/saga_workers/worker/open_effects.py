@@ -72,8 +72,8 @@ class OpenEffects:
             }
         for id, (saga, why) in self._open.items():
             if id not in before:
-                command = saga_command("resume", id) if why == "no run" else saga_command("reconcile", id, repair=True)
                 about = fields(saga=saga, saga_id=id)
+                command = saga_command("resume", id)
                 log.warning("its effects are open, and it has %s: %s", _IN_WORDS[why], command, extra=about)
 
     def collect(self) -> Iterator[Metric]:

@@ -54,7 +54,9 @@ def resume(
     ] = None,
     as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
 ) -> int:
-    """Let a paused saga go on, or start one again whose run was deleted in Temporal while its effects are open.
+    """Let a paused saga go on, or one whose run was terminated or deleted in Temporal while its effects are open.
+
+    A terminated saga is continued where it stood: backward before its commit point, forward after it.
 
     A saga without a run is started with what the guard has kept of its start. Effects that are there are not made
     again, so it gets to where it was; a `wait` waits for its signal again. Then cancel it, or let it go on. The same
@@ -65,7 +67,9 @@ def resume(
     from saga_cli.inputs import read_definition, read_input
     from saga_workers import interventions
     from saga_workers.client import Client
-    from saga_workers.resumption import ABSENT, must_be_started_again, start_again
+    from saga_workers.reconcile.terminated_runs import continue_terminated
+    from saga_workers.resumption import ABSENT, is_left, must_be_started_again, start_again
+    from saga_workers.views.saga_view import read_view
     from sagas.settings.project import Project
 
     settings = load_settings()
@@ -77,6 +81,12 @@ def resume(
         async with await Client.connect(project) as client:
             print_target(settings)
             location = await client.locator.locate(saga_id)
+            if is_left(location):
+                done = await continue_terminated(
+                    client.locator, saga_id, operator_name(as_) or client.temporal.identity
+                )
+                state = (await read_view(client.locator, saga_id)).state
+                return {"id": saga_id, "response": done, "state": state}
             if not await must_be_started_again(client, location):
                 view = await interventions.resume(client.locator, saga_id, who=operator_name(as_))
                 return {"id": saga_id, "response": "resumed", "state": view.state}
@@ -85,8 +95,13 @@ def resume(
             return {"id": started.id, "response": "started again", "state": "RUNNING"}
 
     document = asyncio.run(run())
-    print_document(document, human=lambda: echo(f"{saga_id}: {document['response']}; it is {document['state']}"))
+    print_document(document, human=lambda: echo(f"{saga_id}: {_in_words(document)}"))
     return 0
+
+
+def _in_words(document: dict[str, Any]) -> str:
+    is_in = f"it is {document['state']}"
+    return document["response"] if is_in in document["response"] else f"{document['response']}; {is_in}"
 
 
 _IN_FLIGHT = ("RUNNING", "COMPENSATING", "CONFIRMING")
