@@ -88,13 +88,19 @@ psycopg.adapters.register_dumper(timedelta, _IntervalDumper)
 
 
 def mysql_conversions() -> Mapping[Any, Any]:
-    """The conversions of asyncmy, with negative times: it would write -1.5 s as ``-01:59:58.5``."""
+    """The conversions of asyncmy, with negative times: it would write -1.5 s as ``-01:59:58.5``.
+
+    Booleans are the literals, which functions of JSON tell from 1 and 0.
+    """
     from asyncmy.converters import conversions
 
     def escape(length: timedelta, _: Any = None) -> str:
         return f"'{mysql_time(length)}'"
 
-    return {**conversions, timedelta: escape, DatabaseInterval: escape}
+    def escape_boolean(value: bool, _: Any = None) -> str:
+        return "true" if value else "false"
+
+    return {**conversions, timedelta: escape, DatabaseInterval: escape, bool: escape_boolean}
 
 
 def mysql_time(length: timedelta) -> str:

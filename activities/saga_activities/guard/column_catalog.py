@@ -78,13 +78,12 @@ ORDER BY ordinal_position
 
 _MARIADB_COLUMNS = _MYSQL_COLUMNS.replace(
     "data_type AS base",
-    """CASE WHEN EXISTS (
-         SELECT 1 FROM information_schema.check_constraints k
-         WHERE k.constraint_schema = columns.table_schema AND k.table_name = columns.table_name
-           AND k.check_clause = concat('json_valid(`', columns.column_name, '`)')
+    """CASE WHEN concat('json_valid(`', column_name, '`)') IN (
+         SELECT k.check_clause FROM information_schema.check_constraints k
+         WHERE k.constraint_schema = coalesce(:schema, database()) AND k.table_name = :name
        ) THEN 'json' ELSE data_type END AS base""",
 )
-"""MariaDB's type JSON is a text with a check."""
+"""MariaDB's type JSON is a text with a check. With EXISTS the server would open each of its tables."""
 
 _SQLITE_COLUMNS = "SELECT name, type FROM pragma_table_info(:name, coalesce(:schema, 'main')) ORDER BY cid"
 
@@ -242,7 +241,11 @@ def mysql_column(row: Mapping[str, Any]) -> ParameterColumn:
         return ParameterColumn(name, shown, "other", time=time)
     match base:
         case "char" | "varchar" | "tinytext" | "text" | "mediumtext":
-            return ParameterColumn(name, shown, "other", length=row["length"], in_bytes=base.endswith("text"))
+            return ParameterColumn(name, shown, "text", length=row["length"], in_bytes=base.endswith("text"))
+        case "longtext":
+            return ParameterColumn(name, shown, "text")
+        case "enum" | "set":
+            return ParameterColumn(name, shown, "enum")
         case "json":
             return ParameterColumn(name, shown, "json")
         case "decimal":

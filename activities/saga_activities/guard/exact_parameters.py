@@ -26,12 +26,14 @@ from saga_activities.guard.json_parameters import (
     as_json,
     json_places,
     needs_form,
+    refuse_json_boolean,
     without_target,
 )
 from saga_activities.guard.operand_forms import (
     NUMBERS,
     as_number,
     check_bindable,
+    check_compared_text,
     check_count,
     check_time,
     check_typeless,
@@ -46,6 +48,7 @@ from saga_activities.guard.parameter_columns import (
     Parameters,
     exact_number,
     has_numbers,
+    is_any_number,
     is_long_number,
     needs_care,
 )
@@ -54,10 +57,10 @@ from saga_activities.guard.tables import ENGINE_TABLES
 from saga_activities.guard.time_columns import time_text
 from sagas.builtins.assigned_parameters import AssignedParameter, Passing, assigned_parameters, assigned_places
 from sagas.builtins.compared_parameters import ComparedParameter, compared_parameters
-from sagas.sql_text.calls import enclosing_calls
+from sagas.sql_text.calls import Call, enclosing_calls
 from sagas.sql_text.integer_places import integer_places
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.placeholders import numbered, place_of, placeholder_names, with_own_names
+from sagas.sql_text.placeholders import cast_types, numbered, place_of, placeholder_names, with_own_names
 from sagas.text.exact_json import decimal_problem, number_text
 from sagas.text.exact_numbers import is_exact_double
 from sagas.text.json_values import encodable
@@ -82,6 +85,13 @@ def text_needs_care(value: Any, dialect: str) -> bool:
         return True
     is_cut = dialect != "sqlite" and value.endswith(" ")
     return is_cut or is_long_number(value)
+
+
+def may_be_another(value: Any, dialect: str) -> bool:
+    """Return whether the column or the operand decides if a number is a text, or a text a number."""
+    if dialect == "postgresql":
+        return False
+    return is_number_text(value) or (dialect != "sqlite" and is_any_number(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ async def exact_parameters(
         if needs_care(value)
         or (check_text and text_needs_care(value, dialect))
         or (not numbers_only and needs_form(value, dialect))
-        or (dialect == "sqlite" and is_number_text(value))
+        or may_be_another(value, dialect)
     }
     may_compute = computes(statement)
     wanted = with_columns | {
@@ -234,11 +244,16 @@ class _Receivers:
     columns: Mapping[AssignedParameter, ParameterColumn]
     arguments: Mapping[int, tuple[str, tuple[ParameterColumn, ...]]] = field(default_factory=dict)
     """The functions of the author that take a parameter, with the types of this argument."""
+    casts: Sequence[str] = ()
+    """The types to which the author casts the parameters."""
+    calls: Sequence[Sequence[Call]] = ()
+    """The calls around each parameter, the innermost first."""
 
     def form(self, place: int, name: str, value: Any, *, check_text: bool) -> Any:
         """The value in the form for this place. Raises InexactNumber, UnusableParameter."""
         given = value
         if check_text:
+            refuse_json_boolean(name, value, self.calls[place], self.dialect)
             value = self._operand(place, name, value)
             self._check_argument(place, name, value)
         forms: list[Any] = []
@@ -249,7 +264,10 @@ class _Receivers:
                 refuse_structured(name, value, column, target.name, self.dialect)
                 if isinstance(given, str) and not isinstance(value, str) and column.kind not in NUMBERS:
                     forms.append(given)
-            form = column.checked(replace(target, parameter=name), value, self.dialect)
+            as_text = column.kind == "enum" and is_any_number(value) and self.casts[place].startswith("char")
+            form = column.checked(
+                replace(target, parameter=name), number_text(exact_number(value)) if as_text else value, self.dialect
+            )
             if not target.certain:
                 continue
             forms.append(form if column.is_array else without_target(name, form, self.dialect))
@@ -291,6 +309,7 @@ class _Receivers:
             check_time(name, value, use, columns, self.dialect)
             if self.dialect == "sqlite":
                 check_typeless(name, value, use, columns)
+            check_compared_text(name, value, use, columns, self.dialect)
             if is_number(use, columns) or (use.is_chosen and self._is_assigned_number(place)):
                 of_number.append(use)
         if of_number and self.dialect != "postgresql":
@@ -365,7 +384,9 @@ async def _receivers(
         for call in around[:1]
         if at in places and call.direct and (call.name.lower(), call.position) in routines.arguments
     }
-    return _Receivers(dialect, by_target, uses, dict(await read_columns(others, dialect, query)), arguments)
+    compared_columns = dict(await read_columns(others, dialect, query))
+    calls = enclosing_calls(statement)
+    return _Receivers(dialect, by_target, uses, compared_columns, arguments, cast_types(statement), calls)
 
 
 def _analysed(

@@ -7,7 +7,7 @@ are elsewhere. A parameter with a cast to JSON, and a list or object for a colum
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 
 from sagas.errors import UsageError
+from sagas.sql_text.calls import Call
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import cast_types
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 
 _SCALAR = re.compile(r'\s*(?:"|-?[0-9]|(?:true|false|null)\s*\Z)')
+_WRITES_JSON = re.compile("jsonb?_(?:array|array_insert|group_array|group_object|insert|object|quote|replace|set)")
 _JSON_TYPES = ("json", "jsonb")
 _HAS_JSON_CAST = ("postgresql", "mysql")
 
@@ -121,6 +123,16 @@ def for_json_column(name: str, value: Any, dialect: str, column: str) -> Any:
             f" `{of_string}` to store a string, or `{of_text}` if it is JSON already"
         )
     return value
+
+
+def refuse_json_boolean(name: str, value: Any, calls: Sequence[Call], dialect: str) -> None:
+    """Refuse a boolean that a function of SQLite would write into JSON as 1 or 0. Raises UnusableParameter."""
+    function = calls[0] if dialect == "sqlite" and isinstance(value, bool) and calls else None
+    if function is not None and function.direct and _WRITES_JSON.fullmatch(function.name.lower()):
+        raise UnusableParameter(
+            f"the parameter {name} is a boolean, which {function.name} of SQLite would write as a number: write"
+            f" `json(iif(:{name}, 'true', 'false'))`"
+        )
 
 
 def for_array_column(name: str, value: Any, column: str, *, of_text: bool) -> Any:

@@ -14,7 +14,14 @@ from decimal import Decimal
 from typing import Any
 
 from saga_activities.guard.json_parameters import UnusableParameter
-from saga_activities.guard.parameter_columns import NUMBER_TEXT, InexactNumber, ParameterColumn, exact_number
+from saga_activities.guard.parameter_columns import (
+    NUMBER_TEXT,
+    InexactNumber,
+    ParameterColumn,
+    exact_number,
+    is_any_number,
+    shown_operand,
+)
 from saga_activities.guard.time_columns import HeldTime
 from sagas.builtins.compared_parameters import ComparedParameter
 from sagas.sql_text.parsed import ParsedSql
@@ -105,6 +112,28 @@ def check_typeless(name: str, value: Any, use: ComparedParameter, columns: Seque
             f"the parameter {name} is the text {shorten(value)}, and it is compared with a value that may be text or a"
             f" number, which are never equal for SQLite: write `cast(:{name} as text)` or `cast(:{name} as numeric)`"
         )
+
+
+def check_compared_text(
+    name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn], dialect: str
+) -> None:
+    """Refuse a number that MySQL and MariaDB would compare with the numbers that they read in texts, or with positions.
+
+    Raises UnusableParameter.
+    """
+    is_compared = use.use in ("compared", "element") and use.kind.is_known and not use.in_union
+    if dialect not in ("mysql", "mariadb") or not is_compared or not is_any_number(value):
+        return
+    for column in columns:
+        if column.kind in ("text", "enum"):
+            others = (
+                "the positions of its members" if column.kind == "enum" else "the numbers that its texts begin with"
+            )
+            raise UnusableParameter(
+                f"the parameter {name} is {shown_operand(value)}, and the column {column.name}"
+                f" ({shorten(column.type)}) would be compared with it by {others}: give text, or write"
+                f" `cast(:{name} as char)`"
+            )
 
 
 def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn], dialect: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
 
-from saga_activities.guard.json_parameters import as_json, for_array_column, for_json_column
+from saga_activities.guard.json_parameters import UnusableParameter, as_json, for_array_column, for_json_column
 from saga_activities.guard.text_literals import is_literal, item_texts, scalar_texts
 from saga_activities.guard.time_columns import HeldTime, in_utc
 from sagas.builtins.assigned_parameters import AssignedParameter
@@ -25,6 +25,10 @@ _EXACT_INTEGERS = 1 << 24
 NUMBER_TEXT = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*", re.ASCII)
 """Text that is a number."""
 
+_POSITION = re.compile(r"\s*[-+]?[0-9]+\s*", re.ASCII)
+_MEMBER = re.compile(r"'([^']*)'")
+"""The names of members in the type of a column; those with quotes are no digits."""
+
 _EXACT_TEXT = re.compile(r"[-+]?[0-9]{1,7}")
 """A number that every column holds, or refuses itself."""
 
@@ -36,6 +40,18 @@ _COORDINATE = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 class InexactNumber(UsageError):
     """A number has more digits than its receiver holds, or a text more characters."""
+
+
+def is_any_number(value: Any) -> bool:
+    """Return whether a value is a number for MySQL and MariaDB, as a boolean is."""
+    return isinstance(value, int | float | Decimal)
+
+
+def shown_operand(value: Any) -> str:
+    """A number, a boolean or text for a message."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"the text {shorten(value)}" if isinstance(value, str) else str(value)
 
 
 def needs_care(value: Any) -> bool:
@@ -82,7 +98,9 @@ class ParameterColumn:
 
     name: str
     type: str
-    kind: Literal["integer", "decimal", "double", "single", "geometric", "number", "text", "json", "composite", "other"]
+    kind: Literal[
+        "integer", "decimal", "double", "single", "geometric", "number", "text", "enum", "json", "composite", "other"
+    ]
     low: int = 0
     high: int = 0
     precision: int | None = None
@@ -111,6 +129,9 @@ class ParameterColumn:
             return as_json(target.parameter, value)
         if isinstance(value, list | tuple):
             return [self.checked(target, item, dialect) for item in value]
+        if self.kind == "enum" and target.alone:
+            self._check_member(target, value)
+            return value
         if (self.is_array or self.is_range) and isinstance(value, str):
             self.check_loss(target, value)
             return value
@@ -148,7 +169,19 @@ class ParameterColumn:
         elif not self.parts:
             self._check_scalar_loss(target, value)
 
+    def _check_member(self, target: AssignedParameter, value: Any) -> None:
+        """Refuse what MySQL and MariaDB would take for the position of a member, or for the bits of several."""
+        is_position = isinstance(value, str) and _POSITION.fullmatch(value) is not None
+        if is_any_number(value) or (is_position and value.rstrip() not in _MEMBER.findall(self.type)):
+            raise UnusableParameter(
+                f"the parameter {target.parameter} is {shown_operand(value)}, and the column {self.name} of"
+                f" {target.name} ({shorten(self.type)}) would store the member at this position: give the member as"
+                " text"
+            )
+
     def _check_scalar_loss(self, target: AssignedParameter, value: Any) -> None:
+        if self.kind == "enum" and target.alone:
+            return self._check_member(target, value)
         if self.time is not None:
             self._check_time(target, value)
         number = exact_number(value)
@@ -184,7 +217,7 @@ class ParameterColumn:
     def _numbers(self, text: str) -> list[str]:
         """The numbers that a column of this kind reads in text."""
         match self.kind:
-            case "text" | "json" | "composite" | "other":
+            case "text" | "enum" | "json" | "composite" | "other":
                 return []
             case "geometric":
                 return _COORDINATE.findall(text)

@@ -20,9 +20,8 @@ from sqlalchemy.sql.expression import ClauseElement, TableClause, UpdateBase
 from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
-from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, text_needs_care
+from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, may_be_another, text_needs_care
 from saga_activities.guard.iso_times import may_be_time
-from saga_activities.guard.operand_forms import is_number_text
 from saga_activities.guard.parameter_columns import needs_care
 from saga_activities.guard.parameter_types import parameter_types
 from saga_activities.guard.postgresql_places import checked_places
@@ -109,11 +108,13 @@ class SqlSession:
 
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
-        self._dialect = connection.dialect.name
+        # A URL of `mysql` may be that of MariaDB.
+        self._dialect = "mariadb" if getattr(connection.dialect, "is_mariadb", False) else connection.dialect.name
         self._lock = asyncio.Lock()
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._savepoints = 0
+        self._catalog: dict[tuple[str, str], list[Row]] = {}
         self.used = False
         """True once a statement of an action has run, which may have left something in the session."""
         self.has_variables = False
@@ -292,7 +293,11 @@ class SqlSession:
         seen.update(tables)
 
     async def _query(self, text: str, values: Mapping[str, Any]) -> list[Row]:
-        return (await self._execute(self.parse(text), values)).rows or []
+        """The rows of a query of the catalog, which does not change for the tables that a transaction has used."""
+        key = (text, repr(values))
+        if key not in self._catalog:
+            self._catalog[key] = (await self._execute(self.parse(text), values)).rows or []
+        return self._catalog[key]
 
     async def _exact(
         self, statement: ParsedSql, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -384,6 +389,6 @@ def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]], dialect: str) -
     return any(
         needs_care(value)
         or text_needs_care(value, dialect)
-        or (may_be_time(value) if dialect == "postgresql" else is_number_text(value))
+        or (may_be_time(value) if dialect == "postgresql" else may_be_another(value, dialect))
         for value in values
     )

@@ -27,7 +27,7 @@ class ComparedParameter:
     ``kind`` is that of the other operands: the parameter is a number where they are. ``direct`` False: its value goes
     through a query or a function first. ``divided``: it is a part of a division, whose result depends on how a number
     is written. ``is_chosen``: one of several values without a kind becomes the value of a column: their greatest, or
-    the first of a union.
+    the first of a union. ``in_union``: it is one of the values of a column, whose type they decide together.
     """
 
     parameter: str
@@ -37,6 +37,7 @@ class ComparedParameter:
     direct: bool = True
     divided: bool = False
     is_chosen: bool = False
+    in_union: bool = False
 
 
 @lru_cache(maxsize=1024)
@@ -196,7 +197,7 @@ class _Analysis:
         """The use as one of the values of a column, with the others of which it is ordered and made distinct."""
         kind = self._kinds.combined(row[at] for row in self._kinds.relations.rows(rows) if at < len(row))
         if self._dialect != "postgresql" and kind.is_known and kind != NEUTRAL:
-            yield ComparedParameter(path.parameter, "compared", kind=kind, direct=False)
+            yield ComparedParameter(path.parameter, "compared", kind=kind, direct=False, in_union=True)
 
     def _assigned(self, path: _Path) -> Iterator[ComparedParameter]:
         """The greatest of values becomes that of a column, whose type decides if no other operand has one."""
