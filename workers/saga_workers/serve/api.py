@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -32,7 +32,8 @@ from saga_workers.runtime.http_server import HttpServer, error_response, http_ap
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.serve.api_tokens import Caller, Callers, TooManyFailures
-from saga_workers.serve.openapi import OUTCOME_FIELDS, openapi_document
+from saga_workers.serve.openapi import openapi_document
+from saga_workers.serve.public_outcome import public_notifications, public_outcome
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
 from saga_workers.start.existing_sagas import AlreadyEnded
@@ -151,10 +152,10 @@ class SagaApi:
     # --- reading -----------------------------------------------------------------------------------------------
 
     async def _show_outcome(self, request: Request) -> Response:
-        return await self._respond(request, lambda view: public_outcome(view))
+        return await self._respond(request, public_outcome)
 
     async def _show_notifications(self, request: Request) -> Response:
-        return await self._respond(request, lambda view: view.to_json()["notifications"])
+        return await self._respond(request, public_notifications)
 
     async def _respond(self, request: Request, select: Callable[[SagaView], Any]) -> Response:
         saga_id = unquote(request.path_params["id"])
@@ -307,12 +308,6 @@ class SagaApi:
             except WorkflowFailureError:
                 pass
         return True
-
-
-def public_outcome(view: SagaView) -> Mapping[str, Any]:
-    """Return what callers may read of a saga: neither its input nor the results of its steps."""
-    document = view.to_json()
-    return {name: document.get(name) for name in OUTCOME_FIELDS}
 
 
 def _temporal_is_down(error: RPCError | TimeoutError) -> Response:
