@@ -1,0 +1,101 @@
+"""Each command about a saga whose run was reset in Temporal, or deleted there, as at the end of its retention."""
+
+from __future__ import annotations
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
+
+from tests.integration.cli.conftest import CommandLine, fresh
+from tests.integration.cli.test_start_and_show import until
+
+FIRST_TASK = 4
+"""The event at which the first workflow task of a saga is completed."""
+
+
+async def reset(cli: CommandLine, id: str) -> None:
+    temporal = cli.client.temporal
+    run_id = (await temporal.get_workflow_handle(id).describe()).run_id
+    request = ResetWorkflowExecutionRequest(
+        namespace=temporal.namespace,
+        workflow_execution=WorkflowExecution(workflow_id=id, run_id=run_id),
+        reason="a test",
+        workflow_task_finish_event_id=FIRST_TASK,
+        request_id=f"reset-{id}",
+    )
+    await temporal.workflow_service.reset_workflow_execution(request)
+
+
+async def wait_for_approval(cli: CommandLine, id: str) -> None:
+    await until(cli, ("show", id), lambda story: story["steps"][1]["state"] == "RUNNING")
+
+
+async def listed(cli: CommandLine, id: str) -> list[str]:
+    """The states in which the saga is listed."""
+    rows = (await cli.saga("--json", "list")).json
+    return [row["state"] for row in rows if row["id"] == id]
+
+
+async def test_an_open_saga_goes_on_in_its_reset_run(cli: CommandLine) -> None:
+    id = fresh("reset")
+    await cli.saga("start", "ask", "--id", id)
+    await wait_for_approval(cli, id)
+    await reset(cli, id)
+    await wait_for_approval(cli, id)
+    await until(cli, ("list",), lambda rows: [row["state"] for row in rows if row["id"] == id] == ["RUNNING"])
+    assert (await cli.saga("list", "--stuck")).code == 0
+    assert (await cli.saga("start", "ask", "--id", id)).code == 0, "the same start"
+    assert (await cli.saga("pause", id)).code == 0
+    assert (await cli.saga("resume", id)).code == 0
+    assert (await cli.saga("signal", id, "approve", "--data", '{"by": "ada"}')).code == 0
+    assert (await cli.saga("watch", id)).code == 0
+    assert (await cli.saga("show", id)).code == 0
+    assert (await cli.saga("undo", id, "--yes", "--reason", "a test")).code == 0
+    await until(cli, ("show", id), lambda story: story["state"] == "COMPENSATED")
+    assert len(await listed(cli, id)) == 1
+
+
+async def test_a_reset_saga_is_cancelled(cli: CommandLine) -> None:
+    id = fresh("reset")
+    await cli.saga("start", "ask", "--id", id)
+    await wait_for_approval(cli, id)
+    await reset(cli, id)
+    await wait_for_approval(cli, id)
+    assert (await cli.saga("cancel", id, "--reason", "a test", "--wait")).code == 6
+    assert (await cli.saga("--json", "show", id)).json["state"] == "COMPENSATED"
+    await until(cli, ("list",), lambda rows: [row["state"] for row in rows if row["id"] == id] == ["COMPENSATED"])
+
+
+COMMANDS = (
+    ("show", "{}"),
+    ("watch", "{}"),
+    ("open", "{}"),
+    ("signal", "{}", "approve"),
+    ("cancel", "{}", "--reason", "a test"),
+    ("undo", "{}", "--yes", "--reason", "a test"),
+    ("resolve", "{}", "hold", "retry", "--reason", "a test"),
+    ("pause", "{}"),
+    ("resume", "{}"),
+)
+
+
+@pytest.fixture
+async def deleted(cli: CommandLine) -> str:
+    """The id of a saga that has ended, and whose run Temporal has deleted; no ledger has it."""
+    id = fresh("deleted")
+    assert (await cli.saga("start", "trip", "--id", id, "--wait")).code == 0
+    temporal = cli.client.temporal
+    request = DeleteWorkflowExecutionRequest(
+        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id)
+    )
+    await temporal.workflow_service.delete_workflow_execution(request)
+    await until(cli, ("list",), lambda rows: id not in [row["id"] for row in rows])
+    return id
+
+
+async def test_a_run_beyond_its_retention_is_unknown_to_every_command(cli: CommandLine, deleted: str) -> None:
+    for words in COMMANDS:
+        answer = await cli.saga(*(word.format(deleted) for word in words))
+        assert (answer.code, answer.out) == (2, ""), (words, answer)
+        assert f"there is no saga with the id {deleted}" in answer.err, (words, answer)
+    assert await listed(cli, deleted) == []
