@@ -49,13 +49,7 @@ class Participant(Consumer):
             if (method := getattr(instance, name, None)) is not None
         ]
         for action in actions:
-            try:
-                takes_command = action.signature.step is not None
-            except NameError as error:
-                raise UsageError(
-                    f"{self.place}: the annotations of {action.name} cannot be resolved: {error}"
-                ) from None
-            if not takes_command:
+            if action.signature.step is None:
                 raise UsageError(f"{self.place}: the first parameter of {action.name} must be `command: Command`")
         return Actions(actions)
 

@@ -257,20 +257,19 @@ def result_schema(action: Action | None) -> Any:
 def _result_schema(function: Callable[..., Any]) -> Any:
     try:
         returned = get_type_hints(function, include_extras=True).get("return", Any)
-    except (NameError, TypeError):
+    except Exception:  # noqa: BLE001 - an annotation is an expression, and may raise anything
         return None
     return None if returned is type(None) else schema_of_type(returned)
 
 
 def schema_of_type(annotation: Any) -> Any:
     """JSON Schema of a type's values as they are stored; None when the type does not constrain them."""
-    from pydantic import PydanticUserError, TypeAdapter
+    from pydantic import TypeAdapter
 
     if annotation is Any:
         return None
     try:
         # Serialization mode, because results are stored as JSON.
         return type_schema(TypeAdapter(annotation), "serialization")
-    except (PydanticUserError, NameError, TypeError):
-        # pydantic has no JSON Schema for this annotation.
+    except Exception:  # noqa: BLE001 - pydantic has no JSON Schema for it, or the code of the annotated class raises
         return None

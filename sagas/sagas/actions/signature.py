@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +14,9 @@ from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hi
 
 from sagas.actions.step import Step
 from sagas.actions.type_schemas import type_schema
+from sagas.errors import UsageError
 from sagas.text.exact_json import canonical_json
+from sagas.text.printable import printable_line
 
 ENVELOPE = "_saga"
 """The argument, next to those of ``with``, that carries the call's envelope to every participant."""
@@ -30,7 +34,8 @@ def function_place(function: Callable[..., Any]) -> str | None:
 class Parameter:
     """One argument of an action. ``annotation`` is a Python type; ``schema`` the JSON Schema of its values.
 
-    ``name`` is used in definitions (``from``), ``variable`` in Python (``from_``).
+    ``name`` is used in definitions (``from``), ``variable`` in Python (``from_``). ``place`` names the function and its
+    file.
     """
 
     name: str
@@ -38,20 +43,45 @@ class Parameter:
     required: bool
     annotation: Any
     default: Any = None
+    place: str = "an action"
 
     @cached_property
     def adapter(self) -> Any:
-        """The pydantic adapter that turns a JSON value into the annotated type."""
+        """The pydantic adapter that turns a JSON value into the annotated type. Raises UsageError if there is none."""
         from pydantic import TypeAdapter
 
-        return TypeAdapter(self.annotation)
+        try:
+            return TypeAdapter(self.annotation)
+        except Exception as error:  # also what the code of the annotated class raises
+            raise self._refused(error) from error
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
-        """JSON Schema 2020-12 of the argument's values; empty when it accepts any value."""
+        """JSON Schema 2020-12 of the argument's values; empty when it accepts any value. Raises UsageError."""
         if self.annotation is Any:
             return {}
-        return type_schema(self.adapter, "validation")
+        adapter = self.adapter
+        try:
+            return type_schema(adapter, "validation")
+        except Exception as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> UsageError:
+        where = f"{self.place}: the annotation of the parameter {self.variable}"
+        if "typing_extensions.TypedDict" in str(error):
+            version = f"{sys.version_info.major}.{sys.version_info.minor}"
+            return UsageError(
+                f"{where} has a TypedDict from typing, which Python {version} does not fully describe",
+                help="write `from typing_extensions import TypedDict`, or run Python 3.12 or later",
+            )
+        # pydantic goes on with advice for authors of models.
+        described = str(getattr(error, "message", "")) or f"{type(error).__name__}: {error}"
+        message = printable_line(" ".join(re.split(r"\. Set |\n\n", described)[0].split())).rstrip(".")
+        return UsageError(
+            f"{where} has no JSON Schema: {message}",
+            help="annotate it with a type of JSON values (a number, str, a list, a dataclass, a TypedDict, a pydantic"
+            " model), or with Any for values that are not checked",
+        )
 
     @cached_property
     def schema_text(self) -> str:
@@ -114,8 +144,15 @@ def without_a_name(function: Callable[..., Any]) -> inspect.Parameter | None:
 
 
 def read_signature(function: Callable[..., Any]) -> Signature:
-    """Read the signature of an action's function. Raises NameError when an annotation cannot be resolved."""
-    hints = get_type_hints(function, include_extras=True)
+    """Read the signature of an action's function. Raises UsageError when an annotation cannot be resolved."""
+    place = function_place(function) or "an action"
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except Exception as error:  # an annotation is an expression, and may raise anything
+        raise UsageError(
+            f"{place}: an annotation cannot be resolved: {printable_line(f'{type(error).__name__}: {error}')}",
+            help="import its name at the level of the module, not under `if TYPE_CHECKING`",
+        ) from error
     parameters: list[Parameter] = []
     rest, step, unusable = None, None, {ENVELOPE}
     for position, parameter in enumerate(inspect.signature(function).parameters.values()):
@@ -127,11 +164,12 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         elif parameter.kind is not inspect.Parameter.VAR_KEYWORD:
             required = parameter.default is inspect.Parameter.empty
             default = None if required else parameter.default
-            parameters.append(Parameter(_in_definitions(parameter.name), parameter.name, required, hint, default))
+            name = _in_definitions(parameter.name)
+            parameters.append(Parameter(name, parameter.name, required, hint, default, place))
         elif getattr(get_origin(hint), "_name", None) == "Unpack":
-            parameters += _keys(get_args(hint)[0])
+            parameters += _keys(get_args(hint)[0], place)
         else:
-            rest = Parameter(parameter.name, parameter.name, False, hint)
+            rest = Parameter(parameter.name, parameter.name, False, hint, place=place)
     return Signature(tuple(parameters), rest, step, frozenset(unusable))
 
 
@@ -145,10 +183,10 @@ def _in_definitions(variable: str) -> str:
     return name if keyword.iskeyword(name) else variable
 
 
-def _keys(typed: Any) -> Iterator[Parameter]:
+def _keys(typed: Any, place: str) -> Iterator[Parameter]:
     """The keys of a TypedDict: ``**values: Unpack[Values]`` names each argument (PEP 692)."""
     for name, hint in get_type_hints(typed, include_extras=True).items():
         required = name in typed.__required_keys__
         if get_origin(hint) in (Required, NotRequired):
             required, hint = get_origin(hint) is Required, get_args(hint)[0]
-        yield Parameter(name, name, required, hint)
+        yield Parameter(name, name, required, hint, place=place)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, Unpack
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, Unpack
 
 import pytest
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from sagas import Step, action
 from sagas.actions import Action, load_actions
@@ -134,3 +136,66 @@ def test_type_annotations_match_the_schema(function: Callable[..., Any], given: 
     schema = language_schema({"stock.take": Action("stock.take", function)})
     saga = {"saga": "shop", "steps": [{"id": "a", "uses": "stock.take", "with": given, "pivot": True}]}
     assert Draft202012Validator(schema).is_valid(saga) is fits
+
+
+class NoData:
+    """pydantic has no schema for its values."""
+
+
+class RaisesItself:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        raise ZeroDivisionError("a mistake in the class")
+
+
+class Incomplete(BaseModel):
+    line: Missing  # pyright: ignore[reportUndefinedVariable]  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        (NoData, "Unable to generate pydantic-core schema for <class '.*NoData'>"),
+        (list[NoData], "Unable to generate"),
+        (5, "Unable to generate pydantic-core schema for 5"),
+        (Incomplete, "is not fully defined"),
+        (RaisesItself, "ZeroDivisionError: a mistake in the class"),
+        (Annotated[str, Field(pattern="(")], "regex parse error"),
+        (Annotated[int | str, Field(discriminator="kind")], "not a valid discriminated union"),
+        (Annotated[int, WithJsonSchema({"$ref": "#/x"})], "KeyError"),
+        (Literal[NoData()], "Unable to serialize"),  # pyright: ignore[reportInvalidTypeForm]
+    ],
+)
+def test_an_annotation_without_a_schema_is_refused_with_its_place(annotation: Any, why: str) -> None:
+    async def score(step: Step, lines: Any, **others: Any) -> None: ...
+
+    score.__annotations__ = {"step": Step, "lines": annotation, "others": annotation}
+    signature = read_signature(score)
+    for parameter in (*signature.parameters, signature.rest):
+        assert parameter is not None
+        with pytest.raises(UsageError, match=why) as refused:
+            _ = parameter.schema
+        assert "Set `" not in refused.value.message
+        place = f"the function score in test_signatures.py: the annotation of the parameter {parameter.variable}"
+        assert refused.value.message.startswith(f"{place} has no JSON Schema: ")
+        assert "\n" not in refused.value.message
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pydantic accepts it")
+def test_a_typed_dict_that_python_does_not_describe_names_the_other_one() -> None:
+    async def score(step: Step, lines: list[Sizes]) -> None: ...
+
+    with pytest.raises(UsageError, match=r"score in test_signatures\.py: .*parameter lines has a TypedDict") as refused:
+        _ = read_signature(score).parameters[0].schema
+    assert "from typing_extensions import TypedDict" in (refused.value.help or "")
+
+
+@pytest.mark.parametrize("annotation", ["Missing", "1 +"])
+def test_an_annotation_that_cannot_be_evaluated_names_its_function(annotation: str) -> None:
+    async def score(step: Step, lines: Any) -> None: ...
+
+    score.__annotations__["lines"] = annotation
+    with pytest.raises(
+        UsageError, match=r"the function score in test_signatures\.py: an annotation cannot be resolved"
+    ):
+        read_signature(score)

@@ -57,8 +57,8 @@ def _action_answers(action: Action, probe: Probe) -> bool:
         return True
     try:
         returned = get_type_hints(action.function, include_extras=True).get("return", Any)
-    except (NameError, TypeError):
-        return True  # the annotation cannot be evaluated
+    except Exception:  # noqa: BLE001 - the annotation cannot be evaluated, which the signature reports
+        return True
     return any(_may_say(member) for member in _members(returned))
 
 
