@@ -99,6 +99,12 @@ class Operation:
         """True if the effect and its guard row are written in one local transaction."""
         return self.connection is not None
 
+    @property
+    def system(self) -> str:
+        """Where its effect is: a connection, that of `with` for `http`; else its task queue or its action."""
+        written = (self.with_ or {}).get("connection") if self.uses == "http" else None
+        return self.connection or (written if isinstance(written, str) else None) or self.task_queue or self.uses
+
 
 @dataclass(frozen=True, slots=True)
 class Compensation:

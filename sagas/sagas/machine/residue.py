@@ -7,7 +7,6 @@ from typing import Any
 
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
-from sagas.definition.model import Operation
 from sagas.definition.sensitivity import without_values
 from sagas.machine import calls, corrections, parked_rows
 from sagas.machine.builtin_actions import has_nested_undo
@@ -21,13 +20,14 @@ from sagas.text.shell import saga_command
 def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation) -> None:
     """Record a residue: the effect that stays or is missing, its system and key, and the command that repairs it."""
     step = run.step(entry)
-    action: Operation = step.do
+    action, effect = step.do, step.do
     of: EntryOperation = "do"  # a nested saga has no undo with arguments
     if op == "undo" and step.compensate is not None and entry.undo is not None:
         action, of = calls.current_alternate(step, entry.undo), "undo"
     elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
-        action, of = step.confirm, "confirm"
-    key = idempotency_key(run.saga_id, entry.id, entry.generation, "" if op == "do" else op)
+        action, effect, of = step.confirm, step.confirm, "confirm"
+    # After an undo that is skipped the effect of the forward call stays, which the participant knows by its key.
+    key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm" if op == "confirm" else "")
     if action.uses == RESTORE:
         details = parked_rows.restore_details(entry, action)
         rows = _rows_left(run, entry, action.connection, details, key)
@@ -40,8 +40,7 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
     if action.uses in (ROLLBACK, COMMIT):
         # Its id is the database's, and the reconciliation names it with the statement that ends it.
         command = saga_command("reconcile", run.saga_id)
-    system = action.connection or action.task_queue or action.uses
-    run.residue.append({"step": entry.id, "kind": kind, "system": system, "key": key, "command": command})
+    run.residue.append({"step": entry.id, "kind": kind, "system": effect.system, "key": key, "command": command})
     if op == "undo" and has_nested_undo(run, entry):
         run.residue += [{"step": entry.id, "kind": kind, **row} for row in _nested_rows_left(run, entry, key)]
 

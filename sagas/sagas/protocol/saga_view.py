@@ -241,8 +241,10 @@ class ResidueView(JsonView):
     step: Annotated[str, "the ledger id of the step"]
     saga: Annotated[str | None, "the nested saga that has the step", OMITTED] = None
     kind: Annotated[Literal["effect_stays", "effect_missing"], "what is wrong with the effect"]
-    system: Annotated[str | None, "the connection, task queue or action that has the effect"] = None
-    key: Annotated[str | None, "the row of an automatic compensation, else the idempotency key of the operation"] = None
+    system: Annotated[
+        str | None, "the connection, task queue or action with the effect, such as the connection of an `http` step"
+    ] = None
+    key: Annotated[str | None, "the row of an automatic compensation, else the idempotency key of the effect"] = None
     command: Annotated[str | None, "what an operator has to carry out: the action with its arguments, or SQL"] = None
 
 

@@ -192,7 +192,6 @@ def find_inconsistencies(views: Mapping[str, SagaView], participants: Participan
             kind = "effect_missing"
         else:
             continue
-        system = effect.step.do.connection or effect.step.do.uses
         step = effect.path + effect.entry
-        inconsistencies.append(ResidueView(step=step, kind=kind, system=system, key=effect.key))
+        inconsistencies.append(ResidueView(step=step, kind=kind, system=effect.step.do.system, key=effect.key))
     return inconsistencies

@@ -268,7 +268,18 @@ def test_undo_retry_done_and_skip() -> None:
     assert not driver.finishes[0].committed
     assert driver.row("b")["state"] == "DONE"
     assert driver.row("b")["compensation"]["state"] == "SKIPPED"
-    assert [row["kind"] for row in driver.story["residue"]] == ["effect_stays"]
+    (left,) = driver.story["residue"]
+    assert (left["kind"], left["system"], left["key"]) == ("effect_stays", "shop", "s1/b")
+
+
+def test_the_effect_of_a_skipped_undo_is_where_the_forward_call_has_put_it() -> None:
+    transfer = op("http", {"connection": "bank", "method": "POST", "path": "/transfers"})
+    cancel = op("http", {"connection": "desk", "method": "POST", "path": "/cancel"})
+    definition = saga(step("transfer", do=transfer, compensate=undo(cancel)), step("b"))
+    driver = MachineDriver(definition, answers={"b": "rejected", "transfer~undo": "rejected"}).run()
+    (left,) = driver.decide("transfer", "skip").story["residue"]
+    assert (left["system"], left["key"]) == ("bank", "s1/transfer")
+    assert left["command"] == 'http {"connection":"desk","method":"POST","path":"/cancel"}'
 
 
 def test_an_unguarded_undo_can_be_declared_done() -> None:

@@ -102,7 +102,7 @@ def test_nothing_remains_where_an_attempt_has_restored_the_rows() -> None:
 def test_the_residue_says_where_the_other_rows_are() -> None:
     residue = parked(DETAILS, now={**DETAILS, "open_rows": 50}).decide("a", "skip").story["residue"]
     assert len(residue) == 2
-    assert (residue[-1]["system"], residue[-1]["key"]) == ("shop", "s1/a/undo")
+    assert (residue[-1]["system"], residue[-1]["key"]) == ("shop", "s1/a")
     assert residue[-1]["command"].startswith("SELECT table_name, row_key, before_image, after_image FROM saga_image")
 
 
@@ -117,7 +117,7 @@ def test_a_skip_is_recorded_once_the_database_answers() -> None:
 def test_a_second_skip_does_not_wait_for_the_database() -> None:
     driver = parked(DETAILS).decide("a", "skip").wait(3600).decide("a", "skip")
     (residue,) = driver.story["residue"]
-    assert (driver.state, residue["system"], residue["key"]) == ("RESIDUE", "shop", "s1/a/undo")
+    assert (driver.state, residue["system"], residue["key"]) == ("RESIDUE", "shop", "s1/a")
     assert residue["command"].startswith("SELECT table_name, row_key, before_image, after_image FROM saga_image")
 
 
@@ -131,4 +131,4 @@ def test_a_skip_that_the_database_refuses_parks_the_undo_again() -> None:
 
 def test_the_residue_of_a_prepared_transaction_is_found_by_the_reconciliation() -> None:
     (residue,) = parked({}, ROLLBACK).decide("a", "skip").story["residue"]
-    assert (residue["system"], residue["key"], residue["command"]) == ("shop", "s1/a/undo", "saga reconcile s1")
+    assert (residue["system"], residue["key"], residue["command"]) == ("shop", "s1/a", "saga reconcile s1")
