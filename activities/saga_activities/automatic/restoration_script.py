@@ -139,7 +139,8 @@ def _has_value(dialect: str, column: Column, text: str | None) -> str:
     if text is None:
         return f"{column.quoted} IS NULL"
     if dialect == "sqlite":
-        return f"{column.quoted} = {_sqlite_literal(text)} COLLATE BINARY"
+        kind = text.partition(":")[0]  # 1.0 is equal to 1
+        return f"typeof({column.quoted}) = '{kind}' AND {column.quoted} = {_sqlite_literal(text)} COLLATE BINARY"
     if dialect == "postgresql":
         # Under the column's own collation another text may be equal.
         collation = "" if column.type.startswith(_WITHOUT_COLLATION) else ' COLLATE "C"'

@@ -181,15 +181,25 @@ def _sqlite_column(row: Mapping[str, Any]) -> ParameterColumn:
     name, shown = str(row["name"]), str(row["type"])
     declared = shown.upper()
     if "JSON" in declared:
-        return ParameterColumn(name, shown, "json")
+        return ParameterColumn(name, shown, "json", rewrites_text=not _keeps_text(declared))
     if "INT" in declared:
         return ParameterColumn(name, shown, "number")
-    if any(word in declared for word in ("CHAR", "CLOB", "TEXT")):
+    if any(word in declared for word in _TEXT_NAMES):
         return ParameterColumn(name, shown, "text")
     if not declared or declared == "ANY" or "BLOB" in declared:
         return ParameterColumn(name, shown, "other")
-    is_double = any(word in declared for word in ("REAL", "FLOA", "DOUB"))
-    return ParameterColumn(name, shown, "double" if is_double else "number", time=sqlite_time(declared))
+    is_double, time = any(word in declared for word in ("REAL", "FLOA", "DOUB")), sqlite_time(declared)
+    is_named = is_double or time is not None or any(word in declared for word in _NUMBER_NAMES)
+    return ParameterColumn(name, shown, "double" if is_double else "number", time=time, rewrites_text=not is_named)
+
+
+_TEXT_NAMES = ("CHAR", "CLOB", "TEXT")
+_NUMBER_NAMES = ("NUM", "DEC", "BOOL", "MONEY", "CURRENCY", "FIXED", "BIT", "YEAR")
+"""Parts of names of types for numbers; SQLite makes numbers of text also with other names, such as `string`."""
+
+
+def _keeps_text(declared: str) -> bool:
+    return any(word in declared for word in (*_TEXT_NAMES, "BLOB"))
 
 
 _BITS = {

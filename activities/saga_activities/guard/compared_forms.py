@@ -11,6 +11,7 @@ from saga_activities.guard.operand_forms import NUMBERS
 from saga_activities.guard.parameter_columns import ParameterColumn, exact_number
 from sagas.builtins.compared_parameters import ComparedParameter
 from sagas.text.exact_json import number_text
+from sagas.text.exact_numbers import is_exact_double
 
 
 def compared_form(name: str, value: Any, place: ComparedParameter, column: ParameterColumn | None, dialect: str) -> Any:
@@ -22,6 +23,10 @@ def compared_form(name: str, value: Any, place: ComparedParameter, column: Param
     is_number = isinstance(value, float | Decimal) and math.isfinite(value)
     if dialect == "sqlite" and column.kind == "text" and is_number:
         return number_text(exact_number(value))  # as the column has it
+    is_exact = is_number or (isinstance(value, int) and not isinstance(value, bool))
+    if dialect in ("mysql", "mariadb") and column.kind == "double" and is_exact and place.direct:
+        number = exact_number(value)
+        return float(number) if is_exact_double(number) else value  # which may have more digits than a decimal
     is_float = column.kind in ("double", "single") and not column.is_array and place.direct
     if dialect == "postgresql" and is_float and (is_number or isinstance(value, int)):
         return number_text(exact_number(value))  # a number would be compared as a double with all of its digits

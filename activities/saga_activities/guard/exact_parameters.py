@@ -306,7 +306,7 @@ class _Receivers:
         for use in uses:
             columns = [self.columns[column] for column in use.kind.columns if column in self.columns]
             check_count(name, value, use, self.dialect)
-            check_time(name, value, use, columns, self.dialect)
+            value = check_time(name, value, use, columns, self.dialect)
             if self.dialect == "sqlite":
                 check_typeless(name, value, use, columns)
             check_compared_text(name, value, use, columns, self.dialect)

@@ -20,9 +20,10 @@ from saga_activities.guard.parameter_columns import (
     ParameterColumn,
     exact_number,
     is_any_number,
+    is_rewritten,
     shown_operand,
 )
-from saga_activities.guard.time_columns import HeldTime
+from saga_activities.guard.time_columns import HeldTime, without_utc
 from sagas.builtins.compared_parameters import ComparedParameter
 from sagas.sql_text.parsed import ParsedSql
 from sagas.text.exact_json import decimal_problem
@@ -106,6 +107,13 @@ def check_count(name: str, value: Any, use: ComparedParameter, dialect: str) -> 
 def check_typeless(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn]) -> None:
     """Refuse text that is a number where SQLite would compare it with a value of any type. Raises UnusableParameter."""
     kind = use.kind
+    if isinstance(value, str) and is_rewritten(value):
+        for column in columns:
+            if column.rewrites_text and use.use in ("compared", "element"):
+                raise UnusableParameter(
+                    f"the parameter {name} is the text {shorten(value)}, and the column {column.name} ({column.type})"
+                    f" has numbers for SQLite: declare it as TEXT, or write `cast(:{name} as numeric)`"
+                )
     is_typeless = kind.is_typeless or any(column.kind == "other" and column.time is None for column in columns)
     if kind.is_known and is_typeless and use.use in ("compared", "element") and is_number_text(value):
         raise UnusableParameter(
@@ -136,37 +144,42 @@ def check_compared_text(
             )
 
 
-def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn], dialect: str) -> None:
-    """Refuse text that the database would take for another time, or of which MySQL and MariaDB would drop a part.
+def check_time(name: str, value: Any, use: ComparedParameter, columns: Sequence[ParameterColumn], dialect: str) -> Any:
+    """The value, with text in UTC as MySQL and MariaDB read it.
+
+    Refuses text that the database would take for another time, or of which MySQL and MariaDB would drop a part.
 
     PostgreSQL says itself what it takes at a place, see postgresql_places. Raises UnusableParameter.
     """
     kind = use.kind
     if dialect == "postgresql" or not kind.is_known or len(columns) < len(kind.columns):
-        return
+        return value
     held = [column.time for column in columns if column.time is not None]
     if len(held) < len(columns) or not (held or kind.is_time) or kind.is_number:
-        return
+        return value
     is_text = dialect == "sqlite"
     number = exact_number(value)
     if isinstance(number, int | Decimal) and not isinstance(number, bool) and use.use == "compared":
         _check_compared_number(name, Decimal(number), held)
     if not isinstance(value, str):
-        return
+        return value
     forms = [time.form_problem(value) for time in held]
     if not held:  # a date or a time
         forms = [HeldTime(date=date, is_text=is_text).form_problem(value) for date in (False, True)]
         forms = [forms[1]] if all(forms) else []
     for problem in filter(None, forms):
         raise UnusableParameter(f"the parameter {name} is {shorten(value)}, and its place is a time: {problem}")
-    if is_text or use.use == "read":
-        return
+    if is_text:
+        return value
+    if use.use == "read":
+        return without_utc(value)
     for time in held or [HeldTime(date=True)]:
         if (problem := time.compared_problem(value)) is not None:
             raise UnusableParameter(
                 f"the parameter {name} is {shorten(value)}, and it is compared with a value that {problem}: give it"
                 " in UTC, with the parts that the other operand has"
             )
+    return without_utc(value)
 
 
 def _check_compared_number(name: str, number: Decimal, held: Sequence[HeldTime]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from saga_activities.guard.json_parameters import UnusableParameter, as_json, for_array_column, for_json_column
 from saga_activities.guard.text_literals import is_literal, item_texts, scalar_texts
-from saga_activities.guard.time_columns import HeldTime, in_utc
+from saga_activities.guard.time_columns import HeldTime, in_utc, without_utc
 from sagas.builtins.assigned_parameters import AssignedParameter
 from sagas.errors import UsageError
 from sagas.text.exact_json import decimal_problem, number_text
@@ -68,6 +68,17 @@ def is_long_number(text: str) -> bool:
     return NUMBER_TEXT.fullmatch(text) is not None and _EXACT_TEXT.fullmatch(text) is None
 
 
+def is_rewritten(text: str) -> bool:
+    """Return whether text is a number that SQLite would write in another way."""
+    if NUMBER_TEXT.fullmatch(text) is None:
+        return False
+    number = Decimal(text.strip())
+    if decimal_problem(number) is not None:
+        return True
+    is_integer = number == number.to_integral_value() and abs(number) < 1 << 63
+    return text != (str(int(number)) if is_integer else repr(float(number)))
+
+
 def has_numbers(text: str) -> bool:
     """Return whether text may be an array, a composite value, an amount or a point of PostgreSQL with such numbers."""
     return is_literal(text) or _amount(text) is not None or _COORDINATES.fullmatch(text) is not None
@@ -93,7 +104,8 @@ class ParameterColumn:
     no limit. ``printed`` is the number of digits with which the database writes a float of four bytes. ``length`` is
     that of a column of text which cuts blanks, in characters or in bytes. ``number`` is a column of SQLite that makes
     numbers of text. ``time`` is what a column of times or dates holds. ``parts`` are the scalars in the fields of a
-    composite column, with position and name of each field.
+    composite column, with position and name of each field. ``rewrites_text``: SQLite makes a number of text there,
+    although the type is none of numbers.
     """
 
     name: str
@@ -112,6 +124,7 @@ class ParameterColumn:
     is_array: bool = False
     is_range: bool = False
     is_own: bool = False
+    rewrites_text: bool = False
     parts: tuple[tuple[tuple[int, str], ParameterColumn], ...] = ()
 
     def checked(self, target: AssignedParameter, value: Any, dialect: str) -> Any:
@@ -139,13 +152,15 @@ class ParameterColumn:
             self._check_time(target, value)
         if isinstance(value, str):
             self._check_text(target, value)
-            return value
+            return without_utc(value) if self.time is not None and dialect in ("mysql", "mariadb") else value
         number = exact_number(value)
         if not needs_care(value) or (isinstance(number, Decimal) and not number.is_finite()):
             return value
         if self.kind == "text" and dialect == "sqlite" and target.alone:
             return number_text(number)  # SQLite would write the digits of the double
         self._refuse(target, number_text(number), self._problem(number, target))
+        if self.kind == "double" and dialect in ("mysql", "mariadb") and target.alone:
+            return float(number)  # which may have more digits than a decimal
         # A float would become a decimal of 15 digits in the database.
         return number if self.kind in ("integer", "decimal") else value
 
@@ -209,6 +224,9 @@ class ParameterColumn:
             size, unit = (len(text.encode()), "bytes") if self.in_bytes else (len(text), "characters")
             if size > self.length:
                 self._refuse(target, f"text of {size} {unit}", f"holds {self.length} and would cut blanks")
+        if self.rewrites_text and is_rewritten(text):
+            problem = "has numbers for SQLite, as its type has no TEXT in its name, and would store it as one"
+            self._refuse(target, f"the text {shorten(text)}", problem)
         for number in map(Decimal, self._numbers(text)):
             asked = target if target.certain else replace(target, alone=False)
             problem = decimal_problem(number)

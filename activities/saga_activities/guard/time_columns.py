@@ -44,6 +44,17 @@ def in_utc(value: Any) -> Any:
     return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
 
 
+_UTC_TEXT = re.compile(
+    r"(?P<time>.*\d{2}:\d{2}(?::\d{2}(?:[.,]\d*)?)?)\s*(?:Z|[+-]00(?::?00(?::?00)?)?)\s*", re.ASCII | re.I
+)
+
+
+def without_utc(value: Any) -> Any:
+    """Text in UTC as MySQL and MariaDB read it, whose sessions have this time zone; any other value as it is."""
+    in_utc = _UTC_TEXT.fullmatch(value) if isinstance(value, str) else None
+    return value if in_utc is None else in_utc["time"]
+
+
 def time_text(value: Any) -> str | None:
     """The text of a value of which a column of times may hold only a part; None for any other value."""
     match value:

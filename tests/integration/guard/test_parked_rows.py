@@ -119,6 +119,18 @@ async def test_the_sql_restores_every_value(tables: Tables, statement: str, chan
     await accepted(tables, before, 0)
 
 
+async def test_the_sql_for_sqlite_restores_no_value_of_another_type(tables: Tables) -> None:
+    if tables.kind != "sqlite":
+        pytest.skip("columns of the other databases have one type")
+    await tables.sql("create table @t (id int primary key, a)", "insert into @t values (1, 5)")
+    await tables.do(["update @t set a = 2 where id = 1"])
+    await tables.sql("update @t set a = 1.0 where id = 1")
+    _, details = await parked(tables)
+    await tables.sql("update @t set a = 1 where id = 1")
+    assert any(CHANGED_SINCE in shown for shown in await paste(tables, details))
+    assert await tables.database.rows(tables.named("select a, typeof(a) from @t")) == [(1, "integer")]
+
+
 async def test_the_rows_have_key_before_after_and_now(tables: Tables) -> None:
     await tables.sql("create table @t (id int primary key, n int, same int)", "insert into @t values (1, 5, 0)")
     await tables.do(["update @t set n = 4 where id = 1"])
