@@ -203,10 +203,20 @@ class KafkaAdmin:
 
     def groups(self, prefix: str) -> list[str]:
         """The consumer groups whose names begin with ``prefix``, as far as this client may see them."""
+        return sorted(group.group_id for group in self._groups() if group.group_id.startswith(prefix))
+
+    def has_members(self, group: str) -> bool:
+        """Return whether a process is a member of the consumer group now."""
+        from confluent_kafka import ConsumerGroupState
+
+        without = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
+        return any(listed.group_id == group and listed.state not in without for listed in self._groups())
+
+    def _groups(self) -> Any:
         listed = self._result(
             "consumer groups", lambda: self._admin.list_consumer_groups(request_timeout=self._timeout)
         )
-        return sorted(group.group_id for group in listed.valid if group.group_id.startswith(prefix))
+        return listed.valid
 
     # ── changes ─────────────────────────────────────────────────────────────────────────────────────────
 

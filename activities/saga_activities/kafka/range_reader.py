@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
@@ -67,7 +67,7 @@ def offsets_since(
 
 def read_ranges(
     settings: KafkaSettings, topic: str, ranges: OffsetRanges, *, uncommitted: bool = False
-) -> Iterator[Message]:
+) -> Generator[Message, None, None]:
     """The committed records of the ranges, in order within each partition; ``uncommitted``: all records.
 
     No range may exceed the last stable offset (``uncommitted``: the high watermark). Raises KafkaOperationError if

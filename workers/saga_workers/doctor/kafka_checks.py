@@ -13,6 +13,7 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
+from saga_activities.kafka.range_reader import read_ranges
 from saga_workers.client import Client
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
 from saga_workers.trigger.delivery import DeliveryMark
@@ -183,9 +184,24 @@ def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
                 "but nothing has been read",
                 help="saga trigger",
             )
+        if waiting and not cluster.has_members(group) and _has_unread(cluster, topic, reached):
+            raise KafkaOperationError(
+                f"at most {_events_text(waiting)} of {topic} wait for {who}, and no process reads them",
+                help="saga trigger",
+            )
         # The offsets in between include transaction markers, which only reading could tell from events.
         lags.append(f"{who} is at most {_events_text(waiting)} of {topic} behind")
     return ", ".join(lags) or "none"
+
+
+def _has_unread(cluster: KafkaAdmin, topic: str, reached: Mapping[int, int]) -> bool:
+    """Return whether a record is behind the positions: the offsets alone include those of transaction markers."""
+    ranges = {
+        partition: (max(offsets.log_start, reached.get(partition, 0)), offsets.last_stable)
+        for partition, offsets in cluster.offsets(topic).items()
+    }
+    with contextlib.closing(read_ranges(cluster.settings, topic, ranges)) as records:
+        return next(records, None) is not None
 
 
 def _refuse_crash_loop(cluster: KafkaAdmin, who: str, topic: str, group: str, metadata: Mapping[int, str]) -> None:

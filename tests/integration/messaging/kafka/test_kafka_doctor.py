@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
@@ -133,9 +134,30 @@ async def test_doctor_reports_the_lag_of_triggers(doctor_project: DoctorProject,
     [full] = [one for one in places if kafka.offsets(doctor_project.paid)[one.partition] != (0, 0)]
     consumer.commit(offsets=[TopicPartition(doctor_project.paid, full.partition, 2)], asynchronous=False)
     consumer.close()
-    assert (await doctor_project.examine())[
-        "kafka triggers"
-    ].message == f"orders is at most 1 event of {doctor_project.paid} behind"
+    stopped = (await doctor_project.examine())["kafka triggers"]
+    assert (stopped.ok, stopped.help) == (False, "saga trigger")
+    assert stopped.message == f"at most 1 event of {doctor_project.paid} wait for orders, and no process reads them"
+    consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{doctor_project.paid}"))
+    consumer.subscribe([doctor_project.paid])
+    try:
+        deadline = time.monotonic() + 60
+        while not consumer.assignment() and time.monotonic() < deadline:
+            consumer.poll(0.1)
+        read = (await doctor_project.examine())["kafka triggers"]
+        assert (read.ok, read.message) == (True, f"orders is at most 1 event of {doctor_project.paid} behind")
+    finally:
+        consumer.close()
+
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": f"{settings.prefix}-marker"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(doctor_project.paid, b"4", partition=full.partition)
+    producer.commit_transaction()
+    consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{doctor_project.paid}"))
+    consumer.commit(offsets=[TopicPartition(doctor_project.paid, full.partition, 4)], asynchronous=False)
+    consumer.close()
+    idle = (await doctor_project.examine())["kafka triggers"]
+    assert (idle.ok, idle.message) == (True, f"orders is at most 1 event of {doctor_project.paid} behind")
 
 
 async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, kafka: Broker) -> None:
@@ -161,9 +183,11 @@ async def test_doctor_reports_the_lag_of_consumers_and_bridges(tmp_path: Path, k
 
     assert await output() == f"2 events of {raw} wait for book, but nothing has been read"
     read("consumer-book", 1)
+    assert await output() == f"at most 1 event of {raw} wait for book, and no process reads them"
+    read("consumer-book", 2)
     assert await output() == f"2 events of {raw} wait for clean, but nothing has been read"
     read("bridge-clean", 2)
-    assert await output() == f"book is at most 1 event of {raw} behind, clean is at most 0 events of {raw} behind"
+    assert await output() == f"book is at most 0 events of {raw} behind, clean is at most 0 events of {raw} behind"
     for attempts in (1, 3):  # the first may be in progress, and is looked at twice
         read("consumer-book", 1, str(DeliveryMark("", "a", 64, 1, attempts)))
         message = f"a process was ended while book handled {raw}[{position}]@1, attempt {attempts} has not succeeded"
