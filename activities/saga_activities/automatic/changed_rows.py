@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from saga_activities.automatic.restoration_script import HandChange, restoration_script
 from saga_activities.automatic.row_changes import images_digest
-from saga_activities.automatic.row_image import Images
+from saga_activities.automatic.row_image import Images, RowImage
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.guard.session import SqlSession
@@ -39,7 +40,8 @@ _SELECT_LATER_DELETE = _SELECT_LATER.replace("after_image = :image", "after_imag
 class StepRows:
     """The rows of a step: before its first and after its last change, and as they are now.
 
-    ``digest`` is that of the stored images. ``built_upon``: rows that a later step, which may stay done, has changed.
+    ``digest`` is that of the stored ``images``. ``built_upon``: rows that a later step has changed, which may stay
+    done.
     """
 
     tables: Mapping[str, TableAccess]
@@ -47,6 +49,7 @@ class StepRows:
     last: Images
     current: Images
     digest: str
+    images: Sequence[RowImage]
     built_upon: frozenset[LockedRow] = frozenset()
 
     @property
@@ -89,9 +92,8 @@ def unread_rows(stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: Sequence[LockedRow]) -> dict[str, Any]:
     """The details of a parked undo for people; ``shown`` are the rows that keep it from going on."""
     wanted = list(dict.fromkeys([*shown, *rows.open_rows]))[:MAX_SHOWN_ROWS]
-    script = await restoration_script(
-        sql, rows.tables, [HandChange(row, rows.current[row], rows.first[row]) for row in wanted]
-    )
+    at_once = [HandChange(row, rows.current[row], rows.first[row]) for row in wanted]
+    script = await restoration_script(sql, rows.tables, at_once, _one_by_one(rows, wanted))
     described = []
     for row in shown[:MAX_SHOWN_ROWS]:
         is_changed = rows.current[row] != rows.last[row]
@@ -107,6 +109,20 @@ async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: 
         "sql_refused": script.refused,
         "images": rows.digest,
     }
+
+
+def _one_by_one(rows: StepRows, wanted: Sequence[LockedRow]) -> list[list[HandChange]]:
+    """The changes that undo one statement of the step after the other, the last first, from the rows as they are."""
+    now = {row: rows.current[row] for row in wanted}
+    steps: list[list[HandChange]] = []
+    for _, group in groupby(reversed(rows.images), key=lambda image: image.statement):
+        changes: list[HandChange] = []
+        for image in group:
+            if image.row in now:
+                changes.append(HandChange(image.row, now[image.row], image.before))
+                now[image.row] = image.before
+        steps.append(changes)
+    return steps
 
 
 def _bounded(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

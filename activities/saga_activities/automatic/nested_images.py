@@ -95,4 +95,4 @@ async def _close(sql: SqlSession, name: str, saga_id: str, decided: str | None, 
 async def _step_rows(sql: SqlSession, types: Types, stored: list[Row], digest: str) -> StepRows:
     tables, images = await open_tables(sql, types, stored)
     first, last = net_images(images)
-    return StepRows(tables, first, last, await read_rows(tables, last), digest)
+    return StepRows(tables, first, last, await read_rows(tables, last), digest, images)

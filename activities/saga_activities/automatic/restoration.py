@@ -77,7 +77,7 @@ async def restore(
         raise NeedsOperator(error.why) from error
     # A row that is as before this step is restored, unless it is so by a later step, whose undo would change it again.
     built_upon = frozenset(row for row, image in passed.built_upon.items() if current.get(row) == _decoded(image))
-    rows = StepRows(tables, first, last, current, digest, built_upon | passed.blocked)
+    rows = StepRows(tables, first, last, current, digest, images, built_upon | passed.blocked)
     if rows.changed_rows:
         raise await changed_since(sql, entry_key, rows)
     open_rows = rows.open_rows
@@ -108,7 +108,7 @@ async def check_decision(sql: SqlSession, *, entry_key: EntryKey, digest: str | 
             return
         tables, images = await open_tables(sql, types, stored)
         first, last = net_images(images)
-        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored))
+        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored), images)
     except (NeedsOperator, CannotRestore) as error:
         unreadable = unread_rows(stored)
         if unreadable["images"] == digest:
@@ -132,7 +132,7 @@ async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, An
         types, stored = await load_images(sql, entry_key)
         tables, images = await open_tables(sql, types, stored)
         first, last = net_images(images)
-        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored))
+        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored), images)
     except (NeedsOperator, CannotRestore):
         return None
     return await unrestored_rows(sql, entry_key, rows)

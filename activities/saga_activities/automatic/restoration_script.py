@@ -6,7 +6,7 @@ Each statement names the values that it overwrites or deletes, so that it change
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.exc import DBAPIError
@@ -20,6 +20,9 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.session import SqlSession
 from sagas.sql_text.restoring_script import CHANGED_SINCE, RESTORING_SQL_MODE
 from sagas.text.printable import printable_line
+
+MAX_TRIALS = 300
+"""Of statements for single columns. Most rows that cannot be restored are in the way of rows of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +43,121 @@ class Script:
 
 
 async def restoration_script(
-    sql: SqlSession, tables: Mapping[str, TableAccess], changes: Sequence[HandChange]
+    sql: SqlSession,
+    tables: Mapping[str, TableAccess],
+    changes: Sequence[HandChange],
+    steps: Sequence[Sequence[HandChange]] = (),
 ) -> Script:
-    """The statements for these rows. Each was run, and all of them are rolled back."""
-    statements: list[tuple[LockedRow, str]] = []
+    """The statements for these rows. Each was run, and all of them are rolled back.
+
+    ``steps``: the same changes, one statement of the step after the other, the last first.
+    """
     async with sql.savepoint(keep=False):
         await sql.control(_BEFORE_TRIAL.get(sql.dialect, f"SET SESSION sql_mode = '{RESTORING_SQL_MODE}'"))
-        waiting = [(change, _statements(sql.dialect, tables[change.row.table], change)) for change in changes]
-        refused = None
-        while waiting:
-            later = []
-            for change, texts in waiting:
-                refusal = await _try(sql, texts)
-                if refusal is None:
-                    statements += [(change.row, text) for text in texts]
-                else:
-                    later.append((change, texts))
-                    refused = refusal
-            if len(later) == len(waiting):
-                together = _as_new_rows(sql.dialect, tables, [change for change, _ in later])
-                if together and await _try(sql, [text for _, text in together]) is None:
-                    statements += together
-                    break
-                statements += [(change.row, text) for change, texts in later for text in texts]
+        at_once = await _script(sql, tables, [changes])
+        if at_once.refused is None or len(steps) < 2:
+            return at_once
+        one_by_one = await _script(sql, tables, steps)
+        return at_once if one_by_one.refused else one_by_one
+
+
+async def _script(sql: SqlSession, tables: Mapping[str, TableAccess], steps: Sequence[Sequence[HandChange]]) -> Script:
+    statements: list[tuple[LockedRow, str]] = []
+    async with sql.savepoint(keep=False):
+        for changes in steps:
+            waiting, refused = await _in_passes(sql, tables, changes, statements)
+            if not waiting:
+                continue
+            together = _as_new_rows(sql.dialect, tables, waiting)
+            if together and await _try(sql, [text for _, text in together]) is None:
+                statements += together
+            elif (split := await _column_by_column(sql, tables, waiting)) is not None:
+                statements += split
+            else:
+                statements += [
+                    (change.row, text)
+                    for change in waiting
+                    for text in _statements(sql.dialect, tables[change.row.table], change)
+                ]
                 return Script(statements, refused)
-            waiting = later
-        if sql.dialect == "postgresql" and (refused := await _try(sql, [], "SET CONSTRAINTS ALL IMMEDIATE")):
-            return Script(statements, refused)
+        if sql.dialect == "postgresql":
+            return Script(statements, await _try(sql, [], "SET CONSTRAINTS ALL IMMEDIATE"))
     return Script(statements)
+
+
+async def _in_passes(
+    sql: SqlSession,
+    tables: Mapping[str, TableAccess],
+    changes: Sequence[HandChange],
+    statements: list[tuple[LockedRow, str]],
+) -> tuple[Sequence[HandChange], str | None]:
+    """Restore the rows that can be, each by one statement; the others, and why the first one of them cannot."""
+    waiting = changes
+    while waiting := [change for change in waiting if change.now != change.before]:
+        later: list[HandChange] = []
+        reason = None
+        for change in waiting:
+            texts = _statements(sql.dialect, tables[change.row.table], change)
+            refusal = await _try(sql, texts)
+            if refusal is None:
+                statements += [(change.row, text) for text in texts]
+            else:
+                later.append(change)
+                reason = reason or refusal
+        if len(later) == len(waiting):
+            return later, reason
+        waiting = later
+    return (), None
+
+
+async def _column_by_column(
+    sql: SqlSession, tables: Mapping[str, TableAccess], changes: Sequence[HandChange]
+) -> list[tuple[LockedRow, str]] | None:
+    """An update for each column: a row leaves the way of another one before it takes its place.
+
+    Where rows wait for each other in a circle, a column is NULL meanwhile. None: there is no such order.
+    """
+    statements: list[tuple[LockedRow, str]] = []
+    waiting, trials = changes, MAX_TRIALS
+    while True:
+        waiting, _ = await _in_passes(sql, tables, waiting, statements)
+        if not waiting:
+            return statements
+        for parts in _detours(tables, waiting):
+            trials -= 1
+            if trials < 0:
+                return None
+            texts = [
+                (part.row, text) for part in parts for text in _statements(sql.dialect, tables[part.row.table], part)
+            ]
+            if await _try(sql, [text for _, text in texts]) is None:
+                statements += texts
+                now = {part.row: part.before for part in parts}
+                waiting = [replace(change, now=now.get(change.row, change.now)) for change in waiting]
+                break
+        else:
+            return None
+
+
+def _detours(tables: Mapping[str, TableAccess], changes: Sequence[HandChange]) -> Iterator[tuple[HandChange, ...]]:
+    """Changes to try, each followed by those that it must make possible."""
+    for change in changes:
+        if change.now is not None and change.before is not None:
+            rewritten = _rewritten(tables[change.row.table], change.before)
+            for name in differing(change.before, change.now):
+                yield (replace(change, before={**change.now, **rewritten, name: change.before[name]}),)
+    for change in changes:
+        shape = tables[change.row.table].shape
+        followed = {name for reference in shape.references if reference.on_update for name in reference.columns}
+        existing = change.now or change.before or {}
+        both = change.now is not None and change.before is not None
+        names = differing(change.before or {}, change.now or {}) if both else existing
+        for name in names:
+            if existing[name] is None or name in shape.key or name in followed:
+                continue
+            emptied = replace(change, before={**existing, name: None})
+            for other in changes:
+                yield emptied, replace(other, now=emptied.before) if other is change else other
 
 
 def _as_new_rows(
@@ -115,8 +205,7 @@ def _statements(dialect: str, table: TableAccess, change: HandChange) -> list[st
         columns = ", ".join(column.quoted for column in shape.columns)
         values = ", ".join(literal(dialect, column, change.before[column.name]) for column in shape.columns)
         return [f"INSERT INTO {shape.quoted} ({columns}){shape.overriding} VALUES ({values})"]
-    rewritten = {column.name: change.before[column.name] for column in shape.columns if column.rewritten}
-    assigned = {**rewritten, **differing(change.before, change.now)}
+    assigned = {**_rewritten(table, change.before), **differing(change.before, change.now)}
     assignments = [
         f"{shape.by_name[name].quoted} = {literal(dialect, shape.by_name[name], text)}"
         for name, text in assigned.items()
@@ -124,6 +213,11 @@ def _statements(dialect: str, table: TableAccess, change: HandChange) -> list[st
     return [
         f"UPDATE {shape.quoted} SET {', '.join(assignments)} WHERE {_as_expected(dialect, table, change.now, assigned)}"
     ]
+
+
+def _rewritten(table: TableAccess, image: Image) -> Image:
+    """The columns that the database would assign itself."""
+    return {column.name: image[column.name] for column in table.shape.columns if column.rewritten}
 
 
 def _as_expected(dialect: str, table: TableAccess, image: Image, names: Iterable[str]) -> str:

@@ -206,6 +206,91 @@ async def test_a_swap_is_restored_as_new_rows(tables: Tables) -> None:
     await accepted(tables, before, 0)
 
 
+CIRCLES: Sequence[tuple[Sequence[str], Sequence[str], str]] = [
+    (  # the first row takes the place of the third one, to which it refers
+        [
+            "create table @t (id int primary key, up int, label varchar(9), slot int unique,"
+            " foreign key (up) references @t (id))",
+            "insert into @t values (1, null, 'top', 1), (2, 1, 'left', 2), (4, 2, 'leaf', 4)",
+        ],
+        [
+            "delete from @t where id = 4",
+            "update @t set slot = 12 where id = 2",
+            "insert into @t values (9, 1, 'new', 2)",
+            "update @t set up = 9 where id = 2",
+        ],
+        "update @t set label = 'other' where id = 2",
+    ),
+    (  # a swap of two rows that others refer to
+        [
+            "create table @t (id int primary key, pos int unique, n int)",
+            "create table @t_child (id int, foreign key (id) references @t (id))",
+            "insert into @t values (1, 1, 0), (2, 2, 0)",
+            "insert into @t_child values (1), (2)",
+        ],
+        [
+            "update @t set pos = null where id = 1",
+            "update @t set pos = 1 where id = 2",
+            "update @t set pos = 2 where id = 1",
+        ],
+        "update @t set n = 5 where id = 1",
+    ),
+    (  # the same with a value that the author has parked, as the column takes no NULL
+        [
+            "create table @t (id int primary key, pos int not null unique, n int)",
+            "create table @t_child (id int, foreign key (id) references @t (id))",
+            "insert into @t values (1, 1, 0), (2, 2, 0)",
+            "insert into @t_child values (1), (2)",
+        ],
+        [
+            "update @t set pos = -1 where id = 1",
+            "update @t set pos = 1 where id = 2",
+            "update @t set pos = 2 where id = 1",
+        ],
+        "update @t set n = 5 where id = 1",
+    ),
+    (  # two rows that refer to each other are inserted again
+        [
+            "create table @t (id int primary key, up int, n int, foreign key (up) references @t (id))",
+            "insert into @t values (1, null, 0), (2, 1, 0), (3, null, 0)",
+            "update @t set up = 2 where id = 1",
+        ],
+        [
+            "update @t set n = 1 where id = 3",
+            "update @t set up = null where id = 1",
+            "delete from @t where id = 2",
+            "delete from @t where id = 1",
+        ],
+        "update @t set n = 5 where id = 3",
+    ),
+    (  # and deleted
+        ["create table @t (id int primary key, up int, foreign key (up) references @t (id))"],
+        [
+            "insert into @t values (1, null)",
+            "insert into @t values (2, 1)",
+            "insert into @t values (3, null)",
+            "update @t set up = 2 where id = 1",
+        ],
+        "update @t set up = 1 where id = 3",
+    ),
+]
+
+
+@pytest.mark.parametrize(("created", "run", "change"), CIRCLES)
+async def test_rows_in_each_others_way_are_restored_in_several_statements(
+    tables: Tables, created: Sequence[str], run: Sequence[str], change: str
+) -> None:
+    await tables.sql(*created)
+    before = await tables.dump()
+    outcome = await tables.do(run)
+    assert outcome.kind == "done", outcome
+    await tables.sql(change)
+    _, details = await parked(tables)
+    assert details["sql_refused"] is None, details["sql"]
+    assert await paste(tables, details) == []
+    await accepted(tables, before, 0)
+
+
 async def test_the_sql_says_that_something_is_in_the_way(tables: Tables) -> None:
     await tables.sql("create table @t (id int primary key, pos int unique)", "insert into @t values (1, 1)")
     before = await tables.dump()
