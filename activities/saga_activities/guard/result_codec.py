@@ -76,7 +76,10 @@ def to_json_value(value: Any, depth: int = 0) -> Any:
     dump = getattr(value, "model_dump", None)  # a pydantic model, without importing pydantic here
     if callable(dump):
         return to_json_value(dump(), depth)
-    raise UnusableResult(f"JSON has no form for a value of type {type(value).__name__}")
+    raise UnusableResult(
+        f"JSON has no form for a value of type {type(value).__name__}: return text, such as `v::text as v` of a column of"
+        " PostgreSQL, which takes it back, or str(v) in Python"
+    )
 
 
 def json_number(value: int | float | Decimal) -> int | Decimal:

@@ -65,6 +65,21 @@ async def test_intervals_and_times_come_back(guard_database: GuardDatabase) -> N
         assert first == second, value
 
 
+async def test_values_without_a_form_in_json_are_refused_with_the_cast(guard_database: GuardDatabase) -> None:
+    if guard_database.kind != "postgres":
+        pytest.skip("the others have no such types")
+    values = {"numrange": "[1.10,2)", "int8multirange": "{[1,3),[5,7)}", "cidr": "10.0.0.0/8", "inet": "10.0.0.1/8"}
+    name = await table(guard_database, "id int, " + ", ".join(f"c{at} {type}" for at, type in enumerate(values)))
+    await perform(guard_database, f"insert into {name} values (1, {', '.join(map(repr, values.values()))})")
+    for at, value in enumerate(values.values()):
+        refused = await perform(guard_database, f"select c{at} from {name}")
+        assert "return text, such as `v::text as v`" in str(refused.failure)
+        (row,) = (await perform(guard_database, f"select c{at}::text as v from {name}")).result
+        assert row["v"] == value
+        again = await perform(guard_database, f"update {name} set id = 1 where c{at} = :v returning id", v=row["v"])
+        assert again.result == [{"id": 1}]
+
+
 async def test_an_array_with_other_positions_is_refused(guard_database: GuardDatabase) -> None:
     if guard_database.kind != "postgres":
         pytest.skip("the others have no arrays")
