@@ -123,9 +123,10 @@ def _sqlite(path: str, value: Json, id: str) -> Passed | None:
 _KEPT = "create table kept (saga text, step text, s smallint, n numeric(9, 2), v varchar(8), c char(8), t {})"
 TABLES = {
     "postgres": _KEPT.format("timestamp(3)"),
-    "mariadb": _KEPT.format("datetime(3)"),
-    "sqlite": _KEPT.format("datetime, r real"),
+    "mariadb": _KEPT.format("datetime(3), e enum('0', '1', '2', '3', '12', 'v') collate utf8mb4_bin"),
+    "sqlite": _KEPT.format("datetime, r real, w string"),
 }
+_MEMBERS = ("0", "1", "2", "3", "12", "v")
 
 
 def _column(database: str, column: str) -> Pass:
@@ -158,7 +159,7 @@ def _reads(column: str, value: Number | str) -> bool:
     """Whether the column may take the value: one of numbers none of text, and one of times only times."""
     if column == "t":
         return isinstance(value, str) and _TIME.fullmatch(value) is not None
-    return column in ("v", "c") or isinstance(value, Number) or is_number(value)
+    return column in ("v", "c", "e", "w") or isinstance(value, Number) or is_number(value)
 
 
 def _stored_time(text: str, database: str) -> tuple[str, Ending]:
@@ -186,6 +187,11 @@ def _as_stored(value: Json, database: str, column: str) -> tuple[Json, Ending]:
     if column == "t":
         assert isinstance(value, str)
         return _stored_time(value, database)
+    if column == "e":
+        member = value.rstrip(" ") if isinstance(value, str) else ""
+        return (member, "passes") if member in _MEMBERS else (value, "refused")
+    if column == "w" and isinstance(value, str):
+        return _in_string_of_sqlite(value)
     if column in ("v", "c"):
         text = value if isinstance(value, str) else value.plain
         fits = database == "sqlite" or (len(text) <= 8 and not (database == "postgres" and "\0" in text))
@@ -227,6 +233,15 @@ def _in_sqlite(number: Number, column: str) -> Number | None:
     return double if is_double else None
 
 
+def _in_string_of_sqlite(text: str) -> tuple[Json, Ending]:
+    """The number that SQLite makes of text in a column of a type that it does not know, if it has the same digits."""
+    if not is_number(text.strip().removeprefix("+")):
+        return text, "passes"
+    number = _in_sqlite(Number(text), "n") if is_number(text) else None
+    is_same = number is not None and text in (number.text, str(float(number.text)))
+    return (number, "either") if number is not None and is_same else (text, "refused")
+
+
 def _request(path: str, value: Json, id: str) -> Passed:
     """The participant returns the value of the command inside its reply."""
     command = f'{{topic: commands, value: {{v: "${{{{ {path} }}}}"}}}}'
@@ -256,6 +271,8 @@ PASSES: dict[str, Pass] = {
         for column, type in (("s", "smallint"), ("n", "numeric"), ("v", "varchar"), ("c", "char"), ("t", "timestamp"))
     },
     "real column of sqlite": _column("sqlite", "r"),
+    "string column of sqlite": _column("sqlite", "w"),
+    "enum column of mariadb": _column("mariadb", "e"),
 }
 
 EXITS = (
