@@ -77,8 +77,8 @@ def to_json_value(value: Any, depth: int = 0) -> Any:
     if callable(dump):
         return to_json_value(dump(), depth)
     raise UnusableResult(
-        f"JSON has no form for a value of type {type(value).__name__}: return text, such as `v::text as v` of a column of"
-        " PostgreSQL, which takes it back, or str(v) in Python"
+        f"JSON has no form for a value of type {type(value).__name__}: return text, such as `v::text as v` of a column"
+        " of PostgreSQL, which takes it back, or str(v) in Python"
     )
 
 
