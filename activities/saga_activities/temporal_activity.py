@@ -30,12 +30,12 @@ from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.concurrency import uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.input_checks import check_inputs
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.reported_failure import reported_failure
 from saga_activities.server_clock import ServerClock
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
-from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
@@ -360,9 +360,7 @@ class DefinitionLoader:
         if undo_of is not None:
             return {"attributes": attributes, "input": None, "machine": await self._load_undo(undo_of)}
         definition = await self._find_definition(saga)
-        checked, problems = await asyncio.to_thread(validate_input, definition, input)
-        if problems:
-            raise UsageError(invalid_input(saga, problems))
+        [checked] = await check_inputs(definition, [input])
         return {
             "definition": to_snapshot(definition),
             "input": checked,

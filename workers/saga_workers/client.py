@@ -113,7 +113,7 @@ class Client:
         or its run was undone (``again`` starts a new generation) or terminated.
         """
         starter = await self.starter(saga)
-        started = await starter.start(starter.make_request(input), id=id, again=again)
+        started = await starter.start(await starter.check(input), id=id, again=again)
         web_ui = None if started.source == "ledger" else self.project.settings.temporal.web_ui
         workflow_id = started.bulk_id or started.id
         link = web_ui_link(web_ui, self.temporal.namespace, workflow_id, started.run_id)
@@ -146,7 +146,7 @@ class Client:
         in time, so that one may still refuse it. No saga is started if an input is invalid.
         """
         starter = await self.starter(saga)
-        requests = [starter.make_request(input) for input in inputs]
+        requests = [await starter.check(input) for input in inputs]
         shared = None
         if bulk:
             self.ledger.require()

@@ -73,7 +73,7 @@ class _Walker:
         """The schemas ``nodes`` and all that apply with them to the same value."""
 
         def following(node: SchemaNode) -> Iterator[SchemaNode]:
-            charge()
+            charge(2)
             yield from filter(self._matters, always_applied(node))
             if isinstance(value, dict):
                 yield from (part for name, part in node.dependent_schemas() if name in value and self._matters(part))

@@ -9,7 +9,7 @@ from typing import Any
 from sagas.definition.input_completion import fill_in_defaults, with_integers
 from sagas.definition.model import Definition
 from sagas.definition.schema_messages import closest_error, sentence
-from sagas.definition.schema_patterns import bounded
+from sagas.definition.schema_patterns import TooComplex, bounded, is_bounded
 from sagas.definition.schema_validation import MAX_VALUES, canonical_schema, compile_schema
 from sagas.definition.sensitivity import has_sensitive_names, is_sensitive
 from sagas.errors import UsageError
@@ -26,6 +26,8 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     None counts as `{}`. Defaults are filled in, and 12.0 becomes 12 where the schema says `integer`: ids, labels,
     arguments, outputs and digests see the result. A ``float``, which Python code may pass, is the decimal that it
     prints.
+
+    Within :func:`bounded` all inputs share its steps, and TooComplex is raised when they are used up.
     """
     schema = definition.input
     if problem := json_problem(input, max_values=MAX_VALUES):
@@ -44,6 +46,8 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     except RecursionError:
         return input, ["input: the schema contains itself without end; correct its `$ref`"]
     except UsageError as error:
+        if isinstance(error, TooComplex) and is_bounded():
+            raise
         return input, [f"input: {error.message}"]
     except ArithmeticError:
         return input, ["input: a number cannot be checked against the schema; correct the numbers in the schema"]

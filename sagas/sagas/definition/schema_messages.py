@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from sagas.builtins.messaging import FORM_DESCRIPTION
 from sagas.definition.schema_formats import FORMATS
-from sagas.definition.schema_validation import additional_names
+from sagas.definition.schema_patterns import TooComplex, bounded
+from sagas.definition.schema_validation import ALTERNATIVES, additional_names
 from sagas.errors import did_you_mean, nearest
 from sagas.text.exact_json import encode_json
 from sagas.text.exact_numbers import BINARY
@@ -16,6 +18,8 @@ from sagas.text.shortening import shorten
 
 _MAX_SHOWN = 80
 _MAX_LISTED = 10
+_MAX_STEPS = 5_000
+"""Of finding out why a value fits no alternative."""
 _MAX_COMPARED = 200
 """Fields of an input that are compared with a missing name."""
 TYPE_DESCRIPTIONS = {
@@ -59,7 +63,7 @@ def sentence(error: Any, *, hide_value: bool = False, hide_names: bool = False) 
 
 def closest_error(error: Any) -> Any:
     """The error of the only alternative that may have been meant, if the others are of another kind."""
-    while error.validator in ("anyOf", "oneOf") and error.context:
+    while error.validator in ("anyOf", "oneOf") and _alternatives(error):
         groups: dict[Any, list[Any]] = {}
         for inner in error.context:
             # The error of the schema `false` has no path.
@@ -69,6 +73,17 @@ def closest_error(error: Any) -> Any:
             break
         error = meant[0][0]
     return error
+
+
+def _alternatives(error: Any) -> list[Any]:
+    """The errors of the alternatives, also in `context`, as jsonschema has them. None where it takes too long."""
+    if (why := getattr(error, ALTERNATIVES, None)) is not None and not error.context:
+        with suppress(TooComplex), bounded(_MAX_STEPS):
+            error.context = why()
+        for inner in error.context:
+            inner.parent = error
+        setattr(error, ALTERNATIVES, lambda: [])
+    return error.context
 
 
 def _is_of_other_kind(error: Any) -> bool:
@@ -159,9 +174,10 @@ def _about_additional(error: Any, shown: str, hide_names: bool) -> str:
 
 
 def _about_alternatives(error: Any, shown: str, hide_names: bool) -> str:
-    if error.validator == "oneOf" and not error.context:
+    if error.validator == "oneOf" and not hasattr(error, ALTERNATIVES):
         return f"{shown} fits more than one part of `oneOf`"
-    wrong = [inner.validator_value for inner in error.context if inner.validator == "type" and not inner.relative_path]
+    parts = _alternatives(error)
+    wrong = [inner.validator_value for inner in parts if inner.validator == "type" and not inner.relative_path]
     if len(wrong) == len(error.validator_value) and all(isinstance(kind, str) for kind in wrong):
         return f"{shown} is not {describe_types(dict.fromkeys(wrong))}"
     return f"{shown} fits no part of `{error.validator}`"

@@ -19,14 +19,23 @@ from sagas.definition.schema_formats import fits_format
 from sagas.definition.schema_nodes import DATA_KEYWORDS, SchemaNode, leading_to, root_node
 from sagas.definition.schema_patterns import charge, matches_pattern
 from sagas.errors import UsageError
-from sagas.text.exact_json import canonical_json, decode_json
+from sagas.text.exact_json import canonical_json, decode_json, encode_json
 from sagas.text.exact_numbers import BINARY, comparable, is_exact_double, is_multiple, is_whole
 
 MAX_VALUES = 250_000
 """Values (elements, fields) of one input."""
 
-_ALTERNATIVES = 8
-"""Steps of `anyOf` and `oneOf`, which collect the errors of all alternatives."""
+_TEXT_PER_STEP = 32
+"""Characters of a value that is compared as a text, for one step."""
+
+_NAMES_PER_STEP = 32
+"""Names and schemas that a keyword lists, for one step."""
+
+_PARTS_PER_STEP = 2
+"""Parts of a value to which a schema is applied, for one step; what the schema says is counted then."""
+
+_SIZE_PER_STEP = 128
+"""Characters, elements or fields of a value that count as one more step of each keyword that is applied to it."""
 
 
 class CompiledSchema:
@@ -99,6 +108,13 @@ def validator_class() -> Any:
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "uniqueItems": _unique_items,
+        **{keyword: _limit(keyword, *limit) for keyword, limit in _LIMITS.items()},
+        "type": _type,
+        "items": _items,
+        "contains": _contains,
+        "not": _not,
+        "anyOf": _any_of,
+        "oneOf": _one_of,
         "additionalProperties": _additional_properties,
         "required": _required,
         "enum": _enum_keyword(),
@@ -111,9 +127,18 @@ def validator_class() -> Any:
     types = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {"integer": lambda _, value: is_whole(value), "number": lambda _, value: _is_number(value)}
     )
-    return extend(
+    extended: Any = extend(
         Draft202012Validator, {name: _charged(name, call) for name, call in keywords.items()}, type_checker=types
     )
+    descend = extended.descend
+
+    def descend_without_repr(self: Any, instance: Any, schema: Any, *place: Any, **places: Any) -> Any:
+        if schema is not False:
+            return descend(self, instance, schema, *place, **places)
+        return iter([_excluded(instance, *place, **places)])
+
+    extended.descend = descend_without_repr
+    return extended
 
 
 def without_dialects(schema: Any) -> Any:
@@ -131,11 +156,13 @@ def without_dialects(schema: Any) -> Any:
 
 def _charged(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
     quadratic = name.startswith("unevaluated")
-    base = _ALTERNATIVES if name in ("anyOf", "oneOf") else 1
 
     def charged(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-        size = len(instance) if isinstance(instance, dict | list) else 0
-        charge(base + (size * size // 100 if quadratic else 0))
+        size = len(instance) if isinstance(instance, dict | list | str) else 0
+        names = len(value) if name != "enum" and isinstance(value, dict | list) else 0
+        charge(1 + size // _SIZE_PER_STEP + names // _NAMES_PER_STEP)
+        if quadratic and size:  # and the message in jsonschema quotes the values
+            charge(size * size // 100 + len(encode_json(instance)) // _TEXT_PER_STEP)
         return apply(validator, value, instance, schema)
 
     return charged
@@ -145,6 +172,126 @@ def _error(keyword: str) -> Any:
     from jsonschema import ValidationError
 
     return ValidationError(f"does not fit `{keyword}`")  # sagas.definition.schema_messages writes the sentence
+
+
+def _excluded(
+    instance: Any, path: str | int | None = None, schema_path: str | int | None = None, resolver: Any = None
+) -> Any:
+    """The error of the schema `false`."""
+    from jsonschema import ValidationError
+
+    charge(2)
+    options: dict[str, Any] = {"validator": None, "validator_value": None, "instance": instance, "schema": False}
+    return ValidationError(
+        "nothing is allowed",
+        path=() if path is None else (path,),
+        schema_path=() if schema_path is None else (schema_path,),
+        **options,
+    )
+
+
+_LIMITS: Mapping[str, tuple[tuple[type, ...], Callable[[Any, Any], bool]]] = {
+    "minimum": ((int, Decimal), lambda value, limit: value >= limit),
+    "maximum": ((int, Decimal), lambda value, limit: value <= limit),
+    "exclusiveMinimum": ((int, Decimal), lambda value, limit: value > limit),
+    "exclusiveMaximum": ((int, Decimal), lambda value, limit: value < limit),
+    "minLength": ((str,), lambda value, limit: len(value) >= limit),
+    "maxLength": ((str,), lambda value, limit: len(value) <= limit),
+    "minItems": ((list,), lambda value, limit: len(value) >= limit),
+    "maxItems": ((list,), lambda value, limit: len(value) <= limit),
+    "minProperties": ((dict,), lambda value, limit: len(value) >= limit),
+    "maxProperties": ((dict,), lambda value, limit: len(value) <= limit),
+}
+"""Keywords whose messages in jsonschema quote the value, which may be large: the types they apply to, and the rule."""
+
+
+def _limit(keyword: str, types: tuple[type, ...], fits: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+    def check(validator: Any, limit: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(instance, types) and not isinstance(instance, bool) and not fits(instance, limit):
+            yield _error(keyword)
+
+    return check
+
+
+def _type(validator: Any, kinds: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if not any(validator.is_type(instance, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)):
+        yield _error("type")
+
+
+def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if not isinstance(instance, list):
+        return
+    charge(len(instance) // _PARTS_PER_STEP)
+    prefix = len(schema.get("prefixItems", ()))
+    if items is False and len(instance) > prefix:
+        yield _error("items")
+    elif items is not False:
+        for index in range(prefix, len(instance)):
+            yield from validator.descend(instance[index], items, path=index)
+
+
+def _contains(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if not isinstance(instance, list):
+        return
+    from jsonschema import ValidationError
+
+    least, most = schema.get("minContains", 1), schema.get("maxContains", len(instance))
+    fitting = 0
+    charge(len(instance) // _PARTS_PER_STEP)
+    for item in instance:
+        if _fits(validator, part, item):
+            fitting += 1
+            if fitting > most:
+                yield ValidationError("too many", validator="maxContains", validator_value=most)
+                return
+    if 0 < fitting < least:
+        yield ValidationError("too few", validator="minContains", validator_value=least)
+    elif fitting < least:
+        yield _error("contains")
+
+
+def _not(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if _fits(validator, part, instance):
+        yield _error("not")
+
+
+def _any_of(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if not any(_fits(validator, alternative, instance) for alternative in alternatives):
+        yield _of_alternatives("anyOf", validator, alternatives, instance)
+
+
+def _one_of(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    fitting = list(islice((part for part in alternatives if _fits(validator, part, instance)), 2))
+    if len(fitting) == 2:
+        yield _error("oneOf")
+    elif not fitting:
+        yield _of_alternatives("oneOf", validator, alternatives, instance)
+
+
+def _fits(validator: Any, schema: Any, instance: Any) -> bool:
+    return next(validator.descend(instance, schema), None) is None
+
+
+ALTERNATIVES = "alternatives"
+"""The attribute of an error with a function that returns the errors of the alternatives."""
+_MAX_ALTERNATIVE_ERRORS = 20
+"""Errors of one alternative that a message may need."""
+
+
+def _of_alternatives(keyword: str, validator: Any, alternatives: Any, instance: Any) -> Any:
+    """The error of a value that fits no alternative. Why it fits none of them is found out if somebody asks: values
+    inside of others, and alternatives inside of others, would collect errors without end.
+    """
+    error = _error(keyword)
+
+    def why() -> list[Any]:
+        found: list[Any] = []
+        for index, schema in enumerate(alternatives):
+            found += islice(validator.descend(instance, schema, schema_path=index), _MAX_ALTERNATIVE_ERRORS)
+        return found
+
+    setattr(error, ALTERNATIVES, why)
+    return error
 
 
 def _is_number(value: Any) -> bool:
@@ -177,12 +324,14 @@ def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any
     if rest is False and extra:
         yield _error("additionalProperties")
     elif isinstance(rest, Mapping):
+        charge(len(extra) // _PARTS_PER_STEP)
         for name in extra:
             yield from validator.descend(instance[name], rest, path=name)
 
 
 def additional_names(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
     """The names to which `additionalProperties` applies."""
+    charge(len(instance) // 8)
     declared, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     return [
         name
@@ -238,5 +387,5 @@ def _enum_keyword() -> Callable[..., Any]:
 
 def _comparable_text(value: Any) -> str:
     text = canonical_json(comparable(value))
-    charge(1 + len(text) // 256)
+    charge(1 + len(text) // _TEXT_PER_STEP)
     return text

@@ -13,7 +13,7 @@ from saga_activities.ledger.batches import KnownSaga
 from saga_workers.bulk.acceptance import refusal_of, wait_accepted
 from saga_workers.start.row_starts import RowStarter, StartRow, is_unreachable
 from saga_workers.start.saga_starter import SagaStarter
-from saga_workers.start.start_limits import MAX_BULK_INPUTS, StartLimits
+from saga_workers.start.start_limits import MAX_BULK_INPUTS, StartLimits, shared_size
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.bulk.wire_format import MAX_MEMBERS
@@ -35,7 +35,7 @@ def cut_rows(rows: Sequence[StartRow], size: int) -> Iterator[list[StartRow]]:
     part: list[StartRow] = []
     taken = 0
     for row in rows:
-        length = len(encode_json(row.request.input)) + len(row.id)
+        length = shared_size(row.request, len(encode_json(row.request.input)) + len(row.id))
         if part and (len(part) >= size or taken + length > MAX_BULK_INPUTS):
             yield part
             part, taken = [], 0

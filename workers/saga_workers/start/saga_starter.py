@@ -17,6 +17,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from saga_activities.input_checks import check
 from saga_activities.ledger.claims import Claim
 from saga_workers.location.locator import Locator
 from saga_workers.start.existing_sagas import ExistingSagas
@@ -28,6 +29,7 @@ from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
+from sagas.definition.schema_patterns import TooComplex, bounded
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
@@ -84,10 +86,20 @@ class SagaStarter:
             self._headers[SIGNATURE_HEADER] = to_header(signature)
         self._static_details = static_details(definition)
 
+    async def check(self, input: Any) -> StartRequest:
+        """Return :meth:`make_request` of an input that may take long to check. Raises UsageError, as it does."""
+        try:
+            return await check(lambda: self.make_request(input))
+        except TooComplex as error:
+            raise UsageError(invalid_input(self._definition.saga, [f"input: {error.message}"])) from None
+
     def make_request(self, input: Any) -> StartRequest:
         """Validate an input and derive the id and labels from it. Raises UsageError with the first problems."""
         name = self._definition.saga
-        checked, problems = validate_input(self._definition, input)
+        with bounded() as left:
+            before = left[0]
+            checked, problems = validate_input(self._definition, input)
+            steps = before - left[0]
         if problems:
             raise UsageError(invalid_input(name, problems))
         context = {"input": checked, "vars": self._variables, "saga": {"name": name}}
@@ -104,7 +116,7 @@ class SagaStarter:
         if self._id_template is not None and id is None:
             raise UsageError(f"the id of {name} is empty for this input, or neither a string nor a number")
         _label_texts(labels)
-        return StartRequest(checked, id, labels)
+        return StartRequest(checked, id, labels, steps)
 
     async def start(
         self,

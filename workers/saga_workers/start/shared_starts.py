@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from saga_activities.ledger.claims import Claim
 from saga_workers.bulk.acceptance import NotClaimed, wait_accepted
 from saga_workers.start.saga_starter import SagaStarter
-from saga_workers.start.start_limits import MAX_SHARED_INPUTS
+from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size
 from saga_workers.start.start_requests import BulkRow, StartRequest, StartResult
 from saga_workers.temporal.refusals import refusal_reason
 from sagas.definition.saga_ids import check_saga_id
@@ -71,7 +71,7 @@ class SharedStarts:
         """Start a saga as :meth:`SagaStarter.start` does, with the same errors, and NotClaimed."""
         given = request.id if id is None else id
         saga_id = check_saga_id(self._starter.new_id() if given is None else given)
-        size = len(encode_json([saga_id, request.input, dict(request.labels)]))
+        size = shared_size(request, len(encode_json([saga_id, request.input, dict(request.labels)])))
         if size > MAX_SHARED_INPUTS // 2:
             return await self._starter.start(request, id=saga_id)
         batch = self._batch_for(size)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from saga_workers.start.start_gate import StartGate
+from saga_workers.start.start_requests import StartRequest
 
 MAX_BULK_INPUT = 1536 * 1024
 """Bytes of JSON of one saga's input in bulk execution: its state, with the results it keeps, has to fit into the start
@@ -17,6 +18,15 @@ MAX_BULK_INPUTS = 1536 * 1024
 MAX_SHARED_INPUTS = 1024 * 1024
 """Bytes of JSON of starts that arrive together and share a bulk workflow. One that is larger than half of it starts
 alone."""
+
+_BYTES_PER_STEP = 6
+
+
+def shared_size(request: StartRequest, size: int) -> int:
+    """The bytes for which a start of ``size`` bytes counts that shares a workflow: one whose input takes long to check
+    counts as a larger one, so that the worker can check all inputs of a workflow as it checks one.
+    """
+    return max(size, _BYTES_PER_STEP * request.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """A validated start. ``id`` is None if the definition has no id template."""
+    """A validated start. ``id`` is None if the definition has no id template. ``steps`` has its validation taken."""
 
     input: Any
     id: str | None
     labels: Mapping[str, str]
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ class SagaTrigger:
     async def _start(self, message: Message, trigger: _Trigger, context: Mapping[str, Any], number: int) -> None:
         starter = await self._client.starter(self._definition.saga)
         try:
-            request, saga_id = _start_request(starter, trigger.values, message, context)
+            request, saga_id = await _start_request(starter, trigger.values, message, context)
             started = await self._starts(trigger, starter).start(request, id=saga_id)
         except UsageError as error:
             raise PoisonMessage(error.message) from None
@@ -213,7 +213,7 @@ async def started_saga(client: Client, definition: Definition, records: Sequence
                 context = _context(definition, message, variables)
                 if not values.matches(context):
                     continue
-                _, saga_id = _start_request(starter, values, message, context)
+                _, saga_id = await _start_request(starter, values, message, context)
             except (MalformedRecord, PoisonMessage, UsageError, RefusedError):
                 continue  # it starts nothing
             try:
@@ -231,11 +231,11 @@ def _context(definition: Definition, message: Message, variables: Mapping[str, A
     return {"trigger": message.as_trigger(), "vars": variables, "saga": {"name": definition.saga}}
 
 
-def _start_request(
+async def _start_request(
     starter: SagaStarter, values: TriggerExpressions, message: Message, context: Mapping[str, Any]
 ) -> tuple[StartRequest, str]:
     """The start of an event, and the id of its saga. Raises PoisonMessage and UsageError."""
-    request = starter.make_request(values.input(context))
+    request = await starter.check(values.input(context))
     return request, values.id(context) or request.id or f"{context['saga']['name']}-{message.id}"
 
 

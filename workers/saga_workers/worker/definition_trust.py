@@ -18,8 +18,10 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from sagas.definition.input_validation import invalid_input, validate_input
+from saga_activities.input_checks import check_inputs
+from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
+from sagas.definition.schema_patterns import TooComplex, bounded
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.machine.machine import Machine
@@ -42,6 +44,10 @@ _READ_INTERVAL = 1.0
 MAX_TASK_VALUES = 20_000
 MAX_TASK_BYTES = 128 * 1024
 """Values and bytes of JSON that are validated in a workflow task, which must not take two seconds."""
+
+
+MAX_TASK_STEPS = 20_000
+"""Of validating all inputs of a workflow task, which takes a tenth of a second. An activity validates the others."""
 
 
 def _is_left_to_activity(inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
@@ -82,7 +88,9 @@ class ProjectTrust:
             return False
         if _is_left_to_activity(inputs, header, signature):
             return False
-        return not any(validate_input(definition, input)[1] for input in inputs)
+        with contextlib.suppress(TooComplex), bounded(MAX_TASK_STEPS):
+            return not any(validate_input(definition, input)[1] for input in inputs)
+        return False
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
@@ -110,10 +118,7 @@ class ProjectTrust:
             )
         if definition.saga != saga:
             raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
-        for checked in [input] if inputs is None else inputs:
-            _, problems = await asyncio.to_thread(validate_input, definition, checked)
-            if problems:
-                raise UsageError(invalid_input(saga, problems))
+        await check_inputs(definition, [input] if inputs is None else inputs)
 
     @property
     def definitions(self) -> Mapping[str, Definition]:

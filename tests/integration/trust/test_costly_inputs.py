@@ -1,0 +1,133 @@
+"""What a small input may cost: nothing that delays a workflow task, or the sagas of others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowFailureError
+
+from saga_activities.input_checks import check_inputs
+from saga_workers.client import Client
+from saga_workers.start.bulk_rows import cut_rows
+from saga_workers.start.row_starts import StartRow
+from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size
+from saga_workers.start.start_requests import StartRequest
+from saga_workers.worker.definition_trust import MAX_TASK_STEPS
+from sagas.definition.input_validation import validate_input
+from sagas.definition.schema_patterns import MAX_STEPS, bounded
+from sagas.errors import UsageError
+from sagas.settings.project import Project
+from tests.helpers.local_worker import make_project, running_worker
+from tests.helpers.processes import TemporalServer
+from tests.integration.trust.conftest import Shop
+
+TREE = """
+saga: tree
+input:
+  type: object
+  properties: {tree: {$ref: "#/$defs/tree"}}
+  $defs:
+    tree:
+      anyOf:
+        - {type: array, items: {$ref: "#/$defs/tree"}, maxItems: 0}
+        - {type: array, items: {$ref: "#/$defs/tree"}}
+        - {type: string}
+steps:
+  - {id: say, uses: say, with: {text: x}, effect: none}
+"""
+
+
+def tree(levels: int) -> Any:
+    """A valid input, for which each level doubles the work."""
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return {"tree": value}
+
+
+COSTLY, TOO_COSTLY = tree(11), tree(80)
+
+
+@pytest.fixture
+def project(shop: Shop, tmp_path: Path, temporal: TemporalServer) -> Project:
+    return make_project(tmp_path / "tree", {"tree": TREE}, shop.actions, address=temporal.address)
+
+
+def steps(project: Project, input: Any) -> int:
+    with bounded() as left:
+        assert validate_input(project.definition("tree"), input)[1] == []
+    return MAX_STEPS - left[0]
+
+
+async def test_a_costly_input_is_checked_outside_of_the_workflow_task(project: Project) -> None:
+    assert MAX_TASK_STEPS < steps(project, COSTLY) < MAX_STEPS
+    async with running_worker(project) as client:
+        run = await client.start("tree", COSTLY)
+        await run.result()
+        events = (await client.temporal.get_workflow_handle(run.id).fetch_history()).events
+        assert [
+            event.activity_task_scheduled_event_attributes.activity_type.name
+            for event in events
+            if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+        ] == ["saga.verify", "say"]
+        assert not [event for event in events if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED]
+        with pytest.raises(UsageError, match="the input is too large for the schema"):
+            await client.start("tree", TOO_COSTLY)
+
+
+async def test_an_unbounded_input_of_any_client_is_refused(project: Project) -> None:
+    async with running_worker(project) as client:
+        queue = project.settings.temporal.task_queue
+        handle = await client.temporal.start_workflow("tree", TOO_COSTLY, id="tree-unbounded", task_queue=queue)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await asyncio.wait_for(handle.result(), 60)
+        assert "too large for the schema" in str(failed.value.cause)
+
+
+async def test_costly_inputs_do_not_delay_the_starts_of_others(project: Project) -> None:
+    async with running_worker(project) as client:
+        queue = project.settings.temporal.task_queue
+
+        async def median() -> float:
+            taken = []
+            for _ in range(15):
+                began = time.monotonic()
+                await (await client.start("tree", tree(1))).result()
+                taken.append(time.monotonic() - began)
+            return sorted(taken)[7]
+
+        usual = await median()
+        hostile = [
+            await client.temporal.start_workflow("tree", TOO_COSTLY, id=f"tree-{usual}-{number}", task_queue=queue)
+            for number in range(8)
+        ]
+        disturbed = await median()
+        assert disturbed < 2 * usual + 1  # a core that is shared by other tests needs some room
+        for handle in hostile:
+            await handle.terminate()
+
+
+async def test_inputs_that_share_a_start_share_the_steps_of_one(project: Project) -> None:
+    definition, cost = project.definition("tree"), steps(project, COSTLY)
+    count = MAX_STEPS // cost + 1
+    with pytest.raises(UsageError) as refused:
+        await check_inputs(definition, [COSTLY] * count)
+    assert refused.value.message.startswith(f"saga {count} of {count}: the input of tree is not valid")
+    # So clients that share a workflow put fewer of them into one, and start a very costly one alone.
+    request = StartRequest(COSTLY, None, {}, cost)
+    rows = [StartRow(str(number), str(number), request) for number in range(2 * count)]
+    parts = list(cut_rows(rows, 500))
+    assert sum(map(len, parts)) == len(rows)
+    assert max(map(len, parts)) < count
+    assert shared_size(StartRequest({}, None, {}, MAX_STEPS), 2) > MAX_SHARED_INPUTS // 2
+
+
+async def test_a_client_says_what_an_input_costs(project: Project) -> None:
+    async with running_worker(project) as client:
+        starter = await Client(client.temporal, project).starter("tree")
+        assert (await starter.check(COSTLY)).steps == steps(project, COSTLY)

@@ -1,0 +1,168 @@
+"""No input costs much more than a second or 200 MiB, whatever the schema is."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sagas.definition.input_validation import validate_input
+from sagas.definition.model import Definition
+from sagas.definition.schema_patterns import MAX_STEPS, TooComplex, bounded
+
+SECONDS = 20.0
+"""Of CPU: on two cores that other tests use as well, a step takes several times as long as alone."""
+
+MIB = 200
+
+NODE: Any = {
+    "$defs": {
+        "node": {
+            "oneOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"$ref": "#/$defs/node"}},
+                {"type": "object", "additionalProperties": {"$ref": "#/$defs/node"}},
+            ]
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+TWICE: Any = {
+    "$defs": {
+        "node": {
+            "anyOf": [
+                {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 0},
+                {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            ]
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+
+
+def nested(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def large() -> Any:
+    return [[number, "x" * 20] for number in range(30_000)]
+
+
+def wide() -> Any:
+    return {f"k{number}": number for number in range(50_000)}
+
+
+def a_definition(schema: Any) -> Definition:
+    return Definition("bounds", (), input=schema)
+
+
+def cost(schema: Any, value: Any) -> tuple[float, int, list[str]]:
+    """Seconds of CPU and MiB of memory that the check of an input takes, and the problems."""
+    definition = a_definition(schema)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.process_time()
+    problems = validate_input(definition, value)[1]
+    seconds = time.process_time() - began
+    return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, problems
+
+
+@pytest.mark.parametrize(
+    ("schema", "make"),
+    [
+        (NODE, lambda: [[1] * 10] * 4_000),
+        (NODE, lambda: [["x"] * 10] * 4_000 + [1]),
+        (TWICE, lambda: nested(90)),
+        ({"anyOf": [{"maxItems": 0}] * 500}, large),
+        ({"anyOf": [False] * 500}, large),
+        ({"anyOf": [{"items": False}] * 500}, large),
+        ({"anyOf": [{"not": {}}] * 500}, large),
+        ({"anyOf": [{"enum": [number]} for number in range(500)]}, large),
+        ({"anyOf": [{"const": number} for number in range(500)]}, lambda: "y" * 1_000_000),
+        ({"anyOf": [{"unevaluatedItems": False}] * 300}, lambda: [large()]),
+        ({"anyOf": [{"additionalProperties": False}] * 500}, wide),
+        ({"anyOf": [{"contains": False}] * 100}, large),
+        ({"allOf": [{"uniqueItems": True}] * 200}, large),
+        ({"allOf": [{"contains": {"const": -number}} for number in range(50)]}, lambda: ["x"] * 50_000),
+        ({"items": {"properties": {"a": {"default": 1}}}}, lambda: [{} for _ in range(100_000)]),
+    ],
+)
+def test_a_hostile_input_is_decided_about_in_bounds(schema: Any, make: Callable[[], Any]) -> None:
+    seconds, mib, _ = cost(schema, make())
+    assert seconds < SECONDS
+    assert mib < MIB
+
+
+def keyword(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(inner, min_size=1, max_size=4)
+    return st.one_of(
+        st.fixed_dictionaries({"anyOf": several}),
+        st.fixed_dictionaries({"oneOf": several}),
+        st.fixed_dictionaries({"allOf": several}),
+        st.fixed_dictionaries({"items": inner, "maxItems": st.integers(0, 3)}),
+        st.fixed_dictionaries({"prefixItems": several, "items": inner}),
+        st.fixed_dictionaries({"contains": inner, "minContains": st.integers(0, 3)}),
+        st.fixed_dictionaries({"additionalProperties": inner, "maxProperties": st.integers(0, 3)}),
+        st.fixed_dictionaries({"properties": st.dictionaries(st.sampled_from("abc"), inner), "default": st.just({})}),
+        st.fixed_dictionaries({"not": inner}),
+        st.fixed_dictionaries({"if": inner, "then": inner, "else": inner}),
+        st.fixed_dictionaries({"unevaluatedItems": inner, "uniqueItems": st.booleans()}),
+        st.fixed_dictionaries({"unevaluatedProperties": inner}),
+    )
+
+
+LEAVES = st.sampled_from(
+    [
+        {"$ref": "#/$defs/node"},
+        {"type": "string", "pattern": "x+y"},
+        {"enum": ["x", [1], {"a": 1}]},
+        {"const": "y" * 1000},
+        {"type": "array"},
+        {"minLength": 3},
+        False,
+    ]
+)
+SCHEMAS = st.recursive(LEAVES, keyword, max_leaves=8)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from(["x", "x" * 10_000, 1, None]),
+    lambda inner: st.one_of(
+        st.tuples(inner, st.integers(1, 40)).map(lambda pair: [pair[0]] * pair[1]),
+        st.tuples(inner, st.integers(1, 40)).map(lambda pair: {f"{name}": pair[0] for name in range(pair[1])}),
+        st.dictionaries(st.sampled_from("abc"), inner),
+    ),
+    max_leaves=6,
+)
+
+
+@given(schema=SCHEMAS, value=VALUES)
+@settings(deadline=None, max_examples=20, suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large))
+def test_any_schema_decides_about_any_input_in_bounds(schema: Any, value: Any) -> None:
+    recursive = {"$defs": {"node": schema}, "items": {"$ref": "#/$defs/node"}, "anyOf": [schema, {"type": "null"}]}
+    seconds, mib, _ = cost(recursive, [value, value])
+    assert seconds < SECONDS
+    assert mib < MIB
+
+
+def test_inputs_of_one_context_share_its_steps() -> None:
+    definition = a_definition({"items": {"type": "string"}})
+    with bounded(1_000) as left:
+        assert validate_input(definition, ["x"] * 400)[1] == []
+        assert 350 < left[0] < 450
+        with pytest.raises(TooComplex):
+            validate_input(definition, ["x"] * 800)
+    assert validate_input(definition, ["x"] * (MAX_STEPS // 2))[1] == []
+
+
+def test_an_alternative_that_may_be_meant_is_still_named() -> None:
+    schema = {"oneOf": [{"type": "string"}, {"type": "object", "required": ["name"]}]}
+    assert cost(schema, {"a": 1})[2] == ["input needs `name`"]
+    assert cost(schema, 1)[2] == ["input: 1 is not a string or a mapping"]
+    both = {"oneOf": [{"type": "integer"}, {"minimum": 0}]}
+    assert cost(both, 1)[2] == ["input: 1 fits more than one part of `oneOf`"]
