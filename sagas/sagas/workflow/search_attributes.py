@@ -27,19 +27,20 @@ class RunSearchAttributes:
         """A state has been recorded, so later ones must be recorded too."""
 
     def set_labels(self, machine: Machine) -> None:
-        """Set the labels, unless the client has sent them with the start, as `sagas.Client` does.
+        """Set the labels, unless they are those that the start has, as `sagas.Client` sends them.
+
+        Others are a claim of the client, also where the start does not say that the attribute is registered.
 
         Raises DefinitionError when they cannot be evaluated for this input.
         """
         labels = [f"{name}={value}" for name, value in machine.labels().items()]
-        if (
-            labels
-            and _LABELS_KEY.name in self.registered
-            and _LABELS_KEY not in workflow.info().typed_search_attributes
-        ):
-            if (problem := label_problem(labels)) is not None:
-                raise DefinitionError(problem)
-            workflow.upsert_search_attributes([_LABELS_KEY.value_set(labels)])
+        sent = workflow.info().typed_search_attributes.get(_LABELS_KEY)
+        if sorted(sent or ()) == sorted(labels):
+            return
+        if labels and (problem := label_problem(labels)) is not None:
+            raise DefinitionError(problem)
+        if sent is not None or _LABELS_KEY.name in self.registered:
+            workflow.upsert_search_attributes([_LABELS_KEY.value_set(labels) if labels else _LABELS_KEY.value_unset()])
 
     def record_state(self, record: RecordState) -> None:
         if record.state == "PARKED":

@@ -23,7 +23,7 @@ from sagas.protocol.payloads import (
 )
 from tests.helpers.local_worker import finished, running_worker
 from tests.integration.engine.environment import until
-from tests.integration.trust.conftest import Shop
+from tests.integration.trust.conftest import OWN, Shop
 
 FORGED = {"id": "forged", "saga": "own", "state": "COMPLETED", "phase": "committed", "output": {"paid": True}}
 STATE = SearchAttributeKey.for_keyword("SagaState")
@@ -89,6 +89,18 @@ async def test_memos_that_are_no_json_hide_nothing(shop: Shop) -> None:
             return handle.id in [view.id async for view in query_sagas(client.locator, criteria, limit=50)]
 
         await until(listed)
+
+
+@pytest.mark.parametrize(("labels", "own"), [("", None), ("labels: {text: '${{ input.text }}'}", ["text=x"])])
+async def test_labels_are_those_of_the_input(shop: Shop, labels: str, own: Any) -> None:
+    """The start does not say which attributes are registered, and brings labels of its own."""
+    key = SearchAttributeKey.for_keyword_list("SagaLabels")
+    forged = TypedSearchAttributes([SearchAttributePair(key, ["text=vip", "customer=1"])])
+    async with running_worker(shop.with_keys("a" * 32, accept="any")) as client:
+        header = shop.header(f"{OWN}{labels}\n")
+        handle = await shop.start(client, "own", {"text": "x"}, header, search_attributes=forged)
+        await handle.result()
+        assert (await handle.describe()).typed_search_attributes.get(key) == own
 
 
 @pytest.mark.parametrize("status", [None, 1, [], {"saga_id": 1, "error": "no", "attempts": "many", "ended_at": {}}])
