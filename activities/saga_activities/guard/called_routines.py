@@ -2,7 +2,8 @@
 
 A function of the author may give its argument on, so that the column rounds it and not the author. Whether it does so
 is not known; it may, if its result has a type of the same kind. PostgreSQL's own functions compute, unless they take
-and return any type, as `lag` does; MySQL, MariaDB and SQLite do not describe theirs.
+and return any type, as `lag` does, or are those behind its operators and aggregates, as `numeric_smaller` is; MySQL,
+MariaDB and SQLite do not describe theirs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ WITH called AS (
     SELECT p.*, n.nspname <> 'pg_catalog' AND NOT EXISTS (
         SELECT 1 FROM pg_catalog.pg_depend d
         WHERE d.classid = 'pg_catalog.pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
-    ) AS is_own
+    ) AS is_own, n.nspname = 'pg_catalog' AND p.proname ~ '(larger|smaller|uplus|uminus|add|sub|up|um|pl|mi|abs)$'
+        AS is_operator
     FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
     WHERE p.proname = ANY (:names) AND (pg_function_is_visible(p.oid) OR n.nspname = ANY (:schemas))
 ), result AS (
@@ -47,6 +49,7 @@ SELECT c.oid::bigint AS oid, c.proname AS name, a.position::int - 1 AS position,
        bool_or(
            (k.is_any AND r.is_any)
            OR (c.is_own AND (k.is_any OR r.is_record OR k.category = r.category))
+           OR (c.is_operator AND k.category = r.category)
        ) AS passes
 FROM called c CROSS JOIN LATERAL unnest(c.proargtypes) WITH ORDINALITY AS a(type, position)
 JOIN kind k ON k.oid = a.type JOIN result ON result.oid = c.oid JOIN kind r ON r.oid = result.type

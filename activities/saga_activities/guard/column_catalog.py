@@ -9,7 +9,7 @@ from typing import Any
 
 from saga_activities.guard.parameter_columns import ParameterColumn, Parameters
 from saga_activities.guard.time_columns import mysql_time, postgresql_time, sqlite_time
-from sagas.builtins.assigned_parameters import AssignedParameter
+from sagas.builtins.assigned_parameters import AssignedParameter, StarColumn
 
 Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
 """Runs a query with named parameters on the connection of the statement."""
@@ -93,17 +93,32 @@ async def read_columns(
 ) -> list[tuple[AssignedParameter, ParameterColumn]]:
     """Each column that a parameter reaches, or may reach."""
     tables: dict[str, list[ParameterColumn]] = {}
-    for target in assigned:
+    stars = [target.column for target in assigned if isinstance(target.column, StarColumn)]
+    for target in (*assigned, *stars):
         if target.table not in tables:
             tables[target.table] = await _read_table(target, dialect, query)
+    assigned = [replace(target, column=_place(target.column, tables)) for target in assigned]
     seen = {
         (target.parameter, target.column) for target in assigned if _column_of(target, tables[target.table]) is not None
     }
     return [pair for target in assigned for pair in _pairs(target, tables[target.table], seen)]
 
 
+def _place(column: str | int | StarColumn | None, tables: Mapping[str, Sequence[ParameterColumn]]) -> str | int | None:
+    """The name or position of a column; None: any."""
+    if not isinstance(column, StarColumn):
+        return column
+    names = [other.name.lower() for other in tables[column.table]]
+    if column.column.lower() not in names:
+        return None
+    position = column.offset + names.index(column.column.lower())
+    if column.columns is None:
+        return position
+    return column.columns[position] if position < len(column.columns) else None
+
+
 def _pairs(
-    target: AssignedParameter, columns: Sequence[ParameterColumn], seen: set[tuple[str, str | int | None]]
+    target: AssignedParameter, columns: Sequence[ParameterColumn], seen: set[tuple[str, str | int | StarColumn | None]]
 ) -> Iterator[tuple[AssignedParameter, ParameterColumn]]:
     column = _column_of(target, columns)
     if column is not None:
@@ -113,7 +128,7 @@ def _pairs(
         yield from ((replace(target, certain=False), column) for column in columns)
 
 
-async def _read_table(target: AssignedParameter, dialect: str, query: Query) -> list[ParameterColumn]:
+async def _read_table(target: AssignedParameter | StarColumn, dialect: str, query: Query) -> list[ParameterColumn]:
     if dialect == "postgresql":
         rows = await query(_POSTGRESQL_COLUMNS, {"table": target.table})
         return [_of_parts(list(parts)) for _, parts in groupby(rows, key=lambda row: row["position"])]
@@ -148,7 +163,7 @@ def _builtin_column(oid: int) -> ParameterColumn | None:
 
 
 def _column_of(target: AssignedParameter, columns: Sequence[ParameterColumn]) -> ParameterColumn | None:
-    if target.column is None:
+    if target.column is None or isinstance(target.column, StarColumn):
         return None
     if isinstance(target.column, int):
         return columns[target.column] if target.column < len(columns) else None

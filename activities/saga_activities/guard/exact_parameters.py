@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from saga_activities.guard.called_routines import read_routines
+from saga_activities.guard.carried_values import check_carried
 from saga_activities.guard.column_catalog import Query, read_columns
 from saga_activities.guard.compared_forms import compared_form, refuse_structured
 from saga_activities.guard.integer_parameters import as_written
@@ -257,8 +258,12 @@ class _Receivers:
             value = self._operand(place, name, value)
             self._check_argument(place, name, value)
         forms: list[Any] = []
-        for target, column in self.assigned.get(place, ()):
+        receivers = self.assigned.get(place, ())
+        for target, column in receivers:
             if isinstance(value, str) and column.kind != "json" and not check_text:
+                continue
+            if target.via is not None:
+                check_carried(replace(target, parameter=name), column, value, receivers)
                 continue
             if target.certain and target.alone and not target.cast:
                 refuse_structured(name, value, column, target.name, self.dialect)

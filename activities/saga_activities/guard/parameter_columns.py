@@ -213,7 +213,8 @@ class ParameterColumn:
                 self._refuse(target, number_text(number), self.time.number_problem(Decimal(number)))
             return
         self._refuse(target, str(value), self.time.problem(in_utc(value) if target.zoned else value))
-        if target.certain and (problem := self.time.form_problem(value)) is not None:
+        is_read = target.certain or target.via is not None
+        if is_read and (problem := self.time.form_problem(value)) is not None:
             raise InexactNumber(
                 f"the parameter {target.parameter} is {shorten(value)}, and it is for the column {self.name} of"
                 f" {target.name} ({self.type}): {problem}"
@@ -228,7 +229,7 @@ class ParameterColumn:
             problem = "has numbers for SQLite, as its type has no TEXT in its name, and would store it as one"
             self._refuse(target, f"the text {shorten(text)}", problem)
         for number in map(Decimal, self._numbers(text)):
-            asked = target if target.certain else replace(target, alone=False)
+            asked = target if target.certain or target.via is not None else replace(target, alone=False)
             problem = decimal_problem(number)
             self._refuse(target, f"the text {text.strip()}", problem or self._problem(number, asked))
 
@@ -251,6 +252,11 @@ class ParameterColumn:
                 raise InexactNumber(
                     f"the parameter {target.parameter} is {shown}, and {column}: change its type, or compute the value"
                     " that is to be stored"
+                )
+            if target.via is not None:
+                raise InexactNumber(
+                    f"the parameter {target.parameter} is {shown}, the column {target.via} may give it on, and"
+                    f" {column}: change its type, or write a cast around what it gets, to the type that is to be stored"
                 )
             if target.through is not None:
                 raise InexactNumber(

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from sagas.builtins.sql_relations import Relations
+from sagas.builtins.written_values import WrittenValues
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.placeholders import numbered, place_of, placeholder_names
 from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
@@ -22,6 +23,22 @@ _WRITES = ("insert", "update", "with", "merge")
 
 
 @dataclass(frozen=True, slots=True)
+class StarColumn:
+    """The column that gets the value of ``column`` of a table, of which a query takes all columns in their order.
+
+    ``offset`` is the number of values before them, ``columns`` those of the insert, None: of its table. ``table``,
+    ``schema`` and ``name`` are those of the table whose columns are taken.
+    """
+
+    table: str
+    schema: str | None
+    name: str
+    column: str
+    offset: int
+    columns: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class AssignedParameter:
     """A parameter whose value becomes the value of a column, or a summand of it.
 
@@ -29,20 +46,22 @@ class AssignedParameter:
     position (from 0) in an insert that names no columns; None: any of the table. ``alone``: the value of the column is
     the parameter itself; ``cast``: after a cast that keeps all of it; ``zoned``: to a time in UTC. ``certain`` False:
     it may reach this column, as the statement does not show which one it reaches. ``field`` is that of a composite
-    column, by name or position. ``through`` is a function of the author that may give it on to this column.
+    column, by name or position. ``through`` is a function that may give it on to this column, ``via`` the column, in
+    lower case, whose value the statement gives on to this one, as `excluded.x`.
     """
 
     parameter: str
     table: str
     schema: str | None
     name: str
-    column: str | int | None
+    column: str | int | StarColumn | None
     alone: bool
     cast: bool = False
     certain: bool = True
     zoned: bool = False
     field: str | int | None = None
     through: str | None = None
+    via: str | None = None
 
 
 Passing = frozenset[tuple[str, int]]
@@ -104,6 +123,7 @@ class _Analysis:
         self._exp = exp
         self._passing = passing
         self._relations = Relations(exp)
+        self._values = WrittenValues(dialect, exp, self._relations)
         self._placed: set[int] = set()
         self._written: list[_Written] = []
 
@@ -123,27 +143,62 @@ class _Analysis:
 
     def _unplaced(self, tree: Any) -> Iterator[AssignedParameter]:
         """The parameters that are neither seen to reach a column nor seen not to reach one."""
-        for node in tree.find_all(self._exp.Placeholder) if self._written else ():
-            if id(node) in self._placed or self._is_computed(node) or self._is_only_compared(tree, node):
+        exp = self._exp
+        if not self._written:
+            return
+        unseen = {id(node) for node in self._hidden(tree)}
+        for node in tree.find_all(exp.Placeholder):
+            is_seen = id(node) in self._placed and id(node) not in unseen
+            if not is_seen and not self._is_computed(node) and not self._is_only_compared(tree, node):
+                yield from self._anywhere(node.name, None)
+        for node in tree.find_all(exp.Column, exp.Anonymous):
+            is_read = isinstance(node, exp.Column) or self._values.is_inserted(node)
+            is_output = id(node) in self._placed or isinstance(node.parent, exp.Returning)
+            if not is_read or is_output or self._is_computed(node):
                 continue
-            for written in self._written:
-                for column in written.columns or (None,):
-                    yield self._assigned(node.name, written.table, column, alone=True, cast=True, certain=False)
+            for flow in self._parameters(node, _Flow()):
+                if flow.via is not None:
+                    yield from self._anywhere(flow.parameter, flow.via)
+
+    def _anywhere(self, parameter: str, via: str | None) -> Iterator[AssignedParameter]:
+        for written in self._written:
+            for column in written.columns or (None,):
+                assigned = self._assigned(parameter, written.table, column, alone=True, cast=True, certain=False)
+                yield replace(assigned, via=via)
+
+    def _hidden(self, tree: Any) -> Iterator[Any]:
+        """The parameters in written rows of which a query takes all columns, so that their order is not seen."""
+        exp = self._exp
+        stars = (star for star in tree.find_all(exp.Star) if id(star) not in self._placed)
+        if all(isinstance(star.parent, exp.Returning) or self._is_computed(star) for star in stars):
+            return
+        for table in tree.find_all(exp.CTE):
+            returning = table.this.args.get("returning")
+            if returning is not None and any(map(self._relations.is_star, returning.expressions)):
+                yield from table.this.find_all(exp.Placeholder)
 
     def _is_computed(self, node: Any) -> bool:
         """Return whether a value is compared, returned or computed with on its way up."""
         exp = self._exp
-        ends = (exp.Where, exp.Having, exp.Limit, exp.Offset, exp.Group, exp.Returning, exp.Mul, exp.Div)
+        ends = (exp.Where, exp.Having, exp.Limit, exp.Offset, exp.Group, exp.Mul, exp.Div)
+        is_result = True
         while (parent := node.parent) is not None:
             match parent:
-                case exp.Insert() | exp.Update() | exp.Merge() | exp.When():
+                case exp.CTE():
+                    is_result = False
+                case exp.Returning():
+                    if not isinstance(parent.parent.parent, exp.CTE):
+                        return True
+                    node = parent.parent
+                    continue
+                case exp.Insert() | exp.Update() | exp.Delete() | exp.Merge() | exp.When():
                     return node.arg_key not in ("expression", "expressions", "this", "with_", "from_", "using", "then")
                 case exp.EQ() if node.arg_key == "expression" and self._is_assignment(parent):
                     return False
                 case exp.Bracket() | exp.Case() | exp.If() if self._is_condition(node, parent):
                     return True
                 case exp.Cast():
-                    if not self._passes(parent) and not self._is_row(node):
+                    if not self._passes(parent) and not self._values.is_row(node):
                         return True
                 case exp.Anonymous() if parent.name.lower() in PASSING_FUNCTIONS:
                     pass
@@ -162,7 +217,7 @@ class _Analysis:
             if isinstance(parent, ends):
                 return True
             node = parent
-        return False
+        return is_result
 
     def _function(self, node: Any) -> str:
         return (node.name if isinstance(node, self._exp.Anonymous) else node.sql_name()).lower()
@@ -194,16 +249,12 @@ class _Analysis:
             | exp.ArrayConcat | exp.ArrayAgg | exp.If | exp.Connector,
         )  # fmt: skip
 
-    def _is_row(self, node: Any) -> bool:
-        exp = self._exp
-        return isinstance(node, exp.Tuple) or (isinstance(node, exp.Anonymous) and node.name.lower() == "row")
-
     def _passes(self, cast: Any) -> bool:
         """Return whether a cast keeps all of a value."""
         exp, type_ = self._exp, cast.to
         while type_.is_type("array") and type_.expressions:
             type_ = type_.expressions[0]
-        if type_.is_type("char"):
+        if type_.is_type("char", "binary", exp.DataType.Type.CHARACTER_SET):
             return self._dialect == "mysql" and not type_.expressions
         is_whole = type_.is_type(
             *("decimal", "text", "varchar", "timestamp", "timestamptz", "time", "timetz", "interval")
@@ -245,61 +296,65 @@ class _Analysis:
 
     def _row(self, table: Any, columns: Sequence[str] | None, values: Sequence[Any]) -> Iterator[AssignedParameter]:
         for position, value in enumerate(values):
+            if self._relations.is_star(value):
+                yield from self._all_columns(table, columns, value, position)
+                return
             if columns is None or position < len(columns):
                 yield from self._flows(table, position if columns is None else columns[position], value)
 
+    def _all_columns(
+        self, table: Any, columns: Sequence[str] | None, star: Any, offset: int
+    ) -> Iterator[AssignedParameter]:
+        """What reaches a table with all columns of another one that the statement writes."""
+        if (written := self._relations.written(star)) is None:
+            return
+        self._placed.add(id(star.find(self._exp.Star)))
+        of = self._assigned("", self._values.target(written), None, alone=True, cast=True, certain=False)
+        for name in self._values.written_columns(written):
+            names = None if columns is None else tuple(columns)
+            column = StarColumn(of.table, of.schema, of.name, name, offset, names)
+            yield from self._flows(
+                table, column, self._relations.column(name, written.args["returning"].expressions[0])
+            )
+
     def _assignments(self, nodes: Iterable[Any], table: Any, tables: dict[str, Any]) -> Iterator[AssignedParameter]:
         exp = self._exp
-        for node in nodes:
-            if not isinstance(node, exp.EQ):
+        for column, value in self._values.pairs(nodes):
+            element = self._values.element(column)
+            if not isinstance(element, exp.Column | exp.Literal):
                 continue
-            columns, values = [node.this], [node.expression]
-            if isinstance(node.this, exp.Tuple | exp.Paren):
-                columns = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this.this]
-                values = self._row_values(node.expression)
-            for column, value in zip(columns, [*values, *[None] * len(columns)], strict=False):
-                element = column
-                while isinstance(element, exp.Bracket | exp.Dot | exp.Paren):
-                    element = element.this
-                if not isinstance(element, exp.Column | exp.Literal):
-                    continue
-                # `set amount.value = 1` is a field of a composite column, and `set t.amount = 1` a column on MySQL.
-                owner = element.table.lower() if isinstance(element, exp.Column) else ""
-                target = tables.get(owner, table)
-                is_field = owner and owner not in tables and owner != target.alias_or_name.lower()
-                name = element.table if is_field else element.name
-                self._write(target, [name])
-                if value is not None:
-                    field = element.name if is_field else None
-                    yield from (replace(flow, field=field or flow.field) for flow in self._flows(target, name, value))
+            # `set amount.value = 1` is a field of a composite column, and `set t.amount = 1` a column on MySQL.
+            owner = element.table.lower() if isinstance(element, exp.Column) else ""
+            target = tables.get(owner, table)
+            is_field = owner and owner not in tables and owner != target.alias_or_name.lower()
+            name = element.table if is_field else element.name
+            self._write(target, [name])
+            if value is not None:
+                field = element.name if is_field else None
+                yield from (replace(flow, field=field or flow.field) for flow in self._flows(target, name, value))
 
-    def _row_values(self, value: Any) -> Sequence[Any]:
-        exp = self._exp
-        match value:
-            case exp.Tuple():
-                return value.expressions
-            case exp.Anonymous() if self._is_row(value):
-                return value.expressions
-            case exp.Subquery():
-                return next(iter(self._relations.rows(value)), [])
-            case exp.Paren():
-                return [value.this]
-        return []
-
-    def _flows(self, table: Any, column: str | int, value: Any) -> Iterator[AssignedParameter]:
+    def _flows(self, table: Any, column: str | int | StarColumn, value: Any) -> Iterator[AssignedParameter]:
         if not isinstance(table, self._exp.Table):
             return
         row = value.this if isinstance(value, self._exp.Cast) else value
-        fields = enumerate(row.expressions) if self._is_row(row) else [(None, value)]
+        fields = enumerate(row.expressions) if self._values.is_row(row) else [(None, value)]
         for field, part in fields:
             for flow in self._parameters(part, _Flow()):
+                certain = flow.through is None and flow.via is None
                 assigned = self._assigned(
-                    flow.parameter, table, column, alone=flow.alone, cast=flow.cast, certain=flow.through is None
+                    flow.parameter, table, column, alone=flow.alone, cast=flow.cast, certain=certain
                 )
-                yield replace(assigned, zoned=flow.zoned, field=field, through=flow.through)
+                yield replace(assigned, zoned=flow.zoned, field=field, through=flow.through, via=flow.via)
 
     def _assigned(
-        self, parameter: str, table: Any, column: str | int | None, *, alone: bool, cast: bool, certain: bool
+        self,
+        parameter: str,
+        table: Any,
+        column: str | int | StarColumn | None,
+        *,
+        alone: bool,
+        cast: bool,
+        certain: bool,
     ) -> AssignedParameter:
         name = self._exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
         written = name.sql(dialect=self._dialect)
@@ -320,6 +375,8 @@ class _Analysis:
                 parts = [node.this]
             case exp.Array() | exp.Unnest() | exp.Tuple():
                 parts = node.expressions
+            case exp.Anonymous() if self._values.is_inserted(node):
+                yield from self._of_written(node, flow)
             case exp.Explode():
                 parts, flow = [node.this, *node.expressions], replace(flow, cast=True)
             case exp.Anonymous() if node.name.lower() in PASSING_FUNCTIONS:
@@ -334,11 +391,12 @@ class _Analysis:
                 parts, flow = [node.this, node.expression], replace(flow, cast=True)
             case exp.ArrayConcat():
                 parts, flow = [node.this, *node.expressions], replace(flow, cast=True)
-            case exp.Column() if node.find_ancestor(exp.Select, exp.Update, exp.Merge) is not None:
+            case exp.Column():
                 parts = self._relations.sources(node)
+                yield from self._of_written(node, flow)
             case exp.Subquery() | exp.Select():
                 parts = [row[0] for row in self._relations.rows(node) if row]
-            case exp.Cast() if self._passes(node) or self._is_row(node.this):
+            case exp.Cast() if self._passes(node) or self._values.is_row(node.this):
                 parts = [node.this]
                 flow = replace(flow, cast=True, zoned=flow.zoned or node.to.is_type("timestamptz"))
             case exp.Add() | exp.Sub() | exp.DPipe():
@@ -359,6 +417,13 @@ class _Analysis:
             if part is not None:
                 yield from self._parameters(part, flow)
 
+    def _of_written(self, node: Any, flow: _Flow) -> Iterator[_Flow]:
+        """The parameters that reach a column of the statement, whose value ``node`` is."""
+        self._placed.add(id(node))
+        name = node.expressions[0].name if self._values.is_inserted(node) else node.name
+        for part in self._values.sources(node):
+            yield from self._parameters(part, replace(flow, via=flow.via or name.lower()))
+
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
@@ -369,4 +434,5 @@ class _Flow:
     cast: bool = False
     zoned: bool = False
     through: str | None = None
+    via: str | None = None
     visited: frozenset[int] = frozenset()

@@ -1,4 +1,7 @@
-"""Follows values of a parsed statement through derived tables, common table expressions and sources of MERGE. Pure."""
+"""Follows values of a parsed statement through derived tables, common table expressions and sources of MERGE. Pure.
+
+A common table expression may be a statement that writes rows, whose RETURNING is then read as a query is.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,29 @@ class Relations:
                 yield from self.rows(source.expression)
             case exp.Subquery():
                 yield from self.rows(source.this)
+            case exp.Insert() | exp.Update() | exp.Delete() | exp.Merge() if returning := source.args.get("returning"):
+                yield returning.expressions
+
+    def is_star(self, value: Any) -> bool:
+        """Return whether an expression stands for columns of which neither number nor order is seen."""
+        exp = self._exp
+        return isinstance(value, exp.Star) or (isinstance(value, exp.Column) and isinstance(value.this, exp.Star))
+
+    def written(self, star: Any) -> Any:
+        """The statement that writes a table with named columns, if a star takes all of these from its RETURNING."""
+        exp = self._exp
+        common, relations = self._scope(star, own=True)
+        if len(relations) != 1 or not isinstance(relations[0], exp.Table) or self._alias_columns(relations[0]):
+            return None
+        table = common.get(relations[0].name.lower())
+        if table is None or self._alias_columns(table):
+            return None
+        written, returning = table.this, table.this.args.get("returning")
+        if returning is None or [type(value) for value in returning.expressions] != [exp.Star]:
+            return None
+        is_one = isinstance(written, exp.Update) and not list(self._relations(written))
+        is_named = isinstance(written, exp.Insert) and isinstance(written.this, exp.Schema)
+        return written if is_one or is_named else None
 
     def _all_rows(self, select: Any) -> Any:
         """The rows of which a query takes all columns, as a common table expression of VALUES is read."""
@@ -44,7 +70,11 @@ class Relations:
                     yield relation.this
                     continue
                 outputs = self._columns(relation, common)
-                yield from (value for name, value in outputs if name == column.name.lower())
+                for name, value in outputs:
+                    if name == column.name.lower():
+                        yield value
+                    elif isinstance(value.parent, self._exp.Returning) and self.is_star(value):
+                        yield self.column(column.name, value)
 
     def _is_function(self, relation: Any) -> bool:
         """Return whether a relation has the rows of a function, whose columns have any names."""
@@ -68,19 +98,40 @@ class Relations:
 
     def _expanded(self, select: Any) -> Sequence[Any]:
         """The expressions of a query, with those behind each star where they are seen."""
-        exp, values = self._exp, list[Any]()
+        values = list[Any]()
         for value in select.expressions:
-            is_all = isinstance(value, exp.Star) or (isinstance(value, exp.Column) and isinstance(value.this, exp.Star))
-            outputs = list(self._outputs(value)) if is_all else [value]
-            values += outputs or [value]
+            values += self._outputs(value) if self.is_star(value) else [value]
         return values
 
-    def _outputs(self, star: Any) -> Iterator[Any]:
-        owner = star.table.lower() if isinstance(star, self._exp.Column) else ""
+    def _outputs(self, star: Any) -> Sequence[Any]:
+        """The columns that a star stands for; the star itself, if one of its relations does not show its columns."""
+        exp = self._exp
+        owner = star.table.lower() if isinstance(star, exp.Column) else ""
         common, relations = self._scope(star, own=True)
+        outputs: list[Any] = []
         for relation in relations:
-            if not owner or relation.alias_or_name.lower() == owner:
-                yield from (column for _, column in self._columns(relation, common))
+            if owner and relation.alias_or_name.lower() != owner:
+                continue
+            columns = list(self._columns(relation, common))
+            names = [name for name, _ in columns]
+            own = [*dict.fromkeys(names)]
+            if not own or any(self.is_star(value) for _, value in columns):
+                return [star]
+            if len({id(value.parent) for _, value in columns}) == 1 and not isinstance(
+                columns[0][1].parent, exp.Values
+            ):
+                outputs += [value for _, value in columns]  # of one row
+            elif names == own * (len(names) // len(own)):
+                outputs += [self.column(name, star, relation.alias_or_name) for name in own]
+            else:
+                return [star]
+        return outputs or [star]
+
+    def column(self, name: str, star: Any, owner: str = "") -> Any:
+        """A column of the relations of a star, as if it stood in its place."""
+        column = self._exp.column(name, table=owner or None)
+        column.parent, column.arg_key = star.parent, star.arg_key
+        return column
 
     def _scope(self, node: Any, *, own: bool = False) -> tuple[dict[str, Any], list[Any]]:
         """The common table expressions that ``node`` sees, and the relations; ``own``: those of its query alone."""
@@ -88,15 +139,22 @@ class Relations:
         while node is not None:
             if with_ := node.args.get("with_"):
                 common = {table.alias.lower(): table for table in with_.expressions} | common
-            if isinstance(node, exp.Select | exp.Update | exp.Merge) and not (own and relations):
-                from_ = node.args.get("from_")
-                joins = [*(node.args.get("joins") or ())]
-                if isinstance(node, exp.Update) and node.this is not None:
-                    joins += node.this.args.get("joins") or ()
-                of_node = [*([from_.this] if from_ else ()), *(join.this for join in joins), node.args.get("using")]
-                relations += [relation for relation in of_node if relation is not None]
+            if isinstance(node, exp.OnConflict) and isinstance(node.parent.expression, exp.Select):
+                relations += self._relations(node.parent.expression)  # MySQL sees the rows of the query there
+            if isinstance(node, exp.Select | exp.Update | exp.Delete | exp.Merge) and not (own and relations):
+                relations += self._relations(node)
             node = node.parent
         return common, relations
+
+    def _relations(self, node: Any) -> Iterator[Any]:
+        from_, using, joins = node.args.get("from_"), node.args.get("using"), [*(node.args.get("joins") or ())]
+        if isinstance(node, self._exp.Update) and node.this is not None:
+            joins += node.this.args.get("joins") or ()
+        if from_ is not None:
+            yield from_.this
+        yield from (join.this for join in joins)
+        if using:
+            yield from using if isinstance(using, list) else [using]
 
     def _columns(self, relation: Any, common: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         """Each value of the rows of a relation, with the name of its column."""

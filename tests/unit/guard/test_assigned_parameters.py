@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.builtins.assigned_parameters import assigned_parameters
+from sagas.builtins.assigned_parameters import StarColumn, assigned_parameters
 
 P, M, S = "postgresql", "mysql", "sqlite"
 
@@ -93,6 +93,85 @@ def test_assigned_parameters(dialect: str, statement: str, expected: str) -> Non
     signs = [("=" if target.alone else "~") if target.certain else "?" for target in assigned]
     shown = [f"{target.column}{sign}{target.parameter}" for sign, target in zip(signs, assigned, strict=True)]
     assert " ".join(shown) == expected
+
+
+@pytest.mark.parametrize(
+    ("dialect", "statement", "expected"),
+    [
+        (P, "insert into t (a) values (:x) on conflict (a) do update set b = excluded.a", "b<a<x"),
+        (P, "insert into t (a) values (:x) on conflict (a) do update set b = t.a, c = round(excluded.a, 2)", ""),
+        (P, "insert into t (a) values (:x) on conflict (a) do update set (b, c) = row(excluded.a + 1, 2)", "b<a<x"),
+        (P, "insert into t values (:x, :y) on conflict (a) do update set c = excluded.b", "c<b<x c<b<y"),
+        (P, "with p as (insert into t (a) values (:x) returning a as k) insert into u (b) select k from p", "b<a<x"),
+        (P, "with p as (update t set a = :x returning *) insert into u (b) select p.a from p", "b<a<x"),
+        (P, "with p as (update t set a = :x returning old.a as k) insert into u (b) select k from p", ""),
+        (P, "with p as (update t set a = :x returning a) update u set n = (select count(*) from p where a > 1)", ""),
+        (
+            P,
+            "with p as (update t set a = :x returning a), q as (update u set b = (select a from p) returning b)"
+            " insert into w (c) select b from q",
+            "c<b<x b<a<x",
+        ),
+        (
+            P,
+            "with p as (merge into t using (select 1 as k) s on t.k = s.k when matched then update set a = :x"
+            " returning a) insert into u (b) select a from p",
+            "b<a<x",
+        ),
+        (
+            P,
+            "with p as (update t set a = :x returning a) insert into u (b)"
+            " select mode() within group (order by a) from p",
+            "b<a<x a<a<x",
+        ),
+        (M, "insert into t (a) values (:x) on duplicate key update b = values(a), c = value(a)", "b<a<x c<a<x"),
+        (M, "insert into t (a) select :x on duplicate key update b = :y, c = b + 1", "c<b<y"),
+        ("mysql", "insert into t (a) values (:x) as n(v) on duplicate key update b = n.v", "b<v<x"),
+        (M, "update t set a = :x, b = a, c = b", "b<a<x c<b<x"),
+        (M, "update t set b = a, a = :x", ""),
+        (M, "update t join u on t.i = u.i set t.b = u.a, u.a = :x", "b<a<x"),
+        (M, "insert into t set a = :x, b = a", "b<a<x"),
+        (M, "insert into t (b, a) values (a, :x)", ""),
+        (P, "update t set a = :x, b = a", ""),
+        (S, "insert into t (a) values (:x) on conflict (a) do update set b = excluded.a", "b<a<x"),
+    ],
+)
+def test_a_column_gives_the_value_of_a_parameter_on(dialect: str, statement: str, expected: str) -> None:
+    carried = [target for target in assigned_parameters(statement, dialect) if target.via is not None]
+    assert not any(target.certain for target in carried)
+    assert " ".join(f"{target.column}<{target.via}<{target.parameter}" for target in carried) == expected
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        (
+            "with p as (delete from t where i = :i returning i, :x::numeric as k) insert into u (b) select k from p",
+            "b=x",
+        ),
+        ("with p as (delete from t using (select :x as k) s returning k) insert into u (b) select k from p", "b=x"),
+        ("with p as (insert into t (a) values (1) returning a, :x::numeric as k) select k from p", ""),
+        ("with p as (insert into t (a) values (:x) returning *) select p.*, 1 from p", "a=x"),
+        ("with p as (delete from t where a > :x returning *) insert into u select * from p", ""),
+        ("insert into t select r.*, :x from r", "None?x"),
+        ("insert into t select * from r, (select :x as v) s", "None?x"),
+        ("insert into t select s.* from (values (:x), (:y)) s", "0=x 0=y"),
+        ("insert into t select * from (select :x as v, 1 as w union all select 2, :y) s", "0=x 1=y"),
+    ],
+)
+def test_what_a_statement_returns_and_all_columns_of_it(statement: str, expected: str) -> None:
+    assigned = assigned_parameters(statement, P)
+    assert " ".join(f"{t.column}{'=' if t.certain else '?'}{t.parameter}" for t in assigned) == expected
+
+
+def test_all_columns_of_written_rows_are_those_of_their_table_in_its_order() -> None:
+    run = "with p as (update t set a = :x where i = :i returning *) insert into u (b, c) select 1, p.* from p"
+    (_, of_log) = sorted(assigned_parameters(run, P), key=lambda target: target.table)
+    assert (of_log.table, of_log.column) == ("u", StarColumn("t", None, "t", "a", 1, ("b", "c")))
+    hidden = "with p as (insert into t values (:x) returning *) insert into u select * from p"
+    assert {(target.table, target.certain) for target in assigned_parameters(hidden, P)} == {
+        ("t", True), ("t", False), ("u", False)
+    }  # fmt: skip
 
 
 def test_tables_keep_their_names() -> None:
