@@ -128,9 +128,19 @@ def render_forward_arguments(
 
 
 def operation_arguments(
-    run: SagaRun, entry: LedgerEntry, place: str, op: Operation, key: str, override: Mapping[str, Any] | None = None
+    run: SagaRun,
+    entry: LedgerEntry,
+    place: str,
+    op: Operation,
+    key: str,
+    override: Mapping[str, Any] | None = None,
+    *,
+    is_written: bool = True,
 ) -> dict[str, Any]:
-    """The arguments of a compensation, confirm or probe; the short form reuses those of the forward attempt."""
+    """The arguments of a compensation, confirm or probe; the short form reuses those of the forward attempt.
+
+    ``is_written``: ``op`` is that of the definition.
+    """
     if override is not None:
         return dict(override)
     if op.with_ is None:
@@ -139,16 +149,22 @@ def operation_arguments(
     if run.reason is None:
         # `on_failure: continue` compensates one step while the saga goes on: the step's own failure is the reason.
         names["saga"]["reason"] = failure_cause(entry)
-    return _render_arguments(run.plan, run.work, (entry.step, place), op, names)
+    return _render_arguments(run.plan, run.work, (entry.step, place), op, names, is_written=is_written)
 
 
 def _render_arguments(
-    plan: ExecutionPlan, work: WorkMeter, place: tuple[str, ...], op: Operation, names: Mapping[str, Any]
+    plan: ExecutionPlan,
+    work: WorkMeter,
+    place: tuple[str, ...],
+    op: Operation,
+    names: Mapping[str, Any],
+    *,
+    is_written: bool = True,
 ) -> dict[str, Any]:
     arguments = dict(op.with_ or {})
     # Expressions over the response are evaluated by the worker that receives it.
     late = {name: arguments.pop(name) for name in response_expressions(op.uses) if name in arguments}
-    return {**_render(plan, work, place, arguments, names), **late}
+    return {**_render(plan, work, place, arguments, names, is_written=is_written), **late}
 
 
 def notification_arguments(run: SagaRun, number: int, op: Operation, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -308,10 +324,18 @@ def _evaluate(run: SagaRun, place: tuple[str, ...], source: Any, names: Mapping[
     return _render(run.plan, run.work, place, source, names)
 
 
-def _render(plan: ExecutionPlan, work: WorkMeter, place: tuple[str, ...], value: Any, names: Mapping[str, Any]) -> Any:
-    """Evaluate the expressions in a value at this path of the definition."""
+def _render(
+    plan: ExecutionPlan,
+    work: WorkMeter,
+    place: tuple[str, ...],
+    value: Any,
+    names: Mapping[str, Any],
+    *,
+    is_written: bool = True,
+) -> Any:
+    """Evaluate the expressions in a value. ``is_written``: it is that at this path of the definition."""
     try:
-        return plan.compiled_template(place, value).render(names, work)
+        return (plan.compiled_template(place, value) if is_written else compile_value(value)).render(names, work)
     except ExpressionError as error:
         raise _definition_error(plan, place, error, names) from None
 

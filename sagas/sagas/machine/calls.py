@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
-from sagas.machine import arguments, builtin_actions, call_attempts, row_images
+from sagas.machine import arguments, builtin_actions, call_attempts, corrected_probes, row_images
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
@@ -105,10 +105,12 @@ def _forward_guard(run: SagaRun, entry: LedgerEntry, action: Action) -> GuardSpe
 
 def _probe_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     step = run.step(entry)
-    assert step.probe is not None
-    action = step.probe.operation
+    probe = corrected_probes.probe_of(run, entry)
+    assert probe is not None
+    action = probe.operation
     key = idempotency_key(run.saga_id, entry.id, entry.generation)
-    call_arguments = arguments.operation_arguments(run, entry, "probe", action, key)
+    is_written = entry.override is None
+    call_arguments = arguments.operation_arguments(run, entry, "probe", action, key, is_written=is_written)
     return _new_call(run, entry, flight, action, action.uses, call_arguments, f"? probe {step.name}")
 
 

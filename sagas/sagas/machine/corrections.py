@@ -76,20 +76,19 @@ def note(step: StepDefinition) -> str | None:
 
 def of_entries(run: SagaRun, record: StepRecord) -> dict[str, list[Any]]:
     """The corrections of a step that will run again: what the definition computes, and what was given instead."""
-    given = {
-        entry.id: [_computed(run, entry), entry.override] for entry in record.entries if entry.override is not None
-    }
+    given = {entry.id: [computed(run, entry), entry.override] for entry in record.entries if entry.override is not None}
     return {**record.corrections, **given}
 
 
 def carry_over(run: SagaRun, entry: LedgerEntry) -> None:
     """Correct an entry that runs again as in the run before it, unless its arguments are others now."""
     before = run.record(entry).corrections.pop(entry.id, None)
-    if before is not None and before[0] == _computed(run, entry):
+    if before is not None and before[0] == computed(run, entry):
         entry.override = before[1]
 
 
-def _computed(run: SagaRun, entry: LedgerEntry) -> dict[str, Any] | None:
+def computed(run: SagaRun, entry: LedgerEntry) -> dict[str, Any] | None:
+    """The arguments of a step as the definition has them; None if they cannot be evaluated."""
     try:
         return forward_arguments(run, entry, None)
     except DefinitionError:

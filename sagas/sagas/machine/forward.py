@@ -17,6 +17,7 @@ from sagas.machine import (
     task_budget,
 )
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.corrected_probes import probe_of
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -256,7 +257,7 @@ def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
     step = run.step(entry)
     entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
     entry.ended_at = run.now
-    if entry.outcome == "unknown" and not step.do.guarded and step.probe is not None and not is_read(step):
+    if entry.outcome == "unknown" and not step.do.guarded and probe_of(run, entry) is not None and not is_read(step):
         run.post(LookUpEffect(entry, "end"))
     else:
         run.post(ForwardFailed(entry))

@@ -20,6 +20,7 @@ from sagas.definition.sensitivity import hide_texts
 from sagas.errors import nearest
 from sagas.machine import arguments, calls
 from sagas.machine.call_attempts import is_single_attempt
+from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.form import json_type, malformed_decision
 from sagas.machine.decisions.result_uses import result_problem
 from sagas.machine.row_images import is_not_recorded
@@ -155,7 +156,7 @@ def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> 
         return ["retry", "done", "skip"]
     step = run.step(entry)
     unsure = entry.outcome == "unknown" and not entry.resolved
-    possible: list[Decision] = [] if unsure and is_single_attempt(step) and step.probe is None else ["retry"]
+    possible: list[Decision] = [] if unsure and is_single_attempt(step) and probe_of(run, entry) is None else ["retry"]
     if run.phase != "forward":
         return [*possible, "done", "skip"]
     if step.pivot:
@@ -220,7 +221,7 @@ def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: 
     if decision.decision != "retry" or not _may_have_taken_effect(run, entry, op):
         return None
     step, unsure = run.step(entry), entry.outcome == "unknown" and not entry.resolved
-    if unsure and is_single_attempt(step) and step.probe is None:
+    if unsure and is_single_attempt(step) and probe_of(run, entry) is None:
         return (
             f"{entry.id} may have taken effect, and its participant must not be called twice: check there, then decide"
         )

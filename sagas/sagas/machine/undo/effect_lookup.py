@@ -12,6 +12,7 @@ from typing import Any
 from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import arguments, call_attempts, calls, forward
 from sagas.machine.arguments import DefinitionError
+from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions import carrying_out
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -38,7 +39,7 @@ def look_up_effect(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, 
         run.post(EffectLookedUp(entry, purpose, "unknown"))
     elif step.do.guarded:
         calls.send_call(run, entry, "seal", purpose)
-    elif step.probe is not None:
+    elif probe_of(run, entry) is not None:
         entry.probe_rounds += 1
         try:
             calls.send_call(run, entry, "probe", purpose, background=background)
@@ -235,7 +236,7 @@ def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -
         forward.retry_after_probe(run, entry)
         return
     step = run.step(entry)
-    if step.probe is not None and (
+    if probe_of(run, entry) is not None and (
         call_attempts.retries_without_limit(run, entry) or entry.probe_rounds < step.do.retry.max_attempts
     ):
         retry_lookup(run, entry, "retry")
@@ -262,16 +263,16 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
         else:
             run.post(PivotFailed(entry, arguments.failure_cause(entry)))
     elif entry.id in run.parked:
-        if step.probe is not None:
+        if probe_of(run, entry) is not None:
             retry_lookup(run, entry, "pivot", background=True)
     elif may_repeat and call_attempts.may_retry(run, entry):
         call_attempts.schedule_retry(run, entry, step.do.retry.max_interval)
-    elif not may_repeat and step.probe is not None and entry.probe_rounds < step.do.retry.max_attempts:
+    elif not may_repeat and probe_of(run, entry) is not None and entry.probe_rounds < step.do.retry.max_attempts:
         retry_lookup(run, entry, "pivot")
     else:
         unknown = f"it is unknown whether {step.name} took effect"
         run.park(entry, "do", arguments.failure_message(entry, "do") if has_no_answer else unknown)
-        if step.probe is not None:
+        if probe_of(run, entry) is not None:
             retry_lookup(run, entry, "pivot", background=True)
 
 

@@ -10,7 +10,7 @@ import pytest
 from sagas.definition.model import Savepoint
 from sagas.machine.corrections import note
 from sagas.protocol.outcomes import Outcome
-from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
+from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step, undo
 
 OTHER = {"n": 10, "a": "A"}
 FULL = {"n": "${{ input.n }}", "a": "${{ input.acc }}"}
@@ -122,3 +122,52 @@ def test_a_correction_of_other_arguments_does_not_stay() -> None:
     driver = MachineDriver(saga(*steps), INPUT, answers).run()
     driver.decide("a", "retry", arguments={"id": 7}).run()
     assert (driver.state, driver.call("a").arguments) == ("COMPLETED", {"id": 2})
+
+
+ACCOUNT = "${{ input.acc }}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "sent"),
+    [
+        (None, {}, OTHER),  # the short form
+        ({"account": ACCOUNT, "key": "${{ step.key }}"}, {}, {"account": "A", "key": "s1/a@2"}),
+        ({"of": [{"account": ACCOUNT}], "n": "${{ input.n }}"}, {}, {"of": [{"account": "A"}], "n": 10}),
+        ({"n": "${{ input.n + 1 }}"}, {}, {"n": 11}),  # has not been corrected
+        ({"account": ACCOUNT}, {"done": "response.ok", "absent": "response.n == input.n"}, {"account": "A"}),
+        ({"path": "/accounts/${{ input.acc }}"}, {}, None),
+        ({"account": ACCOUNT}, {"done": "response.account == input.acc", "absent": "false"}, None),
+        ({"all": "${{ input }}"}, {}, None),
+    ],
+)
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_probe_asks_about_the_call_with_corrected_arguments(
+    asked: Any, more: dict[str, Any], sent: Any, restore: bool
+) -> None:
+    """One that would ask about another effect is not asked."""
+    first = step("a", do=op("debit", FULL, idempotent=False), on_failure="park", settle=0.0)
+    lookup = replace(probe(**more), operation=op("ask", asked))
+    answer = Outcome.done({"n": 10, "ok": False}) if more else "absent"
+    answers: dict[str, Any] = {"a": ["rejected", "unknown", "done"], "a~probe": answer}
+    driver = MachineDriver(
+        saga(replace(first, probe=lookup, compensate=undo("credit"))), INPUT, answers, restore=restore
+    )
+    driver.run().decide("a", "retry", arguments=OTHER).run()
+    if sent is None:
+        assert (driver.state, "a~probe" in driver.log) == ("PARKED", False)
+        assert driver.row("a")["outcome"] == "unknown"
+        assert "retry" not in driver.story["parked"][0]["decisions"]
+    else:
+        assert (driver.state, driver.call("a~probe").arguments) == ("COMPLETED", sent)
+
+
+def test_each_item_is_probed_with_its_own_correction() -> None:
+    first = step("a", do=op("debit", {"a": "${{ item }}"}, idempotent=False), on_failure="park", settle=0.0)
+    lookup = replace(probe(), operation=op("ask", {"account": "${{ item }}"}))
+    first = replace(first, for_each="${{ ['X', 'Y'] }}", probe=lookup, compensate=undo("credit"))
+    answers = {f"a#{n}": ["rejected", "unknown", "done"] for n in (0, 1)} | {f"a#{n}~probe": ["absent"] for n in (0, 1)}
+    driver = MachineDriver(saga(first), INPUT, answers).run()
+    for number in (0, 1):
+        driver.decide(f"a#{number}", "retry", arguments={"a": f"given {number}"}).run()
+        assert driver.call(f"a#{number}~probe").arguments == {"account": f"given {number}"}
+    assert driver.state == "COMPLETED"
