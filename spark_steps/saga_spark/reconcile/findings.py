@@ -106,6 +106,9 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
 }
 
 
+COMPARING = "comparing"
+"""The key of what is compared now, in the progress of the Spark job."""
+
 RESUMED = ("run_missing", "run_replaced")
 """The kinds that `saga resume` ends. Nothing else of such a saga may be repaired before."""
 

@@ -6,7 +6,7 @@ side, and only keys that differ are looked up in the other tables. Every check r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from saga_spark.reconcile.extracts import (
     SAGAS_FILE,
     effect_schema,
 )
+from saga_spark.reconcile.findings import COMPARING
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.reconcile.topic_extract import RECORD_SCHEMA, RECORDS_FILE
 from saga_spark.runner.task_context import TaskContext
@@ -57,7 +58,9 @@ SMALL_CONF = {
 FINDINGS_FILE = "findings.jsonl"
 
 
-def find_mismatches(spark: SparkSession, request: Mapping[str, Any]) -> dict[str, Any]:
+def find_mismatches(
+    spark: SparkSession, request: Mapping[str, Any], on_progress: Callable[[str], None] = lambda what: None
+) -> dict[str, Any]:
     """Find every mismatch. ``request`` has ``folder`` (with the extracts), ``effects`` (see ``EffectTable.to_json``),
     ``since``, ``horizon``, ``rows`` (the number of extracted rows), ``limit`` (the number of findings written per kind)
     and ``topics`` (see ``TopicsRead.to_json``; None if no topic was read).
@@ -78,18 +81,23 @@ def find_mismatches(spark: SparkSession, request: Mapping[str, Any]) -> dict[str
         rows=request["rows"],
     )
     try:
+        on_progress("the sagas with the guards")
         findings = check_sagas_against_guards(tables)
         for effects in request["effects"]:
+            on_progress(f"{effects['connection']}.{effects['table']} with the sagas that write it")
             schema = effect_schema(len(effects["amounts"]))
             rows = _read_parquet(spark, folder / "effects" / f"{effects['name']}.parquet", schema)
             findings += (check_rows_against_guards if effects["step"] else check_rows_against_sagas)(
                 tables, effects, rows
             )
         outbox = _read_parquet(spark, folder / "outbox", OUTBOX_SCHEMA)
+        on_progress("the outboxes with the guards")
         findings += check_events_against_guards(tables, outbox)
         if request.get("topics") is not None:
+            on_progress("the outboxes with the topics")
             records = _read_parquet(spark, folder / RECORDS_FILE, RECORD_SCHEMA)
             findings += check_events_against_topics(tables, outbox, records, request["topics"])
+        on_progress("what differs with the sagas")
         whole = reduce(DataFrame.unionAll, findings)
         with persisted(whole.coalesce(1) if small else whole) as mismatches:
             counts = {row["class"]: row["count"] for row in mismatches.groupBy("class").count().collect()}
@@ -174,7 +182,7 @@ def _comparable_only(rows: DataFrame, sagas: DataFrame) -> DataFrame:
 
 def reconcile_sagas(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
     """Reconcile all sagas; see :func:`find_mismatches`."""
-    return find_mismatches(context.spark, request)
+    return find_mismatches(context.spark, request, lambda what: context.progress({COMPARING: what}))
 
 
 def warm_up(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:

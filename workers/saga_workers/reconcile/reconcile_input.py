@@ -99,6 +99,17 @@ async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
     return await _combined_view(location.run.run, location.undo.run if location.undo else None)
 
 
+async def current_views(locator: Locator, saga_ids: Sequence[str]) -> dict[str, SagaView | None]:
+    """The :func:`current_view` of each saga."""
+    gate = asyncio.Semaphore(_CONCURRENCY)
+
+    async def ask(saga_id: str) -> SagaView | None:
+        async with gate:
+            return await current_view(locator, saga_id)
+
+    return dict(zip(saga_ids, await asyncio.gather(*map(ask, saga_ids)), strict=True))
+
+
 async def _saga_views(
     locator: Locator, settings: Settings, scope: ReconciliationScope, replaced: set[str]
 ) -> AsyncIterator[SagaView]:
@@ -161,13 +172,7 @@ async def _summary(run: RunInfo) -> SagaView:
 async def _orphans(locator: Locator, folder: Path, known: Mapping[str, str]) -> AsyncIterator[SagaView]:
     """Sagas that only the guards know so far: of another task queue, or newer than the visibility store."""
     ids = _guarded_ids(folder) - known.keys()
-    gate = asyncio.Semaphore(_CONCURRENCY)
-
-    async def ask(saga_id: str) -> SagaView | None:
-        async with gate:
-            return await current_view(locator, saga_id)
-
-    for view in await asyncio.gather(*(ask(id) for id in sorted(ids)[:MAX_ORPHANS])):
+    for view in (await current_views(locator, sorted(ids)[:MAX_ORPHANS])).values():
         if view is not None:
             # Its effects were read before it ended, so they cannot be judged now.
             yield replace(view, incomplete="it ended during the reconciliation") if view.state in FINAL_STATES else view

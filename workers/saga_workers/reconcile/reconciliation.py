@@ -7,7 +7,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from saga_activities.guard.tables import outbox_table
 from saga_activities.messaging.outbox import NEW, PUBLISHED
 from saga_spark.job_errors import JobFailed
 from saga_spark.reconcile.extracts import ReconciliationScope
-from saga_spark.reconcile.findings import MISMATCH_KINDS, Finding, repair_command
+from saga_spark.reconcile.findings import COMPARING, MISMATCH_KINDS, Finding, count_text, repair_command
 from saga_spark.reconcile.output_checks import (
     check_output,
     collect_evidence,
@@ -35,12 +35,11 @@ from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_committed_outside, find_unowned
-from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, read_input, saga_ids
+from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, current_views, read_input, saga_ids
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.run_facts import iso_time
 from sagas.errors import InfrastructureError, SagaError, UsageError
-from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings, SqlConnection
 from sagas.settings.private_files import make_private_folder
 from sagas.text.exact_json import decode_json
@@ -57,15 +56,22 @@ MAX_RECHECKED = 2_000
 
 
 async def reconcile(
-    locator: Locator, settings: Settings, scope: ReconciliationScope, runner: RunnerClient
+    locator: Locator,
+    settings: Settings,
+    scope: ReconciliationScope,
+    runner: RunnerClient,
+    *,
+    on_progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:
-    """The report as JSON (see docs/how-to/reconcile.md). Raises SagaError."""
+    """The report as JSON (see docs/how-to/reconcile.md). ``on_progress`` is told what begins. Raises SagaError."""
     spark = spark_settings(settings)
     effects = effect_tables(settings)
     folder = _work_folder(settings, spark)
     starting = start_spark(runner)
     try:
+        on_progress("reading the sagas and the databases")
         material = await read_input(locator, settings, effects, folder, scope)
+        on_progress("reading the topics")
         topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.started_at)
         read = sum(material.rows.values())
         if topics is not None:
@@ -80,8 +86,15 @@ async def reconcile(
             "limit": MAX_FINDINGS,
             "topics": None if topics is None else topics.to_json(),
         }
+        on_progress("starting Spark")
         await starting
-        answer = await runner.run("reconcile_sagas", request, tag=f"reconcile-{uuid.uuid4().hex}")
+
+        def report(values: Mapping[str, Any]) -> None:
+            if COMPARING in values:
+                on_progress(f"comparing {values[COMPARING]}")
+
+        tag = f"reconcile-{uuid.uuid4().hex}"
+        answer = await runner.run("reconcile_sagas", request, tag=tag, on_progress=report)
         lines = (folder / "findings.jsonl").read_text(encoding="utf-8").splitlines()
         findings = [Finding.from_json(decode_json(line)) for line in lines]
         counts = Counter(answer["counts"])
@@ -92,24 +105,41 @@ async def reconcile(
         raise SagaError(f"the reconciliation job failed: {error}") from error
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    other_findings = await _check_outputs(locator, settings, spark, scope, material)
-    other_findings += await _check_locks(locator, settings, scope)
-    other_findings += await find_unowned(locator, settings, scope.saga_id, material.rows)
-    other_findings += await find_committed_outside(locator, settings, scope.saga_id)
-    recorded = await _check_ledger(locator, settings, scope, material)
-    other_findings += await find_replaced_runs(locator, settings, material.replaced)
+    on_progress("checking outputs, locks, prepared transactions, the ledger and replaced runs")
+    outputs, locks, unowned, committed, recorded, replaced = await _all_of(
+        _check_outputs(locator, settings, spark, scope, material),
+        _check_locks(locator, settings, scope),
+        find_unowned(locator, settings, scope.saga_id, material.rows),
+        find_committed_outside(locator, settings, scope.saga_id),
+        _check_ledger(locator, settings, scope, material),
+        find_replaced_runs(locator, settings, material.replaced),
+    )
+    other_findings = [*outputs, *locks, *unowned, *committed, *replaced]
     suspects = {
         finding.saga_id
         for finding in (*findings, *other_findings)
         if finding.saga_id and finding.state in (None, "UNKNOWN")
     }
+    on_progress("looking for sagas without a run")
     other_findings += await find_missing_runs(locator, settings, scope.saga_id, suspects)
     counts.update(finding.kind for finding in (*other_findings, *recorded))
     findings = [*findings, *other_findings, *recorded[:MAX_FINDINGS]]
+    on_progress(f"reading the sagas of {count_text(len(findings))} again")
     findings, gone = await _recheck(locator, settings, findings, material)
     findings = with_one_remedy(findings)
     counts.subtract(finding.kind for finding in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
+
+
+async def _all_of(*checks: Coroutine[Any, Any, list[Finding]]) -> list[list[Finding]]:
+    """The findings of independent checks, which run concurrently. The first error ends all of them."""
+    tasks = [asyncio.ensure_future(check) for check in checks]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def start_spark(runner: RunnerClient) -> asyncio.Task[Any]:
@@ -192,9 +222,7 @@ async def _recheck(
         sql_connection.name: sa.make_url(sql_connection.url).get_backend_name()
         for sql_connection in settings.sql_connections()
     }
-    now: dict[str, SagaView | None] = {}
-    for saga_id in saga_ids(findings)[:MAX_RECHECKED]:
-        now[saga_id] = await current_view(locator, saga_id)
+    now = await current_views(locator, saga_ids(findings)[:MAX_RECHECKED])
     kept: list[Finding] = []
     gone: list[Finding] = []
     for finding in findings:

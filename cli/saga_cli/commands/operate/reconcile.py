@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import load_settings, target_line, with_locator
-from saga_cli.output import DIFFERENCES, confirm, echo, on_ctrl_c, print_document, warn, write_page
+from saga_cli.output import DIFFERENCES, confirm, echo, make_console, on_ctrl_c, print_document, warn, write_page
 from saga_cli.shared_options import operator_name
 from sagas.errors import UsageError
 from sagas.settings.private_files import make_private_folder, write_private_text
@@ -61,15 +63,16 @@ def reconcile(
         from saga_workers.reconcile.reconciliation import reconcile as look
         from saga_workers.reconcile.repair import repair_findings
 
-        warn("reading the sagas and the databases while Spark starts, which takes most of the time")
         runner = RunnerClient(spark_settings(settings))
         try:
-            report = await look(locator, settings, scope, runner)
-            if repair and not report["consistent"]:
-                repairs = await repair_findings(
-                    locator, settings, report["findings"], who=operator_name(as_) or locator.temporal.identity
-                )
-                report = {**await look(locator, settings, scope, runner), "repairs": repairs}
+            with _progress() as show:
+                report = await look(locator, settings, scope, runner, on_progress=show)
+                if repair and not report["consistent"]:
+                    show("repairing")
+                    repairs = await repair_findings(
+                        locator, settings, report["findings"], who=operator_name(as_) or locator.temporal.identity
+                    )
+                    report = {**await look(locator, settings, scope, runner, on_progress=show), "repairs": repairs}
             return report
         finally:
             await runner.close()
@@ -85,6 +88,21 @@ def reconcile(
         _save_last_run(settings, result["until"])
     print_document(result, human=lambda: _print_report(result, report))
     return 0 if result["consistent"] else DIFFERENCES
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal what is done now, and for how long already; elsewhere one line at the beginning."""
+    if not sys.stderr.isatty():
+        warn("reading the sagas and the databases while Spark starts, which takes most of the time")
+        yield lambda what: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+        yield lambda what: progress.update(task, description=what)
 
 
 def _check_packages() -> None:

@@ -157,7 +157,7 @@ class Shop:
     """A project on disk with a database, topics and a task queue of its own."""
 
     def __init__(self, folder: Path, server: DatabaseServer, temporal: TemporalServer, kafka: Broker) -> None:
-        self.folder, self.kafka = folder, kafka
+        self.folder, self.kafka, self.shown = folder, kafka, ""
         name = f"reconcile_{uuid.uuid4().hex[:12]}"
         self.orders, self.holds = (kafka.create_topic(f"{name}-{one}") for one in ("orders", "holds"))
         with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
@@ -191,11 +191,15 @@ class Shop:
         await run_relay(self.project.settings, once=True, stop=asyncio.Event())
 
     async def reconcile(self, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-        """`saga reconcile`, in a thread: it has an event loop of its own, and the worker needs this one."""
+        """`saga reconcile`, in a thread: it has an event loop of its own, and the worker needs this one.
+
+        ``shown`` is what it has written to standard error.
+        """
         capsys.readouterr()
         command = ["--config", str(self.folder / "saga.toml"), "reconcile", "-o", "json", *words]
         code = await asyncio.to_thread(main.run, command)
         reported = capsys.readouterr()
+        self.shown = reported.err
         assert "Traceback" not in reported.err
         assert reported.out, reported.err
         return code, json.loads(reported.out)

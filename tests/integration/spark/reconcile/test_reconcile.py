@@ -4,6 +4,7 @@ reported with its key and the repair command; safe repairs are applied."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import uuid
 from datetime import UTC, datetime
@@ -78,7 +79,12 @@ def records_since(shop: Shop, folder: Path, since: float) -> int:
 
 @pytest.mark.slow
 async def test_mismatches_are_reported_and_repaired(
-    temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    temporal: TemporalServer,
+    server: DatabaseServer,
+    kafka: Broker,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shop = Shop(tmp_path / "project", server, temporal, kafka)
     await set_up_database(shop.project.settings.connection("shop"))
@@ -96,8 +102,18 @@ async def test_mismatches_are_reported_and_repaired(
             story = await finished(client, f"{mark}-checked", TIMEOUT)
             assert story["state"] == ("COMPLETED" if ok else "COMPENSATED")
 
-        code, report = await shop.reconcile(capsys)
+        with monkeypatch.context() as terminal:
+            terminal.setattr(type(sys.stderr), "isatty", lambda stream: True, raising=False)
+            terminal.setenv("TERM", "xterm-256color")
+            terminal.setenv("COLUMNS", "200")
+            code, report = await shop.reconcile(capsys)
         assert (code, report["counts"]) == (0, {}), report
+        for doing in (
+            *("reading the sagas and the databases", "reading the topics", "comparing the sagas with the guards"),
+            *("comparing shop.orders with the sagas that write it", "comparing the outboxes with the topics"),
+            *("checking outputs, locks", "reading the sagas of 0 differences again"),
+        ):
+            assert doing in shop.shown, shop.shown
         assert report["read"]["sagas"] == 9
         assert report["read"]["records of topics"] == 10  # an order and a hold of each saga that is COMPLETED
         assert (shop.folder / ".saga" / "reconciled-until").exists()
