@@ -116,7 +116,7 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
             json_deserializer=decode_json,
         )
     except ModuleNotFoundError as error:
-        raise UsageError(f"connection {name}: the driver {error.name} is not installed") from None
+        raise UsageError(f"connection {name}: {missing_driver(error)}") from None
     if backend == "postgresql":
         cast_parameters(engine)
         send_integers_as_bigint(engine)
@@ -125,6 +125,13 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     else:
         check_idle_connections(engine.sync_engine)
     return engine
+
+
+def missing_driver(error: ModuleNotFoundError) -> str:
+    """The sentence about a driver that is not installed, with the command that installs ours."""
+    driver = (error.name or "").partition(".")[0]
+    extra = "; pip install 'saga-orchestrator[mysql]'" if driver == "asyncmy" else ""
+    return f"the driver {driver} is not installed{extra}"
 
 
 def cast_parameters(engine: AsyncEngine) -> None:

@@ -8,6 +8,7 @@ import sqlite3
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
+from saga_activities.connections import missing_driver
 from saga_activities.guard.database_errors import concerns_engine_tables
 from sagas.errors import SagaError
 from sagas.settings import SqlConnection
@@ -40,6 +41,8 @@ def driver_message(error: BaseException) -> str:
     """The driver's message in one line, without SQLAlchemy's wrapping, the statement and credentials."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
+    if isinstance(error, ModuleNotFoundError):
+        return missing_driver(error)
     original = error.orig if isinstance(error, DBAPIError) and error.orig else error
     match original.args:
         case (int(), str() as words, *_):  # of MySQL, after its number
