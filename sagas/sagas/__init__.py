@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from saga_spark.job.streaming import write_batch_once as write_batch_once
     from saga_spark.sinks.parquet.parquet_pointer import read_pointer as read_pointer
     from saga_workers.client import Client as Client
+    from saga_workers.client import SagaFailed as SagaFailed
     from saga_workers.participant.http_participant import http_app as http_app
     from saga_workers.worker.plugin import SagaPlugin as SagaPlugin
 
@@ -38,6 +39,7 @@ __all__ = [
     "Message",
     "Rejected",
     "SagaError",
+    "SagaFailed",
     "SagaPlugin",
     "Step",
     "Unknown",
@@ -53,6 +55,7 @@ __all__ = [
 # The only references from this lowest-layer package to higher ones: users import from `sagas` alone.
 _LATER = {
     "Client": "saga_workers.client",
+    "SagaFailed": "saga_workers.client",
     "SagaPlugin": "saga_workers.worker.plugin",
     "http_app": "saga_workers.participant.http_participant",
     "read_pointer": "saga_spark.sinks.parquet.parquet_pointer",
