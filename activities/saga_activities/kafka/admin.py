@@ -53,6 +53,9 @@ class PartitionOffsets:
         return self.high_watermark - self.last_stable
 
 
+_URL_SAFE = str.maketrans("+/", "-_")
+
+
 class KafkaAdmin:
     """An admin client for one cluster; cheap to create, connected on first use.
 
@@ -154,10 +157,13 @@ class KafkaAdmin:
 
     def topic_id(self, name: str) -> str:
         """The id of a topic, which is another one after it was deleted and created again; empty if brokers before 2.8
-        have none.
+        have none. As Kafka's own tools write it: base64 with ``-`` and ``_``, where the client library has ``+`` and
+        ``/``, which would end the id in the header of a bridge.
         """
         topic_id = self._describe(name).topic_id
-        return "" if topic_id is None or not topic_id.get_most_significant_bits() else str(topic_id)
+        if topic_id is None or not topic_id.get_most_significant_bits():
+            return ""
+        return str(topic_id).translate(_URL_SAFE)
 
     def _describe(self, name: str, **options: Any) -> Any:
         from confluent_kafka import TopicCollection
