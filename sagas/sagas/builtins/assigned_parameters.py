@@ -305,7 +305,7 @@ class _Analysis:
     def _all_columns(
         self, table: Any, columns: Sequence[str] | None, star: Any, offset: int
     ) -> Iterator[AssignedParameter]:
-        """What reaches a table with all columns of another one that the statement writes."""
+        """The values that reach a table with all columns of another one that the statement writes."""
         if (written := self._relations.written(star)) is None:
             return
         self._placed.add(id(star.find(self._exp.Star)))

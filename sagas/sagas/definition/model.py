@@ -101,7 +101,7 @@ class Operation:
 
     @property
     def system(self) -> str:
-        """Where its effect is: a connection, that of `with` for `http`; else its task queue or its action."""
+        """The place of its effect: a connection, that of `with` for `http`; else its task queue or its action."""
         written = (self.with_ or {}).get("connection") if self.uses == "http" else None
         return self.connection or (written if isinstance(written, str) else None) or self.task_queue or self.uses
 

@@ -1,4 +1,4 @@
-"""Who may create objects where the worker's SQL looks for them (PostgreSQL): such a role can run code as the worker."""
+"""Roles that may create objects where the worker's SQL looks for them: such a role runs code as the worker."""
 
 from __future__ import annotations
 

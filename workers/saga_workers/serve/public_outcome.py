@@ -1,4 +1,4 @@
-"""What a token of `saga serve` may read of a saga: how it stands, and no data of it but its output."""
+"""The part of a saga that a token of `saga serve` may read: how it stands, and no data of it but its output."""
 
 from __future__ import annotations
 
