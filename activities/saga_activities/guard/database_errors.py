@@ -99,7 +99,7 @@ def classify_database_error(error: BaseException) -> ClassifiedError | None:
     if sqlstate == TIMED_OUT:
         return ClassifiedError("the statement exceeded the time of the attempt", infrastructure=False, timed_out=True)
     if _concerns_engine_tables(origin, code):
-        return _missing_tables()
+        return _missing_table(origin)
     return ClassifiedError(
         _error_message(origin),
         infrastructure=is_infrastructure(sqlstate),
@@ -145,9 +145,11 @@ def is_refused_write(error: BaseException) -> bool:
     return code in _WRITE_REFUSED
 
 
-def _missing_tables() -> ClassifiedError:
+def _missing_table(origin: Any) -> ClassifiedError:
+    named = _ENGINE_TABLE.search(_sentence(origin))
+    table = named[1] if named else "of saga"
     return ClassifiedError(
-        "the guard's tables are missing in this database; run `saga setup`",
+        f"the table {table} is missing in this database; run `saga setup`, which creates the tables of the engine",
         infrastructure=True,
     )
 

@@ -166,3 +166,4 @@ async def test_an_action_without_tables_is_an_infrastructure_error(empty: tuple[
     assert outcome.infrastructure
     assert outcome.failure is not None
     assert "run `saga setup`" in outcome.failure.message
+    assert outcome.failure.message.startswith("the table saga_outbox")
