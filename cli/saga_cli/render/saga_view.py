@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
+from typing import Any
 
 from saga_cli.output import echo, to_json
 from saga_cli.render.parked_rows import row_lines, rows_table
@@ -90,6 +91,16 @@ def view_lines(view: SagaView, *, now: datetime) -> list[Line]:
     return lines
 
 
+def _detail_words(details: Mapping[str, Any]) -> Iterator[str]:
+    """The details of a reason for people: those of the engine in words, those of a participant by name."""
+    others = dict(details)
+    if others.pop("cannot_heal", None) is True:
+        yield "a retry would fail in the same way"
+    if others.keys() == {"rows", "expected"}:
+        yield f"the statement had {others.pop('rows')} rows instead of {others.pop('expected')}"
+    yield from (f"{name}={to_line(value)}" for name, value in others.items())
+
+
 def _header(view: SagaView, now: datetime) -> list[Line]:
     state = view.state
     lines: list[Line] = [[(view.id, "bold"), (f"  {view.saga}  ", ""), (state, STATE_STYLES.get(state, ""))]]
@@ -102,7 +113,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
             name: value for name, value in reason.details.items() if value is not None and str(value) not in message
         }
         if details:
-            lines.append([("  " + ", ".join(f"{name}={to_line(value)}" for name, value in details.items()), "dim")])
+            lines.append([("  " + ", ".join(_detail_words(details)), "dim")])
     lines.append([(_times(view, now), "dim")])
     if view.labels:
         lines.append([(" ".join(f"{name}={value}" for name, value in view.labels.items()), "dim")])

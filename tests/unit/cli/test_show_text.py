@@ -120,6 +120,19 @@ def test_residue_names_the_remaining_effect_and_the_command() -> None:
 
 
 @pytest.mark.parametrize(
+    ("details", "words"),
+    [
+        ({"cannot_heal": True}, "a retry would fail in the same way"),
+        ({"rows": 0, "expected": 1}, "the statement had 0 rows instead of 1"),
+        ({"balance": 3}, "balance=3"),
+    ],
+)
+def test_details_of_the_engine_are_words(details: dict[str, Any], words: str) -> None:
+    reason = {"kind": "rejected", "step": "pay", "type": "Rejected", "message": "no", "details": details}
+    assert words in text(story(reason=reason)).splitlines()[2]
+
+
+@pytest.mark.parametrize(
     ("state", "reason", "code"),
     [
         ("COMPLETED", None, 0),
