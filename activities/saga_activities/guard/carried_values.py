@@ -59,9 +59,12 @@ def _is_changed(first: ParameterColumn, column: ParameterColumn, value: Any) -> 
         return True  # of 1.005, a varchar(3) of MariaDB has 1
     match first.kind:
         case "single":
-            return not is_text and (digits > _SINGLE_DIGITS or not _is_binary(number))
+            # A text as well: the `coalesce(values(r), 1)` of MariaDB is a double.
+            return digits > _SINGLE_DIGITS or not _is_binary(number)
         case "double" | "number" if number != int(number) or first.kind == "double":
             return (is_text or column.kind == "decimal") and digits > _DOUBLE_DIGITS
+        case "other":  # without a type on SQLite, so a number with a fraction is a binary float there
+            return column.kind == "text" and not isinstance(value, str) and digits > _DOUBLE_DIGITS
     return False
 
 
