@@ -40,10 +40,10 @@ class Expression:
         part cannot be evaluated, and LimitError if the work or the result is too large. ``meter`` counts the work.
         """
         meter = meter or WorkMeter()
-        run, copying = Evaluation(context, self._slots), 0
+        run = Evaluation(context, self._slots)
         try:
             meter.check()
-            result, copying = from_cel(run, self._code(run))
+            result = from_cel(run, self._code(run), meter)
             run.charge_work(0)  # steps alone do not notice the work that came before them
             return result
         except ExpressionError as error:
@@ -52,7 +52,7 @@ class Expression:
         except DecimalException:
             raise ExpressionError(f"{self.source[:50]} results in a decimal that is not a finite number", 0) from None
         finally:
-            meter.steps += MAX_STEPS - max(run.steps_left, 0) + copying
+            meter.steps += MAX_STEPS - max(run.steps_left, 0)
             meter.work += run.work
 
     def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:

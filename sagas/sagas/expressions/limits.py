@@ -27,13 +27,12 @@ MAX_TREE_DEPTH = 150
 MAX_STRING_LENGTH = 1_048_576
 """Characters of one string that an expression builds."""
 
-MAX_RESULT_VALUES = 1_000_000
-"""Values (elements, fields) of one result."""
-
 MAX_RESULT_CHARACTERS = 16 * MAX_STRING_LENGTH
 """Characters of all strings of one result together."""
 
 STEPS_PER_PATTERN = 100
+STEPS_PER_CLASS = 20
+"""Of a class of Unicode such as ``\\pL`` in a pattern, which is hundreds of ranges, also if it adds no instruction."""
 CHARACTERS_PER_STEP = 1_024
 NODES_PER_STEP = 16
 VALUES_PER_STEP = 3
@@ -62,6 +61,9 @@ SEARCHED_CHARACTERS = 30_000
 MAX_VALUE_STEPS = 200_000
 """Steps of all expressions of one value together, for example of the arguments of one call."""
 
+MAX_RESULT_VALUES = VALUES_PER_STEP * MAX_VALUE_STEPS
+"""Values (elements, fields) of all results of one value together."""
+
 
 class WorkMeter:
     """Adds up the steps and the work of several evaluations. Results count too, because copying them takes time."""
@@ -82,9 +84,14 @@ class WorkMeter:
 
     def check(self) -> None:
         """Raise LimitError if the current value has taken too many steps."""
-        work = self.work - self._work_before
-        if self.steps - self._steps_before + work // WORK_PER_STEP > MAX_VALUE_STEPS:
+        if self.steps_left < 0:
             raise LimitError(f"the expressions of one value need more than {MAX_VALUE_STEPS:,} steps")
+
+    @property
+    def steps_left(self) -> int:
+        """The steps that the current value may still take."""
+        work = self.work - self._work_before
+        return MAX_VALUE_STEPS - (self.steps - self._steps_before) - work // WORK_PER_STEP
 
 
 class Evaluation:
@@ -129,7 +136,8 @@ class Evaluation:
         pattern, so that the result does not depend on the process-wide cache."""
         if self.patterns is None:
             self.patterns = set()
-        self.charge(1 if pattern in self.patterns else STEPS_PER_PATTERN)
+        classes = pattern.count("\\p") + pattern.count("\\P")
+        self.charge(1 if pattern in self.patterns else STEPS_PER_PATTERN + STEPS_PER_CLASS * classes)
 
     def charge_match(self, pattern: str, instructions: int, characters: int) -> None:
         """Charge a search. RE2 visits each instruction of its program for each character in the worst case."""

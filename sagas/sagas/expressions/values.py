@@ -25,6 +25,7 @@ from sagas.expressions.limits import (
     MAX_RESULT_VALUES,
     VALUES_PER_STEP,
     Evaluation,
+    WorkMeter,
     check_integer,
 )
 from sagas.text.exact_json import MAX_DIGITS, decimal_problem, number_text
@@ -134,21 +135,21 @@ def _convert(value: Any) -> Any:
 class _ResultEncoder:
     """Copies a result to JSON and counts its size, because a small expression can repeat a large value many times."""
 
-    def __init__(self, run: Evaluation) -> None:
+    def __init__(self, run: Evaluation, steps_left: int) -> None:
         self._run = run
-        self._values = MAX_RESULT_VALUES
+        self._values = self._max_values = VALUES_PER_STEP * steps_left
         self._text = MAX_RESULT_CHARACTERS
 
     @property
     def steps(self) -> int:
         """The work so far, in steps of an evaluation."""
         characters = MAX_RESULT_CHARACTERS - self._text
-        return (MAX_RESULT_VALUES - self._values) // VALUES_PER_STEP + characters // CHARACTERS_PER_STEP
+        return (self._max_values - self._values) // VALUES_PER_STEP + characters // CHARACTERS_PER_STEP
 
     def encode(self, value: Any, level: int) -> Any:
         self._values -= 1
         if self._values < 0:
-            raise LimitError(f"the result has more than {MAX_RESULT_VALUES:,} values")
+            raise LimitError(f"the results of one value have more than {MAX_RESULT_VALUES:,} values")
         if level > MAX_DATA_DEPTH:
             raise LimitError(f"the result is nested deeper than {MAX_DATA_DEPTH} levels")
         if value.__class__ in _CONVERTED:
@@ -197,12 +198,18 @@ def scalar_from_cel(value: Any) -> Any:
     return value
 
 
-def from_cel(run: Evaluation, value: Any) -> tuple[Any, int]:
-    """The result as JSON, sharing no containers with the context, and the steps that this took."""
+def from_cel(run: Evaluation, value: Any, meter: WorkMeter) -> Any:
+    """The result as JSON, sharing no containers with the context. ``meter`` counts what this takes.
+
+    Raises LimitError if the value has no steps left for it.
+    """
     if value.__class__ not in (list, dict):
-        return scalar_from_cel(value), 0
-    encoder = _ResultEncoder(run)
-    return encoder.encode(value, 0), encoder.steps
+        return scalar_from_cel(value)
+    encoder = _ResultEncoder(run, meter.steps_left)
+    try:
+        return encoder.encode(value, 0)
+    finally:
+        meter.steps += encoder.steps
 
 
 # Timestamps (RFC 3339, kept in UTC) and durations (``1h30m``, ``1.5s``), with microsecond precision

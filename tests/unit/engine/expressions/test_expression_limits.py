@@ -108,7 +108,7 @@ def test_an_evaluation_is_bounded_whatever_the_operands(source: str, least: int)
     assert few.exceeds(100 * least - 1)
     with pytest.raises(ExpressionError):
         expression.evaluate({**context, "n": MANY}, many)
-    assert not many.exceeds(MAX_STEPS + 1_000)
+    assert not many.exceeds(MAX_STEPS + 20_000)  # with 16 MiB of strings that are copied
 
 
 def test_five_thousand_items_work() -> None:
@@ -121,7 +121,7 @@ def test_five_thousand_items_work() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("[1]" + ".map(x, [x, x])" * 40, "1,000,000 values"),
+        ("[1]" + ".map(x, [x, x])" * 40, "600,000 values"),
         ("[1]" + ".map(x, [x])" * 120, "100 levels"),
         ("[[1]" + ".map(x, [x, x])" * 40 + "].map(l, l == l)", "steps"),
         ("9" * 4000 + " * 10", "4,000 digits"),

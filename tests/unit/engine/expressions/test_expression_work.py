@@ -154,6 +154,25 @@ def test_work_counts_as_steps_of_a_task() -> None:
     assert meter.exceeds(50_000)
 
 
+@pytest.mark.parametrize("source", ["[big, big, big]", "{'a': big, 'b': big}", "[1, 2, 3].map(x, big)"])
+def test_copies_of_large_values_are_charged_before_they_are_made(source: str) -> None:
+    meter = WorkMeter()
+    with pytest.raises(LimitError, match="the results of one value have more than 600,000 values"):
+        compile_expression(source).evaluate({"big": list(range(350_000))}, meter)
+    assert meter.exceeds(MAX_VALUE_STEPS - 1)
+    meter.begin_value()
+    compile_expression("big").evaluate({"big": list(range(350_000))}, meter)
+    with pytest.raises(LimitError, match="of one value"):
+        compile_expression("big").evaluate({"big": list(range(350_000))}, meter)
+
+
+def test_classes_of_unicode_are_charged() -> None:
+    plain, classes = WorkMeter(), WorkMeter()
+    compile_expression("'a'.matches('[abc]')").evaluate({}, plain)
+    compile_expression(r"'a'.matches('(?i)[\\pL\\pN\\pM\\PS]')").evaluate({}, classes)
+    assert classes.steps >= plain.steps + 80
+
+
 def test_the_work_of_one_value_is_limited_together() -> None:
     meter = WorkMeter()
     one = compile_expression("n.all(x, duration(long) == duration(long) && duration(long) == duration(long))")
