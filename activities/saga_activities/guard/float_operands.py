@@ -24,8 +24,9 @@ _FLOATS = frozenset((700, 701, 1021, 1022))
 async def with_float_arrays(
     statement: ParsedSql, rows: Sequence[Parameters], ask_types: AskTypes
 ) -> Sequence[Parameters]:
-    """The parameters, with arrays of floats as text. Raises the errors of the database."""
+    """The parameters, with arrays that are compared with floats as text. Raises the errors of the database."""
     lists = {name for row in rows for name, value in row.items() if isinstance(value, list) and needs_care(value)}
+    lists &= {use.parameter for use in compared_parameters(statement) if use.direct} if lists else lists
     if not lists:
         return rows
     types = await ask_types(statement, {**rows[0], **dict.fromkeys(lists)})

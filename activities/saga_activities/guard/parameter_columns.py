@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from saga_activities.guard.json_parameters import UnusableParameter, as_json, for_array_column, for_json_column
+from saga_activities.guard.number_notations import notations
 from saga_activities.guard.text_literals import is_literal, item_texts, scalar_texts
 from saga_activities.guard.time_columns import HeldTime, in_utc, without_utc
 from sagas.builtins.assigned_parameters import AssignedParameter
@@ -227,6 +228,9 @@ class ParameterColumn:
                 self._refuse(target, f"text of {size} {unit}", f"holds {self.length} and would cut blanks")
         if self.rewrites_text and is_rewritten(text):
             problem = "has numbers for SQLite, as its type has no TEXT in its name, and would store it as one"
+            self._refuse(target, f"the text {shorten(text)}", problem)
+        if self.kind in ("integer", "decimal", "double", "single") and any(notations(text)):
+            problem = "would read it as a number of a program instead of one in decimal digits"
             self._refuse(target, f"the text {shorten(text)}", problem)
         for number in map(Decimal, self._numbers(text)):
             asked = target if target.certain or target.via is not None else replace(target, alone=False)

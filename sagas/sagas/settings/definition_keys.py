@@ -1,4 +1,4 @@
-"""The keys of a project: they sign the definitions that its clients send, so that its workers run no others."""
+"""The keys of a project: they sign the starts that its clients send, so that its workers run no other definitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY_FILE = Path(".saga") / "definition.key"
 
 _MIN_LENGTH = 32
 
-Purpose = Literal["definition", "decision", "notification", "detached", "call"]
+Purpose = Literal["start", "decision", "notification", "detached", "call"]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 
 
@@ -46,8 +46,8 @@ class WorkerSettings(Table):
     )
     accept: Annotated[Literal["signed", "any"], one_of("signed", "any")] = setting(
         "signed",
-        "`signed`: the definitions of the project, and those that its key has signed; `any`: whatever a client of "
-        "Temporal sends",
+        "`signed`: the definitions of the project, and starts of others that its key has signed; `any`: whatever a "
+        "client of Temporal sends",
     )
 
 
@@ -102,6 +102,15 @@ def signed_json(value: Any) -> bytes:
     a decimal.
     """
     return canonical_json(decode_json(encode_json(value))).encode()
+
+
+def start_content(workflow_id: str, header: bytes, starts: Mapping[str, Any]) -> bytes:
+    """Return what is signed of a start: its run, its definition, and the input of each saga by its id.
+
+    So nobody who reads a start can start a definition again, which may have been replaced, with anything else.
+    """
+    digests = [hashlib.sha256(part).hexdigest() for part in (header, signed_json(starts))]
+    return encode_json([workflow_id, *digests])
 
 
 def detached_content(saga_id: str, value: Any) -> bytes:

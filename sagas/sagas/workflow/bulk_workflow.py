@@ -108,8 +108,8 @@ class BulkWorkflow:
             request = read_request(bounded_value([args], levels=_LEVELS_AROUND_INPUTS))
         except UnreadableValue as error:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
-        inputs = [saga.input for saga in request.sagas]
-        header = self._header = await verify_bulk_start(request.saga, inputs, self.trust)
+        starts = {saga.id: saga.input for saga in request.sagas}
+        header = self._header = await verify_bulk_start(request.saga, starts, self.trust)
         machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
         at = workflow.time()
         claiming = asyncio.create_task(self._claim(request, at))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -56,8 +56,12 @@ class DefinitionTrust(Protocol):
     once and records the answer.
     """
 
-    def trusts_start(self, saga: str, inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
-        """Return whether the header has a definition of this project for this saga, and the inputs are valid."""
+    def trusts_start(
+        self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
+    ) -> bool:
+        """Return whether the header has a definition of this project for this saga, or this start of it is signed, and
+        the inputs are valid. ``starts``: the input of each saga by its id.
+        """
         ...
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
@@ -117,7 +121,7 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
         return _detached_run(value, signed, trust)
     definition = info.headers.get(DEFINITION_HEADER)
     if definition is not None:
-        await _verify_start(info.workflow_type, value, definition, trust)
+        await _verify_start(info.workflow_type, {info.workflow_id: value}, definition, trust)
         header = read_header(definition.data)
     else:
         loaded = await _load(value, None)
@@ -211,8 +215,8 @@ def _resumed(value: Any) -> tuple[float, Mapping[str, int]]:
     return number(value["started_at"], 0, LAST_SECOND), generations
 
 
-async def verify_bulk_start(saga: str, inputs: Sequence[Any], trust: DefinitionTrust | None) -> RunHeader:
-    """The header of a bulk workflow, if its definition may run with these inputs.
+async def verify_bulk_start(saga: str, starts: Mapping[str, Any], trust: DefinitionTrust | None) -> RunHeader:
+    """The header of a bulk workflow, if its definition may run with these inputs, by the ids of their sagas.
 
     Raises SagaApplicationError when there is none, when the worker refuses, or when the id is not that of a bulk
     workflow.
@@ -221,26 +225,25 @@ async def verify_bulk_start(saga: str, inputs: Sequence[Any], trust: DefinitionT
     header = info.headers.get(DEFINITION_HEADER)
     if header is None or not info.workflow_id.startswith(BULK_PREFIX):
         raise refused_error(f"{info.workflow_type} is started by `saga start --from --bulk` and its like only")
-    await _verify_start(saga, inputs, header, trust, several=True)
+    await _verify_start(saga, starts, header, trust)
     return read_header(header.data)
 
 
-async def _verify_start(
-    saga: str, value: Any, header: Payload, trust: DefinitionTrust | None, *, several: bool = False
-) -> None:
-    """Check that the definition may run with this input, or with ``several`` inputs.
+async def _verify_start(saga: str, starts: Mapping[str, Any], header: Payload, trust: DefinitionTrust | None) -> None:
+    """Check that the definition may run with these inputs.
 
     What the first workflow task does not trust, an activity decides, which can read the project's files.
 
     Raises SagaApplicationError if the worker refuses.
     """
-    signed = workflow.info().headers.get(SIGNATURE_HEADER)
+    info = workflow.info()
+    signed = info.headers.get(SIGNATURE_HEADER)
     signature = None if signed is None else json_or_none(signed.data)
-    inputs = value if several else [value]
-    if is_untrusted(trust, lambda trust: trust.trusts_start(saga, inputs, header.data, signature)):
+    if is_untrusted(trust, lambda trust: trust.trusts_start(saga, info.workflow_id, starts, header.data, signature)):
         request = {
             "saga": saga,
-            **({"inputs": value} if several else {"input": value}),
+            "workflow_id": info.workflow_id,
+            "starts": starts,
             "header": header.data.decode("utf-8", "replace"),
             "signature": signature,
         }

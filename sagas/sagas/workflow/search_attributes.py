@@ -27,14 +27,17 @@ class RunSearchAttributes:
         """A state has been recorded, so later ones must be recorded too."""
 
     def set_labels(self, machine: Machine) -> None:
-        """Set the labels, unless they are those that the start has, as `sagas.Client` sends them.
+        """Set the labels of the definition, unless the start has them, as `sagas.Client` sends them.
 
-        Others are a claim of the client, also where the start does not say that the attribute is registered.
+        A start may add labels of other names, such as `batch`. What it says of those of the definition is corrected,
+        also where it does not say that the attribute is registered.
 
         Raises DefinitionError when they cannot be evaluated for this input.
         """
-        labels = [f"{name}={value}" for name, value in machine.labels().items()]
+        own = machine.labels()
         sent = workflow.info().typed_search_attributes.get(_LABELS_KEY)
+        added = [text for text in sent or () if text.partition("=")[0] not in own]
+        labels = [*(f"{name}={value}" for name, value in own.items()), *added]
         if sorted(sent or ()) == sorted(labels):
             return
         if labels and (problem := label_problem(labels)) is not None:

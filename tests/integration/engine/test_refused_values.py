@@ -96,9 +96,7 @@ async def test_the_retry_with_another_value_is_offered(
             missing
         )
         assert any("will end RESIDUE; by hand: sql {" in line and "12.505" in line for line in missing), missing
-        assert any(
-            "the effect of bad in shop, key refused-value-undo/bad/undo, stays: the saga" in line for line in remains
-        )
+        assert any("the effect of bad in shop, key refused-value-undo/bad, stays: the saga" in line for line in remains)
         for name in DEFINITIONS:
             run = "insert into fee values (:id, :n)"
             corrected = {"connection": "shop", "run": run, "params": {"id": name, "n": "12.50"}}

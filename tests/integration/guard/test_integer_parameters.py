@@ -36,7 +36,7 @@ async def value(database: GuardDatabase, expression: str, **named: Any) -> Any:
         return await sql.scalar(f"select {expression} as v", **named)
 
     outcome = await database.guard.do(new_address(), "h", body, **clock())
-    assert outcome.kind == "done", (expression, named, outcome)
+    assert outcome.kind == "done", (expression, named, outcome.failure)
     return outcome.result
 
 

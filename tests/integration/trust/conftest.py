@@ -16,7 +16,7 @@ from sagas.actions import action
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
 from sagas.protocol.payloads import DEFINITION_HEADER, SIGNATURE_HEADER
-from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings
+from sagas.settings.definition_keys import WorkerSettings, start_content
 from sagas.settings.project import Project
 from tests.helpers.local_worker import make_project
 from tests.helpers.processes import TemporalServer
@@ -80,18 +80,27 @@ class Shop:
         return to_header(sent)
 
     async def start(
-        self, client: Client, saga: str, input: Any, header: Any, *, keys: Any = None, **options: Any
+        self,
+        client: Client,
+        saga: str,
+        input: Any,
+        header: Any,
+        *,
+        keys: Any = None,
+        id: str | None = None,
+        signature: Any = None,
+        **options: Any,
     ) -> Any:
-        """Start it as any client of Temporal can."""
+        """Start it as any client of Temporal can. ``keys`` sign this start; else ``signature`` is sent with it."""
+        id = id or f"{saga}-{uuid.uuid4()}"
         headers = {DEFINITION_HEADER: header}
-        signature = (keys or DefinitionKeys()).sign("definition", header.data)
+        if keys is not None:
+            signature = keys.sign("start", start_content(id, header.data, {id: input}))
         if signature is not None:
             headers[SIGNATURE_HEADER] = signature
         queue = self.project.settings.temporal.task_queue
         with start_headers(headers):
-            return await client.temporal.start_workflow(
-                saga, input, id=f"{saga}-{uuid.uuid4()}", task_queue=queue, **options
-            )
+            return await client.temporal.start_workflow(saga, input, id=id, task_queue=queue, **options)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from sagas.protocol.payloads import (
     OWNER_HEADER,
 )
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
-from sagas.settings.definition_keys import DefinitionKeys
+from sagas.settings.definition_keys import DefinitionKeys, start_content
 from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json
 from tests.helpers.local_worker import finished, running_worker
@@ -63,7 +63,7 @@ FORGED = OWN.replace("${{ input.text }}", "forged")
 async def test_a_definition_from_a_stranger_is_refused(shop: Shop) -> None:
     async with running_worker(shop.project) as client:
         handle = await shop.start(client, "own", {"text": "x"}, shop.header(FORGED))
-        assert "neither one of this worker's project nor signed" in await refusal(handle)
+        assert "is not one of this worker's project, and its start not signed" in await refusal(handle)
         assert shop.said == []
         story = await client.show(handle.id)
         assert (story["state"], story["reason"]["type"]) == ("FAILED", "SagaRefused")
@@ -100,7 +100,7 @@ async def test_a_definition_of_the_project_needs_no_signature(shop: Shop) -> Non
 async def test_other_variables_are_refused(shop: Shop) -> None:
     async with running_worker(shop.project) as client:
         handle = await shop.start(client, "own", {"text": "x"}, shop.header(vars={"text": "forged"}))
-        assert "neither" in await refusal(handle)
+        assert "its start not signed" in await refusal(handle)
 
 
 async def test_an_edited_definition_runs_while_the_worker_stays(shop: Shop) -> None:
@@ -142,7 +142,7 @@ async def test_keys_are_rotated_by_their_ids(shop: Shop) -> None:
             ).result()
         assert shop.said == ["forged", "forged"]
         handle = await shop.start(client, "own", {"text": "x"}, shop.header(FORGED), keys=DefinitionKeys((KEYS[1],)))
-        assert "neither" in await refusal(handle)
+        assert "its start not signed" in await refusal(handle)
 
 
 async def test_a_signature_holds_for_its_saga_and_valid_inputs_only(shop: Shop) -> None:
@@ -351,6 +351,25 @@ async def test_a_nested_saga_is_never_a_workflow_of_the_engine(shop: Shop) -> No
     assert shop.said == []
 
 
+async def test_a_signature_starts_nothing_else(shop: Shop) -> None:
+    """A client has started a definition that the project no longer has; who reads its start can only repeat it."""
+    keys, header, id = DefinitionKeys((KEYS[0],)), shop.header(FORGED), f"own-{uuid.uuid4()}"
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        await (await shop.start(client, "own", {"text": "x"}, header, keys=keys, id=id)).result()
+        signature = keys.sign("start", start_content(id, header.data, {id: {"text": "x"}}))
+        again = await shop.start(client, "own", {"text": "x"}, header, signature=signature, id=id)
+        await again.result()
+        other_id = await shop.start(client, "own", {"text": "x"}, header, signature=signature)
+        assert "its start not signed" in await refusal(other_id)
+        other_input = await shop.start(client, "own", {"text": "y"}, header, signature=signature, id=id)
+        assert "its start not signed" in await refusal(other_input)
+        other_definition = await shop.start(
+            client, "own", {"text": "x"}, shop.header(FORGED, vars={"text": "z"}), signature=signature, id=id
+        )
+        assert "its start not signed" in await refusal(other_definition)
+    assert shop.said == ["forged"]
+
+
 async def test_an_activity_of_no_workflow_is_refused(shop: Shop) -> None:
     envelope = {"key": "k", "forward_key": "k", "saga_id": "s", "step": "say", "op": "do", "generation": 1}
     async with running_worker(shop.project) as client:
@@ -371,11 +390,12 @@ async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) ->
     trust, header = ProjectTrust(shop.project), shop.header(saga="waiting").data
     for inputs, at_once in (
         ([{"text": "x"}] * 100, True),
-        ([0] * MAX_TASK_VALUES, False),
+        ([{"text": "x"}] * MAX_TASK_VALUES, False),
         ([{"text": "x" * MAX_TASK_BYTES}], False),
         ([{"text": "x" * MAX_PAYLOAD_BYTES}], True),  # no activity could take it
     ):
-        assert trust.trusts_start("waiting", inputs, header, None) is at_once
+        starts = {f"waiting-{number}": input for number, input in enumerate(inputs)}
+        assert trust.trusts_start("waiting", "waiting-0", starts, header, None) is at_once
     async with running_worker(shop.project) as client:
         handle = await shop.start(client, "waiting", {"text": "x" * MAX_TASK_BYTES}, shop.header(saga="waiting"))
         await handle.signal("approved")

@@ -91,16 +91,19 @@ async def test_memos_that_are_no_json_hide_nothing(shop: Shop) -> None:
         await until(listed)
 
 
-@pytest.mark.parametrize(("labels", "own"), [("", None), ("labels: {text: '${{ input.text }}'}", ["text=x"])])
-async def test_labels_are_those_of_the_input(shop: Shop, labels: str, own: Any) -> None:
-    """The start does not say which attributes are registered, and brings labels of its own."""
+@pytest.mark.parametrize(
+    ("labels", "kept"),
+    [("", ["text=vip", "customer=1"]), ("labels: {text: '${{ input.text }}'}", ["text=x", "customer=1"])],
+)
+async def test_labels_of_the_definition_are_those_of_the_input(shop: Shop, labels: str, kept: Any) -> None:
+    """The start does not say which attributes are registered; it may add labels, such as `batch`."""
     key = SearchAttributeKey.for_keyword_list("SagaLabels")
     forged = TypedSearchAttributes([SearchAttributePair(key, ["text=vip", "customer=1"])])
     async with running_worker(shop.with_keys("a" * 32, accept="any")) as client:
         header = shop.header(f"{OWN}{labels}\n")
         handle = await shop.start(client, "own", {"text": "x"}, header, search_attributes=forged)
         await handle.result()
-        assert (await handle.describe()).typed_search_attributes.get(key) == own
+        assert (await handle.describe()).typed_search_attributes.get(key) == kept
 
 
 @pytest.mark.parametrize("status", [None, 1, [], {"saga_id": 1, "error": "no", "attempts": "many", "ended_at": {}}])

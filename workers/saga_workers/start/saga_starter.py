@@ -44,7 +44,7 @@ from sagas.protocol.payloads import (
     SIGNATURE_HEADER,
 )
 from sagas.protocol.saga_view import STARTED_AGAIN
-from sagas.settings.definition_keys import DefinitionKeys
+from sagas.settings.definition_keys import DefinitionKeys, start_content
 from sagas.text.exact_json import encode_json, value_text
 from sagas.text.shell import saga_command
 from sagas.text.uuid7 import uuid7
@@ -80,10 +80,8 @@ class SagaStarter:
         header = to_header(
             {"definition": to_snapshot(definition), "vars": self._variables, "attributes": list(attributes)}
         )
-        self._headers: dict[str, Any] = {DEFINITION_HEADER: header}
-        signature = keys.sign("definition", header.data)
-        if signature is not None:
-            self._headers[SIGNATURE_HEADER] = to_header(signature)
+        self._header = header
+        self._keys = keys
         self._static_details = static_details(definition)
 
     async def check(self, input: Any) -> StartRequest:
@@ -187,7 +185,7 @@ class SagaStarter:
     ) -> StartResult:
         """Raises WorkflowAlreadyStartedError; UsageError if Temporal refuses the request."""
         try:
-            with start_headers({**self._headers, **headers}):
+            with start_headers({**self._signed_headers(saga_id, {saga_id: request.input}), **headers}):
                 handle = await self._temporal.start_workflow(
                     self._definition.saga,
                     request.input,
@@ -204,6 +202,11 @@ class SagaStarter:
                 raise UsageError(f"{saga_id} cannot be started: {reason}") from error
             raise
         return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
+
+    def _signed_headers(self, workflow_id: str, starts: Mapping[str, Any]) -> dict[str, Any]:
+        signature = self._keys.sign("start", start_content(workflow_id, self._header.data, starts))
+        headers: dict[str, Any] = {DEFINITION_HEADER: self._header}
+        return headers if signature is None else {**headers, SIGNATURE_HEADER: to_header(signature)}
 
     @property
     def definition(self) -> Definition:
@@ -240,11 +243,12 @@ class SagaStarter:
         rows = [[check_saga_id(saga.id), saga.request.input, {**saga.request.labels, **extra}] for saga in sagas]
         for _, _, labels in rows:
             _label_texts(labels)
-        with start_headers(self._headers):
+        workflow_id = f"{BULK_PREFIX}{self._definition.saga}-{uuid7()}"
+        with start_headers(self._signed_headers(workflow_id, {id: input for id, input, _ in rows})):
             return await self._temporal.start_workflow(
                 BULK_WORKFLOW,
                 {"saga": self._definition.saga, "sagas": rows, "again": again, "chunk_size": chunk_size},
-                id=f"{BULK_PREFIX}{self._definition.saga}-{uuid7()}",
+                id=workflow_id,
                 task_queue=self._task_queue,
                 static_summary=run_summary(f"{len(rows)} × {self._definition.saga}"),
                 static_details=self._static_details,

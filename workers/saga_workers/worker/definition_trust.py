@@ -1,4 +1,4 @@
-"""The definitions that a worker trusts: those of its own project, and those that the project's key has signed."""
+"""The starts that a worker trusts: of definitions of its own project, and those that the project's key has signed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ from sagas.machine.machine import Machine
 from sagas.protocol.payloads import unpack_state
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
-from sagas.settings.definition_keys import KEY_FILE, decision_content, detached_content, signed_json
+from sagas.settings.definition_keys import KEY_FILE, decision_content, detached_content, signed_json, start_content
 from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
@@ -50,10 +50,10 @@ MAX_TASK_STEPS = 20_000
 """Of validating all inputs of a workflow task, which takes a tenth of a second. An activity validates the others."""
 
 
-def _is_left_to_activity(inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
+def _is_left_to_activity(starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
     """True for inputs that take too long for a workflow task, if the activity's argument can hold them."""
-    size = len(encode_json(inputs))
-    large = size > MAX_TASK_BYTES or json_problem(inputs, max_values=MAX_TASK_VALUES) is not None
+    size = len(encode_json(starts))
+    large = size > MAX_TASK_BYTES or json_problem(starts, max_values=MAX_TASK_VALUES) is not None
     # As a string of JSON, the header has at most twice as many bytes.
     return large and size + 2 * len(header) + len(signed_json(signature)) + 1024 < MAX_PAYLOAD_BYTES
 
@@ -79,17 +79,19 @@ class ProjectTrust:
         self._variables = {signed_json(project.settings.vars)}
         self._read_at = -_READ_INTERVAL
         self._reading = asyncio.Lock()
-        self._cached = lru_cache(maxsize=256)(self._trusted_definition)
+        self._known_definition = lru_cache(maxsize=256)(self._read_known)
 
-    def trusts_start(self, saga: str, inputs: Sequence[Any], header: bytes, signature: Any) -> bool:
+    def trusts_start(
+        self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
+    ) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`. Reads no files; a workflow task must not wait."""
-        definition = self._cached(header, signed_json(signature))
+        if _is_left_to_activity(starts, header, signature):
+            return False
+        definition = self._trusted_definition(workflow_id, starts, header, signature)
         if definition is None or definition.saga != saga:
             return False
-        if _is_left_to_activity(inputs, header, signature):
-            return False
         with contextlib.suppress(TooComplex), bounded(MAX_TASK_STEPS):
-            return not any(validate_input(definition, input)[1] for input in inputs)
+            return not any(validate_input(definition, input)[1] for input in starts.values())
         return False
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
@@ -99,26 +101,26 @@ class ProjectTrust:
         return self.accepts_any and _is_detached(value)
 
     async def verify_start(
-        self, saga: str, header: str, signature: Any, input: Any = None, inputs: Sequence[Any] | None = None
+        self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: str, signature: Any
     ) -> None:
         """Verify a start after reading the definitions again: they may have changed since the worker started.
 
         Raises RefusedError or UsageError if the start is not trusted.
         """
         data = header.encode()
-        definition = self._trusted_definition(data, signed_json(signature))
+        definition = self._trusted_definition(workflow_id, starts, data, signature)
         if definition is None:
             await self._read_again()
-            definition = self._trusted_definition(data, signed_json(signature))
+            definition = self._trusted_definition(workflow_id, starts, data, signature)
         if definition is None:
-            log.warning("start of %s refused: its definition is neither known nor signed", saga)
+            log.warning("start of %s refused: its definition is not known, and the start not signed", saga)
             raise RefusedError(
-                f"the definition of {saga} is neither one of this worker's project nor signed with its key; deploy it "
-                "to the worker, or set the same worker.definition_key for client and worker"
+                f"the definition of {saga} is not one of this worker's project, and its start not signed with its key; "
+                "deploy it to the worker, or set the same worker.definition_key for client and worker"
             )
         if definition.saga != saga:
             raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
-        await check_inputs(definition, [input] if inputs is None else inputs)
+        await check_inputs(definition, list(starts.values()))
 
     @property
     def definitions(self) -> Mapping[str, Definition]:
@@ -165,13 +167,22 @@ class ProjectTrust:
             return False
         return self.keys.verifies("notification", content, order.get("signature"))
 
-    def _trusted_definition(self, header: bytes, signature: bytes) -> Definition | None:
+    def _trusted_definition(
+        self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
+    ) -> Definition | None:
+        """The definition in the header, if it is this project's, or a key of the project has signed this start."""
+        if (known := self._known_definition(header)) is not None:
+            return known
+        try:
+            content = start_content(workflow_id, header, starts)
+            return read_header(header).definition if self.keys.verifies("start", content, signature) else None
+        except MALFORMED:
+            return None
+
+    def _read_known(self, header: bytes) -> Definition | None:
         try:
             sent = decode_json(header)
-            trusted = self.accepts_any or self._is_known(sent)
-            if not trusted and not self.keys.verifies("definition", header, decode_json(signature)):
-                return None
-            return read_header(header).definition
+            return read_header(header).definition if self.accepts_any or self._is_known(sent) else None
         except MALFORMED:
             return None
 
@@ -197,7 +208,7 @@ class ProjectTrust:
                 # What was this project's a moment ago may still be on its way to this worker.
                 self._known_definitions().update(_snapshots(self._latest.definitions))
                 self._variables.add(variables)
-                self._cached.cache_clear()
+                self._known_definition.cache_clear()
 
     def _read(self) -> tuple[Project, bytes]:
         settings = self._project.settings

@@ -24,6 +24,7 @@ from sagas.expressions.limits import WorkMeter
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
 from sagas.protocol.messages import Command, Finish, MachineEvent, Started
+from sagas.protocol.origin import encode_origin
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import decode_call, encode_call
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
@@ -206,7 +207,12 @@ class BulkRunner:
             alone = decode_call(item.call.action, argument)
             earlier = item.call.earlier_attempts + item.earlier_attempts
             wanted = replace(
-                alone, saga=sent.saga, earlier_attempts=earlier, intervals=sent.intervals, ignores_cancel=False
+                alone,
+                saga=sent.saga,
+                earlier_attempts=earlier,
+                intervals=sent.intervals,
+                ignores_cancel=False,
+                origin=None if item.origin is None else encode_origin(replace(item.origin, saga="random")),
             )
             if sent != wanted:
                 raise Violation("wire", f"{sent} instead of {wanted}")

@@ -405,6 +405,7 @@ class Together:
         self._take(self.bulk.chunk_ended(command.id, decode_outcomes(result, len(outcomes)), self.now))
 
     def _attempt(self, item: ChunkCall, sent: Any) -> Outcome:
+        sent = replace(sent, origin=None)  # a run of its own adds it when it sends the call
         return self.kept[item.saga_id].world.make(item.call, sent, self.now, sent.earlier_attempts)
 
     def _detach(self) -> None:

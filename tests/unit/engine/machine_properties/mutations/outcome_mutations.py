@@ -20,9 +20,9 @@ from tests.unit.engine.machine_properties.mutations.effect_mutations import Muta
 def _no_arguments_for_a_mistake(patch: pytest.MonkeyPatch) -> None:
     whole = arguments._render_arguments  # pyright: ignore[reportPrivateUsage]
 
-    def with_(*given: Any) -> dict[str, Any]:
+    def with_(*given: Any, **more: Any) -> dict[str, Any]:
         try:
-            return whole(*given)
+            return whole(*given, **more)
         except arguments.DefinitionError:
             return {}
 

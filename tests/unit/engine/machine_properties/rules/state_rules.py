@@ -137,8 +137,10 @@ def _check_parked(ledger: Ledger, item: Mapping[str, Any]) -> None:
         expected = LATER
     else:
         expected = BEFORE_COMMIT
-    asked_once = item["op"] == "do" and not step.do.guarded and not step.do.idempotent and step.probe is None
-    if asked_once and ledger.entry(item["step"])["outcome"] == "unknown":
+    asked_once = item["op"] == "do" and not step.do.guarded and not step.do.idempotent
+    corrected = (item["step"], "do") in ledger.given  # then its probe may ask about another effect, and is not asked
+    may_lack_probe = step.probe is None or (corrected and "retry" not in item["decisions"])
+    if asked_once and may_lack_probe and ledger.entry(item["step"])["outcome"] == "unknown":
         expected = expected - {"retry"}  # §4: never repeated without a probe that reports absent
     if set(item["decisions"]) != expected:
         raise Violation("cli.md decisions", f"{item['step']} {item['op']} offers {item['decisions']}, not {expected}")
