@@ -89,6 +89,7 @@ async def test_an_unbounded_input_of_any_client_is_refused(project: Project) -> 
         assert "too large for the schema" in str(failed.value.cause)
 
 
+@pytest.mark.slow  # it measures times, which a machine that does something else spoils
 async def test_costly_inputs_do_not_delay_the_starts_of_others(project: Project) -> None:
     async with running_worker(project) as client:
         queue = project.settings.temporal.task_queue

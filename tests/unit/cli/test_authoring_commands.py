@@ -242,7 +242,7 @@ def test_a_simulated_residue_fails_the_command(capsys: pytest.CaptureFixture[str
         "  - {id: more, uses: old.hold, task_queue: old, compensate: old.release}\n"
     )
     text = output(capsys, "--config", str(tmp_path), "simulate", "leak", code=1)
-    assert "✖ hold, late: COMPENSATED, but the effect stays: hold at old.hold" in text
+    assert "✖ hold, late: COMPENSATED, but the effect stays: hold at old" in text
     assert "✖ 1 left" in text
 
 

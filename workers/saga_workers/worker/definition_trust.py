@@ -46,7 +46,7 @@ MAX_TASK_BYTES = 128 * 1024
 """Values and bytes of JSON that are validated in a workflow task, which must not take two seconds."""
 
 
-MAX_TASK_STEPS = 20_000
+MAX_TASK_STEPS = 10_000
 """Of validating all inputs of a workflow task, which takes a tenth of a second. An activity validates the others."""
 
 
