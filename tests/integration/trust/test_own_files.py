@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from sagas.settings.project import Project
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("sagas/sagas", "activities/saga_activities", "workers/saga_workers", "cli/saga_cli", "spark_steps/saga_spark")
-READS = re.compile(
-    r"(^|\.)(open|fdopen|read_text|read_bytes|read_bounded|import_module|exec_module|spec_from_file_location)$"
+READS = (
+    *("open", "fdopen", "read_text", "read_bytes", "read_bounded"),
+    *("import_module", "exec_module", "spec_from_file_location"),
 )
 CHECKS = ("require_own", "require_own_modules", "require_own_stack")
 
@@ -89,18 +89,23 @@ def places() -> Iterator[tuple[str, str, int]]:
             name = str(path.relative_to((ROOT / folder).parent))
             functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
             for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-                if not READS.search(ast.unparse(call.func)):
+                if called(call) not in READS:
                     continue
                 around = [one for one in functions if one.lineno <= call.lineno <= (one.end_lineno or 0)]
                 if not any(checks(one) for one in around):
                     yield name, around[-1].name if around else "", call.lineno
 
 
+def called(call: ast.Call) -> str:
+    """The name of the called function, without what it is an attribute of."""
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
 def checks(function: ast.AST) -> bool:
-    return any(
-        isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in CHECKS
-        for node in ast.walk(function)
-    )
+    return any(isinstance(node, ast.Call) and called(node) in CHECKS for node in ast.walk(function))
 
 
 def test_each_place_that_reads_a_file_checks_its_owner_or_has_a_reason() -> None:

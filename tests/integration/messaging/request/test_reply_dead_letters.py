@@ -28,7 +28,7 @@ from tests.integration.messaging.trigger.trigger_environment import count, open_
 async def test_other_replies_are_recorded_while_a_dead_letter_waits(
     kafka: Broker, postgres_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "_BURIAL_TIMEOUT", 0.2)
+    monkeypatch.setattr(replies, "_DEAD_LETTER_TIMEOUT", 0.2)
     shop, topic = await open_shop(postgres_server), kafka.create_topic(partitions=1)
     kafka.produce(topic, 1, headers={"sagaoutcome": "done"})
     with shop.connect() as connection:
