@@ -17,6 +17,9 @@ from sagas.text.exact_json import number_text
 AskTypes = Callable[[ParsedSql, Parameters], Awaitable[Mapping[str, int]]]
 """Gives the object identifiers of the types of parameters by their names, without running the statement."""
 
+_COMPARISONS = ("=", "<>", "!=", "<", ">", "<=", ">=", "@>", "<@", "&&")
+_QUANTIFIERS = ("any", "all", "some")
+
 _FLOATS = frozenset((700, 701, 1021, 1022))
 """The object identifiers of `real`, `double precision` and arrays of them."""
 
@@ -26,12 +29,28 @@ async def with_float_arrays(
 ) -> Sequence[Parameters]:
     """The parameters, with arrays that are compared with floats as text. Raises the errors of the database."""
     lists = {name for row in rows for name, value in row.items() if isinstance(value, list) and needs_care(value)}
-    lists &= {use.parameter for use in compared_parameters(statement) if use.direct} if lists else lists
+    lists &= _compared(statement) if lists else lists
     if not lists:
         return rows
     types = await ask_types(statement, {**rows[0], **dict.fromkeys(lists)})
     floats = {name for name in lists if types.get(name) in _FLOATS}
     return [{name: _text(value) if name in floats else value for name, value in row.items()} for row in rows]
+
+
+def _compared(statement: ParsedSql) -> set[str]:
+    """The parameters that are an operand, or in `any (…)`. The type of one in a function may be unknown without it."""
+    tokens = list(statement.significant())
+    words = ["", "", *(statement.text_of(token).lower() for token in tokens), ""]
+    return {
+        statement.text_of(token)[1:]
+        for number, token in enumerate(tokens, 2)
+        if token.kind == "parameter"
+        and (
+            words[number - 1] in _COMPARISONS
+            or words[number + 1] in _COMPARISONS
+            or (words[number - 1] == "(" and words[number - 2] in _QUANTIFIERS)
+        )
+    }
 
 
 async def with_floats(statement: ParsedSql, row: Parameters, ask_types: AskTypes) -> Parameters:
