@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -70,7 +71,11 @@ async def running_worker(project: Project, **worker_options: Any) -> AsyncIterat
 
 
 async def finished(client: Client, saga_id: str, timeout: str = "60s") -> dict[str, Any]:
-    """The story when the saga is over or parked."""
+    """The story when the saga is over or parked; with its steps, unless a busy worker does not tell them for long."""
     from saga_cli.wait import wait_for_end
 
-    return (await wait_for_end(client, saga_id, timeout)).to_json()
+    story = (await wait_for_end(client, saga_id, timeout)).to_json()
+    end = asyncio.get_running_loop().time() + 20.0
+    while "cannot be queried" in (story.get("incomplete") or "") and asyncio.get_running_loop().time() < end:
+        story = await client.show(saga_id)
+    return story
