@@ -30,6 +30,16 @@ async def wait_for_approval(cli: CommandLine, id: str) -> None:
     await until(cli, ("show", id), lambda story: story["steps"][1]["state"] == "RUNNING")
 
 
+async def waiting_after_reset(cli: CommandLine) -> str:
+    """The id of a saga that waits for its approval, in a run that a reset has started."""
+    id = fresh("reset")
+    await cli.saga("start", "ask", "--id", id)
+    await wait_for_approval(cli, id)
+    await reset(cli, id)
+    await wait_for_approval(cli, id)
+    return id
+
+
 async def listed(cli: CommandLine, id: str) -> list[str]:
     """The states in which the saga is listed."""
     rows = (await cli.saga("--json", "list")).json
@@ -37,11 +47,7 @@ async def listed(cli: CommandLine, id: str) -> list[str]:
 
 
 async def test_an_open_saga_goes_on_in_its_reset_run(cli: CommandLine) -> None:
-    id = fresh("reset")
-    await cli.saga("start", "ask", "--id", id)
-    await wait_for_approval(cli, id)
-    await reset(cli, id)
-    await wait_for_approval(cli, id)
+    id = await waiting_after_reset(cli)
     await until(cli, ("list",), lambda rows: [row["state"] for row in rows if row["id"] == id] == ["RUNNING"])
     assert (await cli.saga("list", "--stuck")).code == 0
     assert (await cli.saga("start", "ask", "--id", id)).code == 0, "the same start"
@@ -56,11 +62,7 @@ async def test_an_open_saga_goes_on_in_its_reset_run(cli: CommandLine) -> None:
 
 
 async def test_a_reset_saga_is_cancelled(cli: CommandLine) -> None:
-    id = fresh("reset")
-    await cli.saga("start", "ask", "--id", id)
-    await wait_for_approval(cli, id)
-    await reset(cli, id)
-    await wait_for_approval(cli, id)
+    id = await waiting_after_reset(cli)
     assert (await cli.saga("cancel", id, "--reason", "a test", "--wait")).code == 6
     assert (await cli.saga("--json", "show", id)).json["state"] == "COMPENSATED"
     await until(cli, ("list",), lambda rows: [row["state"] for row in rows if row["id"] == id] == ["COMPENSATED"])
