@@ -27,6 +27,7 @@ class Project:
         self._given_actions = actions
         self._given_message_handlers = message_handlers
         self._read_separately: dict[str, Definition] = {}
+        self._read_versions: dict[Path, FileVersion | None] = {}
 
     @cached_property
     def actions(self) -> Actions:
@@ -55,10 +56,19 @@ class Project:
 
     @cached_property
     def _all_definitions(self) -> tuple[dict[str, Definition], list[Diagnostic]]:
-        files = find_definition_files(self._folders)
+        self._read_versions = self._file_versions()
+        files = list(self._read_versions)
         for path in (*self._folders, *files):
             require_own(path)
         return load_definitions(files, self.context)
+
+    def has_changed(self) -> bool:
+        """Return whether the files of the definitions are others now than those that were read."""
+        _ = self._all_definitions
+        return self._file_versions() != self._read_versions
+
+    def _file_versions(self) -> dict[Path, FileVersion | None]:
+        return {path: _file_version(path) for path in find_definition_files(self._folders)}
 
     @cached_property
     def context(self) -> ProjectContext:
@@ -156,6 +166,18 @@ def connection_facts(settings: Settings) -> Connections:
         }
         for name, connection in settings.connections.items()
     }
+
+
+FileVersion = tuple[int, int, int, int]
+
+
+def _file_version(path: Path) -> FileVersion | None:
+    """Differs after every change of the file; None if it cannot be read."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
 
 
 def _mentions(path: Path, name: str) -> bool:

@@ -134,6 +134,18 @@ async def test_a_new_nested_saga_runs_while_the_worker_stays(shop: Shop) -> None
         assert "`saga dev restart worker`" in message
 
 
+async def test_an_edited_nested_saga_runs_while_the_worker_stays(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    folder = shop.project.settings.definitions[0]
+    header = shop.header(OUTER.format(name="{enum: [own]}"))
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        for text in (OWN, FORGED, FORGED.replace("forged", "again"), OWN.replace("uses:", "used:")):
+            (folder / "own.saga.yaml").write_text(text)
+            value = {"name": "own", "input": {"text": "x"}}
+            await (await shop.start(client, "outer", value, header, keys=DefinitionKeys((KEYS[0],)))).result()
+    assert shop.said == ["x", "forged", "again", "again"]
+    assert [record.message for record in caplog.records if "its last valid version runs" in record.message] != []
+
+
 async def test_keys_are_rotated_by_their_ids(shop: Shop) -> None:
     async with running_worker(shop.with_keys("new" * 16, KEYS[0])) as client:
         for key in ("new" * 16, KEYS[0]):

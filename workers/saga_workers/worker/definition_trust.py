@@ -75,6 +75,7 @@ class ProjectTrust:
                 f"the worker has no key to sign with, and cannot make {project.settings.root / KEY_FILE}",
                 help="set definition_key under [worker]: the same for all workers and clients of the project",
             )
+        self._read_since: dict[str, Definition] = {}
         self._known: set[bytes] | None = None
         self._variables = {signed_json(project.settings.vars)}
         self._read_at = -_READ_INTERVAL
@@ -124,21 +125,22 @@ class ProjectTrust:
 
     @property
     def definitions(self) -> Mapping[str, Definition]:
-        """The definitions of the project's files at the start of the worker, and those that it has read since."""
-        return {**self._latest.definitions, **self._project.definitions}
+        """The last versions of the definitions that this worker has read without an error."""
+        return {**self._project.definitions, **self._read_since, **self._latest.definitions}
 
     async def definition(self, saga: str) -> Definition:
-        """The definition of a saga that is started by its name; reads the files again if it is new.
+        """The definition of a saga that is started by its name, read again if the files have changed.
 
-        Raises UsageError if there is none that this worker can run.
+        Raises UsageError if there is none that this worker can run. Of a file with errors, the last version without.
         """
-        known = self.definitions.get(saga)
-        if known is not None:
-            return known
-        await self._read_again()
+        if await asyncio.to_thread(self._latest.has_changed):
+            await self._read_again()
         try:
             return self._latest.definition(saga)
         except UsageError as error:
+            if (known := self.definitions.get(saga)) is not None:
+                log.warning("%s; its last valid version runs", error.message)
+                return known
             advice = "new actions and settings are known to a worker after its restart (`saga dev restart worker`)"
             raise UsageError(f"{error.message}; {advice}") from None
 
@@ -204,7 +206,9 @@ class ProjectTrust:
             await asyncio.sleep(self._read_at + _READ_INTERVAL - time.monotonic())
             self._read_at = time.monotonic()
             with contextlib.suppress(SagaError, OSError):
-                self._latest, variables = await asyncio.to_thread(self._read)
+                latest, variables = await asyncio.to_thread(self._read)
+                self._read_since |= self._latest.definitions
+                self._latest = latest
                 # What was this project's a moment ago may still be on its way to this worker.
                 self._known_definitions().update(_snapshots(self._latest.definitions))
                 self._variables.add(variables)
