@@ -1,14 +1,26 @@
-"""The message of an exception that the code of an action has raised."""
+"""The failure and the message of an exception that the code of an action has raised."""
 
 from __future__ import annotations
 
 import sys
 
-from sagas.text.author_values import text_of
+from sagas.protocol.outcomes import Failure
+from sagas.text.author_values import RAISED_AT, text_of
+from sagas.text.own_frames import noted_place
 
 _MAX_MESSAGE = 500
 _MISTAKES = (LookupError, AttributeError, TypeError, NameError, ArithmeticError, AssertionError, ImportError)
 """Exceptions of Python whose text is no sentence for an operator: `'sku'` of a KeyError."""
+
+
+def action_failure(error: BaseException) -> Failure:
+    """The failure with the details of the author's exception, and with the place where it was raised."""
+    details, place = getattr(error, "details", None), noted_place(error)
+    return Failure(
+        type(error).__name__,
+        action_error_message(error),
+        {**(details if isinstance(details, dict) else {}), **({} if place is None else {RAISED_AT: place})},
+    )
 
 
 def action_error_message(error: BaseException) -> str:

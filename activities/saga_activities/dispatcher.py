@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from saga_activities.action_errors import action_error_message
+from saga_activities.action_errors import action_failure
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
 from saga_activities.automatic.nested_images import close_nested
 from saga_activities.automatic.restoration import check_decision, skip_restoration
@@ -277,8 +277,8 @@ async def run_unguarded(body: ActionBody, op: str) -> Outcome:
         failure = Failure("definition", text_of(error))
         return Outcome("failed" if op == "probe" else "unknown", failure=failure, retryable=False)
     except Exception as error:  # noqa: BLE001 - becomes part of the outcome
-        failure_type = _FAILURE_TYPES.get(type(error), type(error).__name__)
-        return Outcome("unknown", failure=Failure(failure_type, action_error_message(error)))
+        failure = action_failure(error)
+        return Outcome("unknown", failure=replace(failure, type=_FAILURE_TYPES.get(type(error), failure.type)))
     return probe_outcome(result) if op == "probe" else Outcome.done(limit_size(result))
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.action_errors import action_error_message
+from saga_activities.action_errors import action_failure
 from saga_activities.concurrency import uncancellable
 from saga_activities.guard import database_errors, rules
 from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqlAlchemyTransaction, SqliteTransaction
@@ -278,11 +278,7 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
         return database_errors.failed_outcome(failed_statement, statement_error)
     if (classified := database_errors.classify_database_error(error)) is not None:
         return database_errors.failed_outcome(classified, error)
-    details = getattr(error, "details", None)
-    name = type(error).__name__
-    return Outcome(
-        "failed", failure=Failure(name, action_error_message(error), details if isinstance(details, dict) else {})
-    )
+    return Outcome("failed", failure=action_failure(error))
 
 
 def _kept_changes(why: str) -> Outcome:

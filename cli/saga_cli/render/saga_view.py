@@ -108,7 +108,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if reason:
         where = f" at {reason.step}" if reason.step else ""
         lines.append([(f"{_reason_kind(reason)}{where}: ", "dim"), (reason_text(view), "")])
-        message = reason.message or ""
+        message = reason_text(view)
         details = {
             name: value for name, value in reason.details.items() if value is not None and str(value) not in message
         }

@@ -7,11 +7,12 @@ from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from sagas.text.author_values import RAISED_AT
 from sagas.text.printable import printable_json, printable_line
 from sagas.text.shortening import join_names, shorten
 
 if TYPE_CHECKING:
-    from sagas.protocol.saga_view import ErrorView, OperationView, SagaView, StepView
+    from sagas.protocol.saga_view import ErrorView, OperationView, ReasonView, SagaView, StepView
 
 Span = tuple[str, str]
 """A string and its style (rich's words; empty: plain)."""
@@ -75,15 +76,17 @@ def format_duration(end: datetime, begin: datetime) -> str:
 def reason_text(view: SagaView) -> str:
     """Why the saga went backward or ended, after the kind of reason: its message, or that there is none."""
     if view.reason and view.reason.message:
-        return view.reason.message
+        return error_text(view.reason)
     if view.incomplete:
         return "the reason is unknown while the saga cannot be queried"
     return "no reason was given"
 
 
-def error_text(error: ErrorView) -> str:
-    """Return what the ``error`` of a step or of its undo says."""
-    return error.message or error.type or "no message"
+def error_text(error: ErrorView | ReasonView) -> str:
+    """Return what the error of a step, of its undo or of a saga says, and where an author's code has raised it."""
+    place = (error.details or {}).get(RAISED_AT)
+    text = error.message or error.type or "no message"
+    return f"{text} ({error.type} at {place})" if place else text
 
 
 def attempt_text(row: StepView | OperationView) -> str:

@@ -12,6 +12,9 @@ from typing import Any
 from sagas.text.exact_json import MAX_INTEGER_DIGITS
 from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS, encodable, json_problem
 
+RAISED_AT = "raised_at"
+"""The field of an error's details with the file and the line in the author's code that raised it."""
+
 
 def text_of(value: Any) -> str:
     """The text of any value, also of an exception; never raises."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
+from pathlib import Path
 from types import TracebackType
 
 _ENGINE = frozenset({"sagas", "saga_activities", "saga_spark", "saga_workers", "saga_cli"})
@@ -22,6 +24,29 @@ def keep_own_frames(error: BaseException, *, package: str = "") -> None:
             seen.add(id(each))
             each.__traceback__ = _own(each.__traceback__, package)
             errors += [each.__cause__, each.__context__]
+
+
+_PLACE = "_saga_place"
+_MAX_PLACE = 200
+
+
+def note_place(error: BaseException) -> None:
+    """Keep the file and the line of the innermost frame, of an error of which only the author's frames are left."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return
+    path = Path(traceback.tb_frame.f_code.co_filename)
+    folder = Path(os.getcwd())  # nobody needs the path of the machine
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else Path(*path.parts[-2:])
+    place = f"{str(shown)[-_MAX_PLACE:]}:{traceback.tb_lineno}"
+    setattr(error, _PLACE, place)
+
+
+def noted_place(error: BaseException) -> str | None:
+    """Where in the author's files an error was raised, `shop/actions.py:42`; None if nothing has noted it."""
+    return getattr(error, _PLACE, None)
 
 
 def _own(traceback: TracebackType | None, package: str) -> TracebackType | None:

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from saga_activities.action_errors import action_failure
 from saga_activities.own_frames import logging_own_frames
+from saga_cli.render.text import error_text
 from sagas.definition.times import parse_duration
 from sagas.errors import Rejected, UsageError
+from sagas.protocol.saga_view import ErrorView
 from sagas.text.own_frames import keep_own_frames
 
 
@@ -64,3 +67,30 @@ def test_an_expected_error_and_a_repeated_one_are_no_warning(
     ):
         raise error
     assert [record.levelno for record in caplog.records] == ([] if level is None else [level])
+
+
+def _fails() -> None:
+    raise RuntimeError("the carrier is closed")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_fails, "the carrier is closed (RuntimeError at tests/unit/actions/test_own_frames.py:{fails})"),
+        (_wraps, "no order (RuntimeError at tests/unit/actions/test_own_frames.py:{wraps})"),
+    ],
+)
+def test_an_operator_reads_where_the_code_has_raised(function: Callable[[], Any], message: str) -> None:
+    with (
+        pytest.raises(Exception) as caught,  # noqa: PT011  what it raises is not the point
+        logging_own_frames(logging.getLogger("saga.test"), function, "pay", 1),
+    ):
+        function()
+    failure = action_failure(caught.value)
+    shown = error_text(ErrorView(type=failure.type, message=failure.message, details=failure.details))
+    lines = {"fails": _fails.__code__.co_firstlineno + 1, "wraps": _wraps.__code__.co_firstlineno + 4}
+    assert shown == message.format(**lines)
+
+
+def test_an_error_of_the_engine_has_no_place() -> None:
+    assert action_failure(ValueError("no")).details == {}
