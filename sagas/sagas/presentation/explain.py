@@ -104,7 +104,8 @@ def explain(
     rejected = [row for row in run.steps if fail in (row["id"], row["step"]) and row["outcome"] is not None]
     if not rejected:
         raise UsageError(
-            f"{fail} is not reached with this input, so it cannot fail", help="give another input with --input '{…}'"
+            f"{fail} is not reached {plain.with_input}, so it cannot fail",
+            help="give another input with --input '{…}'",
         )
     return Explanation(definition, run, fail)
 

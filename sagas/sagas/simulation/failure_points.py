@@ -58,7 +58,7 @@ def failure_points(
     usual = simulate(definition, input, plain, environment)
     if usual.state != "COMPLETED":
         raise SagaError(
-            f"without a failure {definition.saga} ends {usual.state} with this input{_reason_phrase(usual)}",
+            f"without a failure {definition.saga} ends {usual.state} {plain.with_input}{_reason_phrase(usual)}",
             help="give an input (and results) with which it completes: --input '{…}'",
         )
     cells = []

@@ -39,6 +39,11 @@ class Script:
     input_is_sample: bool = False
     locked: bool = False
 
+    @property
+    def with_input(self) -> str:
+        """The input in messages: one that nobody has given is not to blame."""
+        return "with the sample input that was generated from its schema" if self.input_is_sample else "with this input"
+
     def with_outcomes(self, outcomes: Mapping[str, str | Sequence[str]]) -> Script:
         """The script with more outcomes."""
         return replace(self, outcomes={**self.outcomes, **outcomes})

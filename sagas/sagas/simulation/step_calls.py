@@ -30,6 +30,7 @@ class StepCalls:
     saga_id: str
     results: Mapping[str, Any] = field(default_factory=dict)
     environment: Environment = field(default_factory=Environment)
+    input_is_sample: bool = False
 
     def do(self) -> Call:
         """The forward call."""
@@ -50,10 +51,14 @@ class StepCalls:
         return self._find("confirm", self.definition, Script(results={**self.results, self.step: result}))
 
     def _find(self, op: str, definition: Definition, script: Script) -> Call:
+        script = replace(script, input_is_sample=self.input_is_sample)
         run, calls = simulate_calls(definition, self.input, script, self.environment, saga_id=self.saga_id)
         call = next((call for call in calls if call.step == self.step and call.op == op), None)
         if call is None:
-            raise UsageError(f"the saga makes no {op} call of {self.step} with this input{_reason(run, self.step)}")
+            raise UsageError(
+                f"the saga makes no {op} call of {self.step} {script.with_input}{_reason(run, self.step)}",
+                help="give another input with --input '{…}', or results of other steps with --results '{…}'",
+            )
         return call
 
 

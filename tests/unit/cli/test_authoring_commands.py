@@ -184,7 +184,10 @@ def test_explain_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("explain", "chekout"), "did you mean checkout?"),
         (("explain", "checkout", "--fail", "chrge"), "checkout has no step chrge; did you mean charge?"),
-        (("explain", "weekly-order", "--fail", "approve"), "approve is not reached with this input"),
+        (
+            ("explain", "weekly-order", "--fail", "approve"),
+            "approve is not reached with the sample input that was generated",
+        ),
         (("explain", "checkout", "--input", "{}"), "--input needs --fail STEP"),
         (("simulate", "checkout", "--input", "{}"), "the input of checkout is not valid"),
         (("actions", "inventory.reserv"), "did you mean inventory.reserve?"),

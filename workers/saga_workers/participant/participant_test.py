@@ -74,9 +74,12 @@ class StepUnderTest:
     rejected: StepUnderTest | None = None
     count: Mapping[str, Any] | None = None
     environment: Environment = field(default_factory=Environment)
+    input_is_sample: bool = False
 
     def calls(self, saga_id: str) -> StepCalls:
-        return StepCalls(self.definition, self.step, self.input, saga_id, self.results, self.environment)
+        return StepCalls(
+            self.definition, self.step, self.input, saga_id, self.results, self.environment, self.input_is_sample
+        )
 
 
 def http_step(

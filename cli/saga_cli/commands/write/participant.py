@@ -185,13 +185,13 @@ def _step_of_saga(
     if step is None:
         raise UsageError(f"give the step of {saga}: {', '.join(step.id for step in definition.steps)}")
     outside = environment_of(project)
-    given, _ = read_or_sample_input(definition, input, outside)
+    given, made_up = read_or_sample_input(definition, input, outside)
     expected = json_object(results, "--results") or {}
     other, rejected = (
         None if text is None else StepUnderTest(definition, step, read_input(text, []), expected, environment=outside)
         for text in (other_input, rejected_input)
     )
-    return StepUnderTest(definition, step, given, expected, other, rejected, count, outside)
+    return StepUnderTest(definition, step, given, expected, other, rejected, count, outside, made_up)
 
 
 _MARKS = {"passed": ("✔", "green"), "failed": ("✖", "bold red"), "skipped": ("·", "dim")}

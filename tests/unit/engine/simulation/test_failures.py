@@ -121,6 +121,8 @@ def test_a_saga_that_does_not_even_complete_has_no_table() -> None:
     broken = saga(step("a", with_={"x": "${{ input.missing }}"}))
     with pytest.raises(SagaError, match="without a failure test ends COMPENSATED"):
         failure_points(broken, {})
+    with pytest.raises(SagaError, match="COMPENSATED with the sample input that was generated from its schema: a: "):
+        failure_points(broken, {}, Script(input_is_sample=True))
 
 
 # --- waits, conditions, nested sagas ---------------------------------------------------------------------------------
