@@ -30,7 +30,7 @@ from saga_cli.render.text import (
 from sagas.presentation.html_page import html_page
 from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text
 from sagas.protocol.payloads import REFUSED_TYPE
-from sagas.protocol.saga_view import NotificationView, OperationView, ReasonView, SagaView, StepView
+from sagas.protocol.saga_view import NotificationView, OperationView, ParkedView, ReasonView, SagaView, StepView
 from sagas.text.shell import saga_command
 from sagas.text.shortening import shorten_middle
 
@@ -182,6 +182,8 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
         lines.append([("⏸ ", "red"), (operation.step, "bold red"), (f" waits for {for_whom}", "bold red")])
         lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES[operation.op], "")])
         lines.append([("  why      ", "dim"), (operation.why, "")])
+        if (blocking := _blocking_child(view, operation)) is not None:
+            lines.append([("  details  ", "dim"), (saga_command("show", blocking), "cyan")])
         lines += row_lines(operation)
         if since is not None:
             lines.append([("  since    ", "dim"), (f"{local_time(since)}, {format_duration(now, since)} ago", "")])
@@ -198,6 +200,12 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
     lines.append([("  decide with one of", "dim")])
     lines += [[("    " + command, "cyan")] for operation in view.parked for command in operation.commands]
     return lines
+
+
+def _blocking_child(view: SagaView, operation: ParkedView) -> str | None:
+    """The nested saga whose parked operation this is: it shows its arguments, rows and repairs itself."""
+    waits = [wait for child in view.children if child.step == operation.step for wait in child.waits or ()]
+    return next((wait.id for wait in waits if wait.commands == operation.commands), None)
 
 
 _UNDER_WAY = ("RUNNING", "UNKNOWN", "PARKED", "COMPENSATING", "CONFIRMING")

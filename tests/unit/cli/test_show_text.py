@@ -209,6 +209,22 @@ def test_the_page_has_a_table_of_the_rows_of_a_parked_undo() -> None:
     assert "<table>" not in view_page(story())
 
 
+def test_what_is_parked_in_a_nested_saga_says_where_its_details_are() -> None:
+    def parked(id: str, step: str) -> dict[str, Any]:
+        command = f"saga resolve {id} {step} retry --reason '…'"
+        return {"step": step, "op": "undo", "since": "2026-03-01T11:59:00Z", "why": "changed", "commands": [command]}
+
+    waits = [{"id": id, "saga": "pay", **parked(id, "take")} for id in ("s-1/v", "s-1/v/w")]
+    child = {"id": "s-1/v", "step": "v", "saga": "pay", "state": "PARKED", "waits": waits}
+    shown = [*({**parked(wait["id"], "take"), "step": "v"} for wait in waits), parked("s-1", "own")]
+    steps = [step("v", "COMPENSATING", uses="saga"), step("own", "PARKED")]
+    lines = text(story(state="PARKED", phase="backward", steps=steps, parked=shown, children=[child])).splitlines()
+    assert [line.split()[1:] for line in lines if "details" in line] == [
+        ["saga", "show", "s-1/v"],
+        ["saga", "show", "s-1/v/w"],
+    ]
+
+
 def test_a_nested_saga_that_is_not_undone_yet_remains() -> None:
     steps = [
         step("v#0", "DONE", uses="saga"),
