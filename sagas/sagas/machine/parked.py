@@ -164,6 +164,11 @@ def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, d
         parked.step,
         decision,
         reason="…",
-        result="{…}" if decision == "done" and parked.op == "do" else None,
+        result=_result_form(run, entry) if decision == "done" and parked.op == "do" else None,
         evidence="…" if proven else None,
     )
+
+
+def _result_form(run: SagaRun, entry: LedgerEntry | None) -> str:
+    """The form of the result to write: that of `sql` is a list of rows, of most other actions an object."""
+    return "[{…}]" if entry is not None and run.step(entry).do.uses == "sql" else "{…}"

@@ -132,7 +132,7 @@ async def run(stack: Stack, state: State, id: str, command: str) -> Followed:
 def fill(stack: Stack, id: str, word: str) -> str:
     if word == "FILE":
         return str(stack.folder / f"{id.rsplit('-', 1)[0]}.saga.yaml")
-    return {"{…}": "{}", "@FILE": "{}"}.get(word, word)
+    return {"{…}": "{}", "[{…}]": "[{}]", "@FILE": "{}"}.get(word, word)
 
 
 async def rest(stack: Stack, state: State, id: str) -> Snapshot:

@@ -29,6 +29,14 @@ def debit(**more: Any) -> Any:
     return step("a", do=op("debit", FULL, on="shop"), on_failure="park", **more)
 
 
+@pytest.mark.parametrize(("uses", "form"), [("sql", "'[{…}]'"), ("debit", "'{…}'")])
+def test_the_advice_has_the_form_of_the_result(uses: str, form: str) -> None:
+    driver = MachineDriver(saga(step("a", do=op(uses, FULL, on="shop"), on_failure="park")), INPUT, {"a": "rejected"})
+    (parked,) = driver.run().story["parked"]
+    (done,) = [command for command in parked["commands"] if " done " in command]
+    assert done.endswith(f" --result {form}")
+
+
 @pytest.mark.parametrize("restore", [False, True])
 @pytest.mark.parametrize("on", ["shop", "bank", None])
 @pytest.mark.parametrize(("given", "sent"), [(None, {"n": 10, "a": "X"}), (OTHER, OTHER)])
