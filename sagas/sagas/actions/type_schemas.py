@@ -15,7 +15,9 @@ from typing import Any, Literal
 from pydantic_core import to_jsonable_python
 
 from sagas.builtins.messaging import FORM_DESCRIPTION
-from sagas.text.exact_numbers import BINARY
+from sagas.errors import UsageError
+from sagas.text.exact_numbers import BINARY, comparable
+from sagas.text.plain_schemas import is_certainly_valid
 
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6}0*)?"
@@ -50,8 +52,24 @@ _KEYS = {
 
 
 def type_schema(adapter: Any, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
-    """The JSON Schema of a type, given pydantic's adapter for it."""
-    return adapter.json_schema(mode=mode, schema_generator=_generator())
+    """The JSON Schema of a type, given pydantic's adapter for it.
+
+    Raises UsageError for one that its author has written (``WithJsonSchema``), and that is none.
+    """
+    schema = adapter.json_schema(mode=mode, schema_generator=_generator())
+    if not is_certainly_valid(schema):
+        _require_schema(schema)
+    return schema
+
+
+def _require_schema(schema: dict[str, Any]) -> None:
+    from jsonschema import Draft202012Validator, SchemaError
+
+    try:
+        Draft202012Validator.check_schema(comparable(schema))
+    except SchemaError as error:
+        where = ".".join(map(str, error.absolute_path)) or "the schema"
+        raise UsageError(f"the author's schema is not valid at `{where}`: {error.message}") from None
 
 
 @cache

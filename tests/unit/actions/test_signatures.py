@@ -163,6 +163,8 @@ class Incomplete(BaseModel):
         (Annotated[str, Field(pattern="(")], "regex parse error"),
         (Annotated[int | str, Field(discriminator="kind")], "not a valid discriminated union"),
         (Annotated[int, WithJsonSchema({"$ref": "#/x"})], "KeyError"),
+        (Annotated[int, WithJsonSchema({"type": "nonsense"})], "is not valid at `type`: 'nonsense' is not valid under"),
+        (list[Annotated[int, WithJsonSchema({"minimum": "5"})]], "is not valid at `items.minimum`: '5' is not of"),
         (Literal[NoData()], "Unable to serialize"),  # pyright: ignore[reportInvalidTypeForm]
     ],
 )

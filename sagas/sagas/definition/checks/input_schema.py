@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from typing import Any
 
 from sagas.definition.checks.impossible_schemas import impossible_parts
@@ -30,6 +29,7 @@ from sagas.definition.schema_validation import without_dialects
 from sagas.definition.schema_words import keyword_problems, schema_help
 from sagas.definition.sensitivity import SENSITIVE_KEYWORD
 from sagas.text.exact_numbers import comparable
+from sagas.text.plain_schemas import is_certainly_valid
 
 Problem = tuple[str, Path, str] | tuple[str, Path, str, str]
 """The code, the path, the message and, if it is not that of the code, the help of a finding."""
@@ -41,7 +41,7 @@ def check_input_schema(draft: SagaDraft, report: Report) -> None:
         return
     node = draft.root.node_of("input")
     schema = node.to_json()
-    if not _is_certainly_valid(schema):
+    if not is_certainly_valid(schema):
         invalid = _schema_error(schema)
         if invalid is not None:
             report.add("SAGA112", _node_at(node, invalid[0]), invalid[1], schema_help(schema, invalid[0]))
@@ -204,51 +204,6 @@ def _other_values(node: SchemaNode) -> Iterator[SchemaNode]:
     for keyword in ("additionalProperties", "unevaluatedProperties", "items", "unevaluatedItems"):
         if (part := node.part(keyword)) is not None:
             yield part
-
-
-_TYPE_NAMES = {"string", "integer", "number", "boolean", "array", "object", "null"}
-_STRING_KEYWORDS = {"title", "description", "$comment", "format"}
-_COUNT_KEYWORDS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
-_NUMBER_KEYWORDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-_VALUE_KEYWORDS = {"default", "const", "examples"}
-_SCHEMA_KEYWORDS = {"items", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else"}
-_SCHEMA_MAP_KEYWORDS = {"properties", "$defs"}
-_SCHEMA_LIST_KEYWORDS = {"allOf", "anyOf", "oneOf", "prefixItems"}
-
-
-def _is_certainly_valid(schema: Any) -> bool:
-    """True if the schema is certainly valid; False if jsonschema must decide."""
-    if isinstance(schema, bool):
-        return True
-    return isinstance(schema, dict) and all(_is_valid_keyword(key, value) for key, value in schema.items())
-
-
-def _is_valid_keyword(key: str, value: Any) -> bool:
-    if key == "type":
-        return isinstance(value, str) and value in _TYPE_NAMES
-    if key in _STRING_KEYWORDS:
-        return isinstance(value, str)
-    if key == "required":
-        return (
-            isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
-        )
-    if key == "enum":
-        return isinstance(value, list)
-    if key in _COUNT_KEYWORDS:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if key in _NUMBER_KEYWORDS:
-        return isinstance(value, int | Decimal) and not isinstance(value, bool)
-    if key in _SCHEMA_MAP_KEYWORDS:
-        return isinstance(value, dict) and all(map(_is_certainly_valid, value.values()))
-    if key in _SCHEMA_LIST_KEYWORDS:
-        return isinstance(value, list) and bool(value) and all(map(_is_certainly_valid, value))
-    if key in _SCHEMA_KEYWORDS:
-        return _is_certainly_valid(value)
-    return (
-        key in _VALUE_KEYWORDS
-        or key.startswith("x-")
-        or (key in ("uniqueItems", "deprecated") and isinstance(value, bool))
-    )
 
 
 def _node_at(node: YamlNode, path: Path) -> YamlNode:
