@@ -311,6 +311,7 @@ def test_an_invalid_schema_file_gives_a_one_line_error(project: Project) -> None
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "schema.sql:3: the database of shop refuses `create tabel x ()`: syntax error" in done.stderr
+    assert "the engine's own tables in this database are there already" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -16,7 +16,7 @@ from saga_workers.doctor.statement_checks import check_statements
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.new_databases import new_database
+from tests.helpers.new_databases import new_database, new_url
 
 TABLES = ("create table stock (sku varchar(20) primary key, free int)", "create table secret (a int)")
 PROCEDURE = "create procedure settle() language sql begin atomic select 1; end"
@@ -87,6 +87,35 @@ async def test_postgresql(tmp_path: Path, postgres_server: DatabaseServer) -> No
         "create the table, or correct its name",
         "grant the right to the user of the connection's url",
     ]
+
+
+MISSING = """saga: missing
+defaults: {connection: shop}
+steps:
+"""
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+async def test_missing_tables_are_one_result(tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
+    url = await new_url(kind, request, tmp_path)
+    reads = "".join(
+        f"  - {{id: s{number}, uses: sql, effect: none, with: {{run: 'select {number} from stock{number % 3}'}}}}\n"
+        for number in range(9)
+    )
+    wrong = "  - {id: wrong, uses: sql, effect: none, with: {run: select nowhere}}\n"
+    (tmp_path / "missing.saga.yaml").write_text(MISSING + reads + wrong)
+    (tmp_path / "schema.sql").write_text("create table stock (a int)")
+    settings = f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\nschema = "schema.sql"\n'
+    (tmp_path / "saga.toml").write_text(settings)
+    found = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    first, other = found
+    file = tmp_path / "missing.saga.yaml"
+    assert first.message.startswith(f"{file}:4:")
+    assert "stock0" in first.message
+    assert "; tables are missing for 8 more statements, too: " in first.message
+    assert first.message.endswith(" missing/s5 and 3 more")
+    assert first.help == "saga setup    applies schema.sql; or create the table, or correct its name"
+    assert "nowhere" in other.message
 
 
 async def test_a_view_that_cannot_be_updated_is_no_busy_database(

@@ -34,12 +34,14 @@ from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.errors import SagaError
+from sagas.settings import SqlConnection
 from sagas.settings.project import Project
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.placeholders import placeholder_names, with_own_names
 from sagas.sql_text.sql_statements import main_keyword, parse_guarded
 from sagas.sql_text.written_tables import changed_tables
+from sagas.text.shortening import join_names
 
 CHECK = "statements"
 _TIMEOUT = 30.0
@@ -47,8 +49,10 @@ _TIMEOUT = 30.0
 
 _NAME = "saga_doctor"
 _NOT_PREPARABLE = ("CALL", "NOTIFY", "LOCK")
+_MISSING_TABLE = "create the table, or correct its name"
+_MAX_PLACES = 5
 _HELP: Mapping[str | int, str] = {
-    **dict.fromkeys(("42P01", 1146, "no such table"), "create the table, or correct its name"),
+    **dict.fromkeys(("42P01", 1146, "no such table"), _MISSING_TABLE),
     **dict.fromkeys(("42703", 1054, "no such column", "has no column"), "create the column, or correct its name"),
     "42704": "create the type, or correct its name",
     **dict.fromkeys(("42883", 1305, 1630, "no such function"), "create the function, or cast its arguments"),
@@ -180,7 +184,24 @@ async def _check_connection(project: Project, name: str, statements: list[_State
     good = len(statements) - len(results)
     unchecked = sum(result.ok is None for result in results)
     more = f", and {unchecked} cannot be checked" if unchecked else ""
-    return [DoctorResult(CHECK, True, f"{name}: the database prepares {good} of {len(statements)}{more}"), *results]
+    prepared = DoctorResult(CHECK, True, f"{name}: the database prepares {good} of {len(statements)}{more}")
+    return [prepared, *_with_missing_tables_once(results, database)]
+
+
+def _with_missing_tables_once(results: list[DoctorResult], connection: SqlConnection) -> list[DoctorResult]:
+    """The results, those of missing tables as one: before `saga setup` each statement would repeat the cause."""
+    missing = [result for result in results if result.help == _MISSING_TABLE]
+    if not missing:
+        return results
+    first, *others = missing
+    also = ""
+    if others:
+        places = join_names([result.message.partition(": ")[0] for result in others], _MAX_PLACES)
+        also = f"; tables are missing for {len(others)} more statement{'s' * (len(others) > 1)}, too: {places}"
+    file = connection.schema_file
+    help = _MISSING_TABLE if file is None else f"saga setup    applies {file.name}; or {_MISSING_TABLE}"
+    grouped = DoctorResult(CHECK, False, first.message + also, help)
+    return [grouped if result is first else result for result in results if result is first or result not in others]
 
 
 async def _check(connection: AsyncConnection, statement: _Statement, prepare: Any) -> DoctorResult | None:

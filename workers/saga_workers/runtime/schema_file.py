@@ -63,7 +63,8 @@ async def apply_schema(engine: AsyncEngine, settings: SqlConnection, text: str, 
                 raise SagaError(
                     f"{settings.schema_file}:{line}: the database of {settings.name} refuses"
                     f" `{shown(statement, _SHOWN)}`: {driver_message(error)}",
-                    help="correct the file; its statements run each time, so write `create table if not exists`",
+                    help="correct the file, and repeat the command; its statements run each time, so write"
+                    " `create table if not exists`; the engine's own tables in this database are there already",
                 ) from error
 
 
