@@ -6,12 +6,14 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from saga_cli.main import command_names
+from saga_cli.main import command_names, find_command
 from sagas.text.shell import saga_command, shell_command
+from tests.unit.cli.reference_page import click_command
 from tests.unit.test_message_form import ROOMS, ROOT
 
 HOSTILE = (
@@ -82,6 +84,76 @@ def test_a_printed_command_is_built_with_its_words_quoted(room: str) -> None:
 )
 def test_what_counts_as_a_printed_command(text: str, wrong: bool) -> None:
     assert bool(PRINTED.search(text)) is wrong
+
+
+LITERAL = re.compile(
+    rf"(?<![\w.])saga ({'|'.join(map(re.escape, command_names()))})(?![\w-])((?:(?! {{4}}|[`\n;()]).)*)"
+)
+"""A command in a text, up to where :data:`PRINTED` ends one."""
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+EVERYWHERE = {"--json", "--jsonl", "--config", "--debug", "--help"}
+
+
+@cache
+def options_of(name: str) -> dict[str, set[str]]:
+    """The options of a command, under the empty name, or those of each of its subcommands."""
+    verb = find_command(name)
+    assert verb is not None
+    command = click_command(verb)
+    children = getattr(command, "commands", None) or {"": command}
+    return {
+        child: {option for parameter in each.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        for child, each in children.items()
+    }
+
+
+def mistakes_in(text: str) -> list[str]:
+    """The commands in a text that name an option or a subcommand that is not there."""
+    wrong = []
+    for verb, rest in LITERAL.findall(text):
+        children = options_of(verb)
+        words = rest.split()
+        if "" not in children and words and words[0].isalpha() and words[0].islower() and words[0] not in children:
+            wrong.append(f"saga {verb} {words[0]}")
+        known = children.get(words[0] if words else "") or set().union(*children.values())
+        wrong += [f"saga {verb} {option}" for option in OPTION.findall(rest) if option not in known | EVERYWHERE]
+    return wrong
+
+
+def built_commands(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and text of each call of `saga_command` whose verb is written there, with the names of its options."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "saga_command" and node.args:
+            words = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            options = [f"--{keyword.arg.replace('_', '-')}" for keyword in node.keywords if keyword.arg]
+            if isinstance(node.args[0], ast.Constant):
+                yield node.lineno, " ".join(["saga", *map(str, words), *options])
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "definitions/retail/demo"])
+def test_a_command_in_a_text_exists_with_its_options(room: str) -> None:
+    wrong = []
+    for file in sorted((ROOT / room).rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for line, text in (*texts(tree), *built_commands(tree)):
+            wrong += [f"{file.relative_to(ROOT)}:{line}: {mistake}" for mistake in mistakes_in(text)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("saga setup    prints; --nothing", []),
+        ("run `saga setup --print` once", []),
+        ("run `saga setup --printed` once", ["saga setup --printed"]),
+        ("saga dev restart worker", []),
+        ("saga dev reboot", ["saga dev reboot"]),
+        ("saga dev up --wipe", ["saga dev --wipe"]),
+    ],
+)
+def test_what_counts_as_a_mistake_in_a_command(text: str, wrong: list[str]) -> None:
+    assert mistakes_in(text) == wrong
 
 
 def shell_words(line: str, folder: Path) -> list[str]:

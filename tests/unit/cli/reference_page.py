@@ -56,7 +56,7 @@ one sentence on standard error, with what to do next. Colours are used on a term
 def render() -> str:
     parts, group = [HEAD], ""
     for verb in COMMANDS:
-        command = _command(verb)
+        command = click_command(verb)
         if command is None:
             continue
         if verb.group != group:
@@ -71,7 +71,8 @@ def missing() -> list[str]:
     return [verb.name for verb in COMMANDS if importlib.util.find_spec(verb.target.partition(":")[0]) is None]
 
 
-def _command(verb: Command) -> Any:
+def click_command(verb: Command) -> Any:
+    """The command with its options; None if its file does not exist."""
     import typer
     from typer.main import get_command
 

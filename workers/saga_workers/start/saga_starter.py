@@ -198,7 +198,7 @@ class SagaStarter:
                     search_attributes=self._search_attributes({**request.labels, **(labels or {})}),
                 )
         except RPCError as error:
-            if (reason := refusal_reason(error)) is not None:
+            if (reason := refusal_reason(error, len(encode_json(request.input)))) is not None:
                 raise UsageError(f"{saga_id} cannot be started: {reason}") from error
             raise
         return StartResult(saga_id, handle.first_execution_run_id or handle.result_run_id or "", True)
