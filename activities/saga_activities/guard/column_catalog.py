@@ -192,6 +192,12 @@ def _of_parts(rows: Sequence[Mapping[str, Any]]) -> ParameterColumn:
     return ParameterColumn(name, shown, "composite", is_own=is_own, parts=tuple(zip(numbered, parts, strict=True)))
 
 
+def makes_numbers_of_text(declared: str) -> bool:
+    """Return whether SQLite makes numbers of text in a column whose type is the name of no number, such as `string`."""
+    column = _sqlite_column({"name": "", "type": declared})
+    return column.rewrites_text and column.kind != "json"
+
+
 def _sqlite_column(row: Mapping[str, Any]) -> ParameterColumn:
     name, shown = str(row["name"]), str(row["type"])
     declared = shown.upper()

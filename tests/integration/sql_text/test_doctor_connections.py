@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_workers.doctor.checks import run_checks
+from saga_workers.doctor.sqlite_columns import check_column_types
 from saga_workers.doctor.unusable_databases import unusable_databases
 from saga_workers.runtime.databases import set_up_database, why_setup_is_needed
 from saga_workers.views.locks import list_locks
@@ -133,3 +135,22 @@ async def test_what_an_error_of_a_definition_leaves_unchecked_is_said(tmp_path: 
     assert unchecked in definitions.message
     assert definitions.message.endswith(f"task queues of {tmp_path}/bad.saga.yaml")
     assert [result.message for result in results if result.check == "statements" and result.ok is False], results
+
+
+async def test_columns_of_sqlite_that_make_numbers_of_text_are_named(tmp_path: Path) -> None:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/typed.db")
+    try:
+        async with engine.begin() as connection:
+            assert await check_column_types("shop", engine) == []
+            await connection.exec_driver_sql(
+                "create table stock (sku string, name varchar(9), free int, price decimal(9, 2), at datetime, doc json,"
+                " raw, ean Str)"
+            )
+            await connection.exec_driver_sql("insert into stock (sku, name) values ('007', '007')")
+            stored = (await connection.exec_driver_sql("select typeof(sku), typeof(name) from stock")).one()
+            assert tuple(stored) == ("integer", "text")
+        (found,) = await check_column_types("shop", engine)
+    finally:
+        await engine.dispose()
+    assert (found.check, found.ok, found.help) == ("columns of shop", None, "declare columns of text as TEXT")
+    assert found.message.endswith(" because of the types of stock.sku (string), stock.ean (Str)")

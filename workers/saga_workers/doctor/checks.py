@@ -15,6 +15,7 @@ from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.schema_rights import check_schema_rights
 from saga_workers.doctor.spark_checks import check_spark
+from saga_workers.doctor.sqlite_columns import check_column_types
 from saga_workers.doctor.statement_checks import check_statements
 from saga_workers.doctor.two_phase_checks import check_two_phase
 from saga_workers.doctor.unusable_databases import unusable_databases, unusable_result
@@ -280,6 +281,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
             prepared = await check_two_phase(connection.name, engine) if two_phase else []
             rights = await check_schema_rights(connection.name, engine)
+            types = await check_column_types(connection.name, engine)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         problem = unusable(connection, "the database cannot be used", error)
         return [DoctorResult(check, False, problem.message, problem.help)]
@@ -297,6 +299,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
         *_event_results(connection.name, waiting, lag.total(NEW)),
         *prepared,
         *rights,
+        *types,
     ]
 
 
