@@ -45,7 +45,7 @@ def note_place(error: BaseException) -> None:
 
 
 def noted_place(error: BaseException) -> str | None:
-    """Where in the author's files an error was raised, `shop/actions.py:42`; None if nothing has noted it."""
+    """The place in the author's files that raised an error, `shop/actions.py:42`; None if nothing has noted it."""
     return getattr(error, _PLACE, None)
 
 
