@@ -17,7 +17,7 @@ from sagas.machine import (
     task_budget,
 )
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.corrected_probes import probe_of
+from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -382,7 +382,7 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
     if run.phase == "backward":
         leave_to_rollback(run, entry)
     elif step.on_failure == "park":
-        run.park(entry, "do", arguments.failure_message(entry, "do"))
+        run.park(entry, "do", parking_reason(run, entry, arguments.failure_message(entry, "do")))
     elif step.on_failure == "continue":
         unsure = entry.outcome == "unknown" and not entry.resolved and not is_read(step)
         if unsure:
@@ -390,7 +390,7 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
         else:
             leave_out(run, entry)
     elif run.committed:
-        run.park(entry, "do", arguments.failure_message(entry, "do"))
+        run.park(entry, "do", parking_reason(run, entry, arguments.failure_message(entry, "do")))
     else:
         run.record(entry).stopped = True
         run.post(EntrySettled(entry, False))

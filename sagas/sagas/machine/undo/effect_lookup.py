@@ -12,7 +12,7 @@ from typing import Any
 from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import arguments, call_attempts, calls, forward
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.corrected_probes import probe_of
+from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.decisions import carrying_out
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -271,7 +271,8 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
         retry_lookup(run, entry, "pivot")
     else:
         unknown = f"it is unknown whether {step.name} took effect"
-        run.park(entry, "do", arguments.failure_message(entry, "do") if has_no_answer else unknown)
+        reason = arguments.failure_message(entry, "do") if has_no_answer else unknown
+        run.park(entry, "do", parking_reason(run, entry, reason))
         if probe_of(run, entry) is not None:
             retry_lookup(run, entry, "pivot", background=True)
 
