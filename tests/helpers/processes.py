@@ -126,6 +126,9 @@ class TemporalServer(Process):
             argv += ["--search-attribute", f"{name}={kind}"]
         for setting in (
             "history.transferProcessorMaxPollRPS=100000",
+            # Each test has task queues of its own, and each partition of one costs processor time to load and to keep.
+            "matching.numTaskqueueReadPartitions=1",
+            "matching.numTaskqueueWritePartitions=1",
             "system.forceSearchAttributesCacheRefreshOnRead=true",
             closed_http_api(),
             *extra,
