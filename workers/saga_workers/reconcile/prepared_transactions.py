@@ -9,7 +9,7 @@ from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_c
 from saga_spark.reconcile.findings import Finding
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
-from saga_workers.reconcile.reconcile_input import current_view
+from saga_workers.reconcile.reconcile_input import current_view, current_views
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from sagas.protocol.saga_view import FINAL_STATES
@@ -53,8 +53,9 @@ async def find_committed_outside(locator: Locator, settings: Settings, saga_id: 
             if guard_table.name not in tables:
                 continue
             committed = await list_committed(engine, saga_id)
+        views = await current_views(locator, sorted({key.saga_id for key in committed}))
         for key in committed:
-            view = await current_view(locator, key.saga_id)
+            view = views[key.saga_id]
             if view is not None and view.phase != "committed" and view.state in _UNDECIDED:
                 findings.append(
                     Finding(
