@@ -138,20 +138,24 @@ def _progress(warned: bool) -> Iterator[Callable[[SagaView], None]]:
 
 
 class _TroublePrinter:
-    """Prints each failed attempt in a line, once, and once why nothing happens."""
+    """Prints each failed attempt in a line, once, and once why nothing happens, or what a step waits for."""
 
     def __init__(self, warned: bool) -> None:
         self._warned = warned
         self._attempts: dict[str, int | None] = {}
+        self._starting: set[str] = set()
 
     def __call__(self, view: SagaView) -> None:
-        from saga_cli.render.text import attempt_text
+        from saga_cli.render.text import attempt_text, progress_text
 
         why = view.incomplete or view.pause_text
         if why and not self._warned:
             self._warned = True
             warn(f"waiting for {view.id}: {why}")
         for step in view.steps:
+            if step.progress and step.progress.get("starting") and step.id not in self._starting:
+                self._starting.add(step.id)
+                warn(f"waiting for {view.id}: {step.id}: {progress_text(step.progress)}")
             calls = {
                 step.id: step,
                 f"the undo of {step.id}": step.compensation,

@@ -102,6 +102,8 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     if "doing" not in progress and "tasks" not in progress:
         return printable_json(progress)
     words = [str(progress["doing"])] if progress.get("doing") else []
+    if progress.get("starting"):
+        words.append(f"starting {progress['starting']}")
     if progress.get("tasks"):
         words.append(f"{progress.get('tasks_done', 0)} of {progress['tasks']} tasks")
     if progress.get("executors") == 0:

@@ -123,6 +123,8 @@ class RunnerProcess:
         """Send a run; :meth:`wait_for_answer` waits for its end."""
         self.started_runs += 1
         self._pending[number] = PendingRequest(asyncio.get_running_loop().create_future(), on_progress)
+        if not self._ready:
+            on_progress({"starting": "the Spark runner"})
         await self._send({"run": number, **message})
 
     async def wait_for_answer(self, number: int, timeout: float | None = None) -> dict[str, Any]:
@@ -192,6 +194,8 @@ class RunnerProcess:
             self._messages_received += 1
             if "ready" in message:
                 self._ready = True
+                for waiting in self._pending.values():
+                    waiting.on_progress({"starting": None})
             elif "lost" in message:
                 self._mark_lost(f"{message['lost']}; see {self.log}", memory=message["memory"])
             elif "answer" in message:

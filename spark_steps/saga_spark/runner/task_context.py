@@ -45,7 +45,9 @@ class TaskContext:
     def spark(self) -> SparkSession:
         """Opened on first use. Raises Unequipped (no Java or PySpark), Unavailable (Spark did not start)."""
         if self._session is None:
+            self.progress({"starting": "Spark"})  # the first session of a runner takes up to minutes
             self._session = self._sessions.open(self.tag)
+            self.progress({"starting": None})
             self.raise_if_cancelled()
         return self._session
 

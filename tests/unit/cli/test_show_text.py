@@ -7,7 +7,7 @@ import pytest
 
 from saga_cli.render.saga_view import view_lines, view_page
 from saga_cli.render.text import format_duration, progress_text, to_plain
-from saga_cli.wait import exit_code
+from saga_cli.wait import _progress, exit_code
 from sagas.protocol.saga_view import SagaView
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -161,6 +161,18 @@ def test_a_job_that_waits_for_executors_says_so() -> None:
     progress = {"doing": "running the job", "tasks": 4, "tasks_done": 0}
     assert progress_text({**progress, "executors": 0}) == "running the job, 0 of 4 tasks, no executors"
     assert progress_text({**progress, "executors": 2}) == "running the job, 0 of 4 tasks"
+
+
+def test_a_wait_says_once_that_spark_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = {"doing": "running the job", "starting": "Spark"}
+    starting, begun = (
+        story(state="RUNNING", steps=[step("count", "RUNNING", progress=values)])
+        for values in (progress, {**progress, "starting": None})
+    )
+    with _progress(warned=False) as show:
+        for view in (starting, starting, begun):
+            show(view)
+    assert capsys.readouterr().err == "waiting for s-1: count: running the job, starting Spark\n"
 
 
 def test_the_page_has_the_story_and_runs_nothing_from_it() -> None:

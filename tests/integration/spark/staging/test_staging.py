@@ -360,6 +360,8 @@ async def test_a_cancel_stops_only_its_own_executors(staging: Environment) -> No
     async with asyncio.timeout(TIMEOUT):
         while not any(one.get("tasks_done") for one in staging.progress[before:]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
+    starts = [one["starting"] for one in staging.progress if "starting" in one]
+    assert starts[:4] == ["the Spark runner", None, "Spark", None]
     assert str(staging.progress[-1]["spark_ui"]).startswith("http://127.0.0.1:")
     other = asyncio.create_task(staging.one("staged_jobs:numbers"))
     process = staging.runner.process
