@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from saga_activities.guard.json_parameters import UnusableParameter
+
 _NOTATION = re.compile(r"\s*[-+]?(?:0[xob](?:_?[0-9a-f])+|(?=.*[0-9]_[0-9])[0-9_.e+-]+)\s*", re.ASCII | re.IGNORECASE)
 
 
@@ -16,3 +18,12 @@ def notations(value: Any) -> Iterator[str]:
             yield from notations(item)
         elif isinstance(item, str) and _NOTATION.fullmatch(item):
             yield item
+
+
+def refuse_notations(parameter: str, value: Any) -> None:
+    """Raise UnusableParameter for a value that has one, at a place of a number in PostgreSQL."""
+    if (text := next(notations(value), None)) is not None:
+        raise UnusableParameter(
+            f"the parameter {parameter} is the text {text[:80]}, which PostgreSQL would read as a number of a program:"
+            " give a number in decimal digits"
+        )

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from saga_activities.guard.json_parameters import UnusableParameter, as_json, for_array_column, for_json_column
-from saga_activities.guard.number_notations import notations
+from saga_activities.guard.number_notations import refuse_notations
 from saga_activities.guard.text_literals import is_literal, item_texts, scalar_texts
 from saga_activities.guard.time_columns import HeldTime, in_utc, without_utc
 from sagas.builtins.assigned_parameters import AssignedParameter
@@ -178,12 +178,18 @@ class ParameterColumn:
                 for item in (
                     [value] if not isinstance(value, str) else scalar_texts(value, composite=True, field=position)
                 ):
-                    part._check_scalar_loss(target, item)
+                    part._check_literal_item(target, item)
         if (self.is_array or self.is_range) and isinstance(value, str):
             for item in item_texts(value) if self.is_range else scalar_texts(value, composite=False):
-                self._check_scalar_loss(replace(target, alone=True), item)
+                self._check_literal_item(replace(target, alone=True), item)
         elif not self.parts:
             self._check_scalar_loss(target, value)
+
+    def _check_literal_item(self, target: AssignedParameter, item: Any) -> None:
+        """An item of a composite, an array or a range, which PostgreSQL alone has."""
+        if self.kind in ("integer", "decimal", "double", "single"):
+            refuse_notations(target.parameter, item)
+        self._check_scalar_loss(target, item)
 
     def _check_member(self, target: AssignedParameter, value: Any) -> None:
         """Refuse what MySQL and MariaDB would take for the position of a member, or for the bits of several."""
@@ -228,9 +234,6 @@ class ParameterColumn:
                 self._refuse(target, f"text of {size} {unit}", f"holds {self.length} and would cut blanks")
         if self.rewrites_text and is_rewritten(text):
             problem = "has numbers for SQLite, as its type has no TEXT in its name, and would store it as one"
-            self._refuse(target, f"the text {shorten(text)}", problem)
-        if self.kind in ("integer", "decimal", "double", "single") and any(notations(text)):
-            problem = "would read it as a number of a program instead of one in decimal digits"
             self._refuse(target, f"the text {shorten(text)}", problem)
         for number in map(Decimal, self._numbers(text)):
             asked = target if target.certain or target.via is not None else replace(target, alone=False)

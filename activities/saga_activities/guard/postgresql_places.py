@@ -16,7 +16,7 @@ from saga_activities.guard.column_catalog import Query, read_types
 from saga_activities.guard.float_operands import AskTypes, with_float_arrays
 from saga_activities.guard.iso_times import may_be_time
 from saga_activities.guard.json_parameters import UnusableParameter
-from saga_activities.guard.number_notations import notations
+from saga_activities.guard.number_notations import notations, refuse_notations
 from saga_activities.guard.numeric_operands import numeric_operands, with_decimals
 from saga_activities.guard.operand_forms import NUMBERS
 from saga_activities.guard.own_types import refuse_rewritten
@@ -61,7 +61,8 @@ async def checked_places(
         if (column := columns[name]) is None:
             continue
         for value in {str(values.get(name)): values.get(name) for values in rows}.values():
-            _refuse_notation(name, value, column)
+            if column.kind in NUMBERS:
+                refuse_notations(name, value)
             _refuse_shortened(name, value, column, casts.get(name))
             if name not in cast:
                 _refuse_rounded(name, value, column)
@@ -84,14 +85,6 @@ async def _columns(types: Mapping[str, int], query: Query) -> Mapping[str, Param
     """Each place by the name of its parameter, as a column of its type; None: it has no type."""
     columns = await read_types({*types.values()}, query)
     return {name: columns.get(type) for name, type in types.items()}
-
-
-def _refuse_notation(name: str, value: Any, column: ParameterColumn) -> None:
-    if column.kind in NUMBERS and (text := next(notations(value), None)) is not None:
-        raise UnusableParameter(
-            f"the parameter {name} is the text {text[:80]}, which PostgreSQL would read as a number of a program: give"
-            " a number in decimal digits"
-        )
 
 
 def _refuse_shortened(name: str, value: Any, column: ParameterColumn, cast: str | None) -> None:
