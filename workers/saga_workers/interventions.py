@@ -303,8 +303,9 @@ async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
         raise RefusedError(f"{saga_id} is already being undone", help=saga_command("watch", saga_id))
     if view.state != "COMPLETED":
         before_commit = view.state not in FINAL_STATES and view.phase == "forward"
+        doubt = f" as far as Temporal knows, and {view.incomplete}" if view.incomplete else ""
         raise RefusedError(
-            f"{saga_id} is {view.state}; only a COMPLETED saga can be undone",
+            f"{saga_id} is {view.state}{doubt}; only a COMPLETED saga can be undone",
             help=saga_command("cancel" if before_commit else "show", saga_id),
         )
     if not view.can_undo:
