@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.console_blocks import commands, environment, run_and_compare
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +25,7 @@ def test_what_is_pasted_is_what_is_shown() -> None:
     assert pasted.splitlines() == [command.text for command in commands(section)]
 
 
+@pytest.mark.timeout(900)  # pip fetches all packages and compiles them
 def test_paste_and_run(tmp_path: Path) -> None:
     wheels, folder = tmp_path / "wheels", tmp_path / "empty"
     folder.mkdir()
@@ -30,4 +33,4 @@ def test_paste_and_run(tmp_path: Path) -> None:
     subprocess.run([*build, "--no-build-isolation", "--wheel-dir", str(wheels), str(ROOT)], check=True)
     [section] = re.findall(r"^## Paste and run\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
     env = environment("PYTHON", PIP_FIND_LINKS=str(wheels), PIP_CONSTRAINT=str(ROOT / "constraints.txt"))
-    run_and_compare(commands(section), folder, env, folder / "env" / "bin" / "saga", timeout=280)
+    run_and_compare(commands(section), folder, env, folder / "env" / "bin" / "saga", timeout=800)

@@ -17,9 +17,10 @@ from typing import Any, Literal, Self, cast
 
 import psycopg
 
+from tests.helpers.waiting import LIMIT
+
 Point = Literal["effect", "commit", "record", "note"]
 
-TIMEOUT = 60.0
 """Seconds to wait for something that must happen; a worker that was killed may delay it by Temporal's own 10 s."""
 
 _WAITING = """
@@ -71,11 +72,11 @@ class Breakpoint:
         ``by`` is the process id of the worker it must come from.
         """
         assert self._connection is not None, "the breakpoint is not set"
-        end = time.monotonic() + TIMEOUT
+        end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             cursor = await self._connection.execute(cast("Any", _WAITING), (self._name,))
             for application, backend in await cursor.fetchall():
                 if by is None or application == f"saga-worker-{by}":
                     return backend
             await asyncio.sleep(0.02)
-        raise AssertionError(f"no attempt came to {self._name} within {TIMEOUT:.0f} s")
+        raise AssertionError(f"no attempt came to {self._name} within {LIMIT:.0f} s")

@@ -19,6 +19,7 @@ from saga_workers.runtime.databases import set_up_database
 from saga_workers.start.start_requests import BulkRow
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment, activity_id, default_input
+from tests.helpers.waiting import LIMIT, until
 
 _TOTAL = "select (select sum(balance) from accounts) + (select coalesce(sum(amount), 0) from holds)"
 _FINAL = ("COMPLETED", "COMPENSATED", "RESIDUE")
@@ -84,9 +85,9 @@ class BulkCellEnvironment(CellEnvironment):
         """Wait until the target's effect is committed for all sagas."""
         question = "select 1 where %s = (select count(*) from journal where step = %s and op = %s)"
         values = len(self.members), self.target.step, self.target.op
-        await self.until(lambda: self.admin(question, *values), "the effects")
+        await until(lambda: self.admin(question, *values), "the effects")
 
-    async def finished(self, timeout: float = 150.0) -> dict[str, Any]:
+    async def finished(self, timeout: float = LIMIT) -> dict[str, Any]:
         """Wait until every saga is over or parked, watching the sum of the bank; gives the story of the one hit."""
         end = time.monotonic() + timeout
         client = await self.client()

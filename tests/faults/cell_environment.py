@@ -21,11 +21,12 @@ from saga_workers.client import Client, SagaHandle
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.faults.breakpoints import TIMEOUT, Breakpoint, Point, Target
+from tests.faults.breakpoints import Breakpoint, Point, Target
 from tests.faults.evidence.activity_history import activities_of
 from tests.helpers.database_servers import HOST, DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.helpers.waiting import LIMIT, until
 
 if TYPE_CHECKING:
     from tests.faults.messaging import Messaging
@@ -190,7 +191,7 @@ class CellEnvironment:
         async def asked() -> bool:
             return (await (await self.client()).show(self.saga_id))["state"] != "PARKED"
 
-        await self.until(asked, "the end of PARKED")
+        await until(asked, "the end of PARKED")
 
     async def remove_faults(self) -> None:
         await self.admin("delete from scripted_attempts")
@@ -214,7 +215,7 @@ class CellEnvironment:
     async def effect_is_there(self) -> None:
         """Wait until the target's effect is committed."""
         question = "select 1 from journal where saga_id = %s and step = %s and op = %s"
-        await self.until(lambda: self.admin(question, self.saga_id, self.target.step, self.target.op), "the effect")
+        await until(lambda: self.admin(question, self.saga_id, self.target.step, self.target.op), "the effect")
 
     @property
     def activity(self) -> str:
@@ -237,7 +238,7 @@ class CellEnvironment:
             found = await activities_of(self.handle)
             return any(self.is_activity(one.id, target) and one.end == end for one in found)
 
-        await self.until(asked, f"{target}: {end}")
+        await until(asked, f"{target}: {end}")
 
     async def pending_state(self) -> str | None:
         """The state of the target's attempt in Temporal: SCHEDULED, STARTED, or None when it is not pending."""
@@ -260,17 +261,9 @@ class CellEnvironment:
                 and (state <> 'idle' or not %s))
         """
         alive = any(one.running and one.pid == worker for one in self.workers)
-        await self.until(lambda: self.admin(question, f"saga-worker-{worker}", alive), "the end of its transactions")
+        await until(lambda: self.admin(question, f"saga-worker-{worker}", alive), "the end of its transactions")
 
-    async def until(self, ask: Any, what: str, timeout: float = TIMEOUT) -> Any:
-        end = time.monotonic() + timeout
-        while not (found := await ask()):
-            if time.monotonic() > end:
-                raise AssertionError(f"{what} did not come within {timeout:.0f} s")
-            await asyncio.sleep(0.05)
-        return found
-
-    async def finished(self, timeout: float = 80.0) -> dict[str, Any]:
+    async def finished(self, timeout: float = LIMIT) -> dict[str, Any]:
         """Wait until the saga is over or parked, watching the sum of the bank meanwhile; gives its story."""
         end = time.monotonic() + timeout
         while True:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import uuid
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,10 +39,3 @@ class RunningCommand:
     async def ended(self) -> Ended:
         code = await asyncio.to_thread(self._process.wait, 60)
         return Ended(code, self._out.read_text("utf-8"), self._err.read_text("utf-8"))
-
-
-async def eventually(check: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
-    """Wait until ``check`` holds. Raises TimeoutError."""
-    async with asyncio.timeout(seconds):
-        while not await check():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.1)

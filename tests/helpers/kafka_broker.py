@@ -16,8 +16,7 @@ from sagas.settings import KafkaSettings
 from sagas.text.exact_json import decode_json, encode_json
 from tests.helpers.free_ports import free_ports
 from tests.helpers.processes import Process
-
-TIMEOUT = 60.0
+from tests.helpers.waiting import LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,8 @@ class Broker:
         name = name or f"topic-{uuid.uuid4().hex[:8]}"
         admin = AdminClient(self._client())
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
-        admin.create_topics([topic], operation_timeout=TIMEOUT)[name].result(TIMEOUT)
-        end = time.monotonic() + TIMEOUT
+        admin.create_topics([topic], operation_timeout=LIMIT)[name].result(LIMIT)
+        end = time.monotonic() + LIMIT
         while not _has_leaders(admin, name, partitions):
             assert time.monotonic() < end, f"no leader for {name}"
             time.sleep(0.05)
@@ -80,7 +79,7 @@ class Broker:
                 headers=dict(headers or {}),
                 on_delivery=lambda error, _: failed.append(error) if error else None,
             )
-        assert producer.flush(TIMEOUT) == 0
+        assert producer.flush(LIMIT) == 0
         assert not failed, failed
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
@@ -90,15 +89,15 @@ class Broker:
 
         admin: Any = AdminClient(self._client())
         for done in admin.delete_records([TopicPartition(topic, partition, before)]).values():
-            done.result(TIMEOUT)
+            done.result(LIMIT)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
         from confluent_kafka.admin import AdminClient
 
         admin: Any = AdminClient(self._client())
-        admin.delete_topics([topic], operation_timeout=TIMEOUT)[topic].result(TIMEOUT)
-        end = time.monotonic() + TIMEOUT
+        admin.delete_topics([topic], operation_timeout=LIMIT)[topic].result(LIMIT)
+        end = time.monotonic() + LIMIT
         while topic in self.topics():
             assert time.monotonic() < end, f"{topic} is still there"
             time.sleep(0.05)
@@ -148,7 +147,7 @@ class Broker:
             # The position includes records of aborted transactions, which are skipped.
             consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in last])
             ended = {place for place, offset in last.items() if offset == 0}
-            end = time.monotonic() + TIMEOUT
+            end = time.monotonic() + LIMIT
             while ended < set(last):
                 assert time.monotonic() < end, f"not read to the end: {set(last) - ended}"
                 message = consumer.poll(1.0)
@@ -174,18 +173,18 @@ class Broker:
         from confluent_kafka.admin._listoffsets import OffsetSpec
 
         admin = AdminClient(self._client())
-        partitions = list(admin.list_topics(topic, TIMEOUT).topics[topic].partitions)
+        partitions = list(admin.list_topics(topic, LIMIT).topics[topic].partitions)
         asked: Any = {TopicPartition(topic, one): OffsetSpec.latest() for one in partitions}
         found: dict[int, list[int]] = {one: [] for one in partitions}
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-            for place, answer in admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT).items():
-                found[place.partition].append(answer.result(TIMEOUT).offset)
+            for place, answer in admin.list_offsets(asked, isolation_level=level, request_timeout=LIMIT).items():
+                found[place.partition].append(answer.result(LIMIT).offset)
         return {partition: (stable, high) for partition, (stable, high) in found.items()}
 
     def topics(self) -> set[str]:
         from confluent_kafka.admin import AdminClient
 
-        return set(AdminClient(self._client()).list_topics(timeout=TIMEOUT).topics)
+        return set(AdminClient(self._client()).list_topics(timeout=LIMIT).topics)
 
 
 class BrokerProcess(Broker, Process):
@@ -223,7 +222,7 @@ class BrokerProcess(Broker, Process):
 
 
 def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
-    found = admin.list_topics(topic, TIMEOUT).topics[topic].partitions
+    found = admin.list_topics(topic, LIMIT).topics[topic].partitions
     return len(found) == partitions and all(one.leader >= 0 for one in found.values())
 
 

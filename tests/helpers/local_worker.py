@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -19,6 +19,7 @@ from sagas.settings import HttpService, KafkaSettings, Settings, SqlConnection
 from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.project import Project
 from sagas.settings.temporal import TemporalSettings
+from tests.helpers.waiting import LIMIT
 
 
 def make_project(
@@ -70,12 +71,12 @@ async def running_worker(project: Project, **worker_options: Any) -> AsyncIterat
         yield Client(temporal, project)
 
 
-async def finished(client: Client, saga_id: str, timeout: str = "60s") -> dict[str, Any]:
+async def finished(client: Client, saga_id: str, timeout: str = f"{LIMIT:.0f}s") -> dict[str, Any]:
     """The story when the saga is over or parked; with its steps, unless a busy worker does not tell them for long."""
     from saga_cli.wait import wait_for_end
 
     story = (await wait_for_end(client, saga_id, timeout)).to_json()
-    end = asyncio.get_running_loop().time() + 20.0
-    while "cannot be queried" in (story.get("incomplete") or "") and asyncio.get_running_loop().time() < end:
+    end = time.monotonic() + LIMIT / 2
+    while "cannot be queried" in (story.get("incomplete") or "") and time.monotonic() < end:
         story = await client.show(saga_id)
     return story

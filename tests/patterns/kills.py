@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import psutil
 
+from tests.helpers.waiting import until_blocking
 from tests.integration.messaging.trigger.trigger_environment import committed
-from tests.patterns.stage import Stage, until
+from tests.patterns.stage import Stage
 
 Start = Callable[[], object]
 
@@ -25,7 +26,9 @@ def while_locked(stage: Stage, process: str, start: Start, where: tuple[str, str
         observer.autocommit = True
         start()
         waiting = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
-        until(lambda: observer.execute(waiting).fetchone(), f"a transaction that waits for the rows of {query!r}")
+        until_blocking(
+            lambda: observer.execute(waiting).fetchone(), f"a transaction that waits for the rows of {query!r}"
+        )
         stage.processes[process].kill()
 
 
@@ -40,7 +43,7 @@ def while_frozen(stage: Stage, process: str, start: Start, service: str) -> None
         remotes = [one.raddr for one in worker.net_connections() if one.status == psutil.CONN_ESTABLISHED]
         return any(remote and remote.port in stage.service_ports for remote in remotes)
 
-    until(is_asked, f"a request to {service}")
+    until_blocking(is_asked, f"a request to {service}")
     stage.processes[process].kill()
     frozen.thaw()
 
@@ -56,7 +59,7 @@ def while_transaction_is_open(stage: Stage, process: str, start: Start, topic: s
         running.freeze()
         return not stage.broker.is_settled(topic)
 
-    until(step, f"an open transaction in {topic}", pause=0.0)
+    until_blocking(step, f"an open transaction in {topic}", pause=0.0)
     running.kill()
 
 
@@ -64,7 +67,7 @@ def before_offset(stage: Stage, process: str, start: Start, event: tuple[str, Se
     """Events have started the first of these sagas, and the offset of the last event is not committed."""
     topic, sagas = event
     start()
-    until(lambda: any(stage.was_started(saga) for saga in sagas), "the saga of an event")
+    until_blocking(lambda: any(stage.was_started(saga) for saga in sagas), "the saga of an event")
     stage.processes[process].kill()
     group = f"{stage.env['SAGA_KAFKA__PREFIX']}-trigger-{stage.pattern.name}-{topic}"
     ends = {partition: high for partition, (_, high) in stage.broker.offsets(topic).items() if high}

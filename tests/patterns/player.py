@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.helpers.waiting import until_blocking
 from tests.patterns.kills import KILLS
 from tests.patterns.pattern import Inputs, Pattern, Play
-from tests.patterns.stage import Servers, Stage, until
+from tests.patterns.stage import Servers, Stage
 
 ANY_END = (0, 3, 4, 5)
 """Exit codes of `saga watch`: completed, compensated, parked, residue."""
@@ -68,7 +69,7 @@ def _start_and_kill(stage: Stage, declared: Play) -> Sequence[str]:
 def _end(stage: Stage, sagas: Sequence[str], expected: str) -> str:
     """Wait until all of them have ended in the expected state, and return it."""
     for saga in sagas:
-        until(lambda saga=saga: stage.was_started(saga), f"the start of {saga}")
+        until_blocking(lambda saga=saga: stage.was_started(saga), f"the start of {saga}")
         view = json.loads(stage.saga("watch", saga, "--until", "parked", "-o", "json", codes=ANY_END))
         assert view["state"] == expected, json.dumps(view, indent=1)
     return expected
@@ -83,6 +84,6 @@ def _check_invariant(stage: Stage, declared: Play) -> None:
 
     values: dict[str, Any] = {}
     try:
-        until(holds, declared.invariant)
+        until_blocking(holds, declared.invariant)
     except AssertionError as error:
         raise AssertionError(f"{error}: {values}") from None

@@ -10,8 +10,7 @@ import json
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -151,15 +150,6 @@ class Stage:
     async def _was_started(self, saga_id: str) -> bool:
         temporal = await Temporal.connect(self.servers.temporal.address)
         return await describe_run(temporal, saga_id) is not None
-
-
-def until(condition: Callable[[], Any], what: str, *, timeout: float = TIMEOUT, pause: float = 0.05) -> Any:
-    """Wait until a condition is truthy; returns its value."""
-    end = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < end, f"not within {timeout:.0f} s: {what}"
-        time.sleep(pause)
-    return value
 
 
 def _answers(url: str) -> bool:

@@ -26,10 +26,10 @@ from sagas.protocol.batch_record import (
     BatchRecord,
 )
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
-from tests.helpers.command_processes import eventually
 from tests.helpers.database_servers import postgres
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank, write_project
 from tests.integration.bulk.test_bulk_execution import transfer
 from tests.integration.bulk.test_retries_after_leaving import RETRIED
@@ -88,7 +88,7 @@ async def record_cancelled(bank: Bank) -> list[Path]:
             credited = "select 1 from account where id = 'a130' and balance = 110"
             return bool(await asyncio.to_thread(bank.query, credited))
 
-        await eventually(is_credited)
+        await until(is_credited)
         await handle.cancel()
     assert (await handle.result())["counts"] == {"COMPENSATED": 3}
     return await write(bank.client, handle.id, "bulk-cancelled")

@@ -22,7 +22,8 @@ from sagas.errors import UsageError
 from sagas.settings import HttpService, SqlConnection
 from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
-from tests.integration.engine.environment import Environment, handle, resolve, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, handle, resolve
 
 After = Callable[[Client, str], Awaitable[Any]]
 
@@ -162,6 +163,7 @@ async def _waits_for_locks(client: Client, id: str) -> bool:
 
 async def undo(client: Client, id: str) -> None:
     await finished(client, id)
+    await handle(client, id).result()  # its view is then in its memo, and no busy worker has to tell it
     await client.undo(id, reason="returned", who="ada")
     await handle(client, f"{id}~undo").result()
 

@@ -36,7 +36,7 @@ SQL = (
 )
 HTTP = (
     "id: h, uses: http, with: {connection: crm, method: POST, path: /charges, json: {account: h-1, amount: '1.00'},"
-    " result: response.json.id}, retry: {max_attempts: 2, initial_interval: 20ms}, timeout: 2s,"
+    " result: response.json.id}, retry: {max_attempts: 2, initial_interval: 20ms}, timeout: 10s,"
     " compensate: {uses: http, with: {connection: crm, method: POST, path: /refunds,"
     ' json: {charge: "${{ steps.h.result }}"}}}, probe: {uses: http, with: {connection: crm, path: /charges,'
     ' query: {key: "${{ step.key }}"}}, done: response.status == 200, absent: response.status == 404,'

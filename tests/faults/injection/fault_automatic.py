@@ -8,6 +8,7 @@ from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment
 from tests.faults.cells import TARGETS, Position
 from tests.faults.injection import fault_worker as worker
+from tests.helpers.waiting import until
 
 AUTOMATIC: Mapping[str, str] = {
     "  - id: hold\n    name: Hold the deposit\n": """  - id: take
@@ -48,7 +49,7 @@ async def killed_after_commit(env: CellEnvironment) -> None:
         await stop.reached(by=process.pid)
         process.freeze()
     row = AFTER if env.target.op == "do" else BEFORE
-    await env.until(lambda: env.admin("select 1 from stock where (sku, free, note) = (%s, %s, %s)", *row), "the row")
+    await until(lambda: env.admin("select 1 from stock where (sku, free, note) = (%s, %s, %s)", *row), "the row")
     process.kill()
     env.fault_is_over()
     await env.worker()
@@ -63,7 +64,7 @@ async def killed_after_row_release(env: CellEnvironment) -> None:
         await stop.reached(by=process.pid)
         process.freeze()
     released = "select 1 where not exists (select 1 from saga_row_lock)"
-    await env.until(lambda: env.admin(released), "the release of the row")
+    await until(lambda: env.admin(released), "the release of the row")
     process.kill()
     env.fault_is_over()
     await env.worker()

@@ -23,6 +23,7 @@ from tests.faults.injection import fault_operator as people
 from tests.faults.injection import fault_participant as participant
 from tests.faults.injection.fault_servers import has_started_attempts
 from tests.helpers.fault_proxy import POSTGRESQL_COMMIT
+from tests.helpers.waiting import until
 
 DIES_AT_START = """
 import os, signal
@@ -131,7 +132,7 @@ async def _killed_as_it_leaves(env: CellEnvironment, started: str) -> None:
 async def _dies(env: CellEnvironment, code: str) -> None:
     worker = await env.worker(code=code)
     await env.start()
-    await env.until(lambda: _is_gone(worker), "the end of the worker")
+    await until(lambda: _is_gone(worker), "the end of the worker")
     env.fault_is_over()
 
 
@@ -144,7 +145,7 @@ async def frozen_before_insert(env: CellEnvironment) -> None:
     proxy, worker = env.proxies["database"], await env.worker()
     proxy.arm(f'"{env.target.step}",1,"do","{env.target.op}"'.encode(), "hold")
     await env.start()
-    await env.until(lambda: _truth(proxy.triggered > 0), "the first statement")
+    await until(lambda: _truth(proxy.triggered > 0), "the first statement")
     worker.freeze()
     await env.worker()
     env.fault_is_over()
@@ -187,7 +188,7 @@ async def _commit_lost(env: CellEnvironment, how: object) -> None:
         await stop.reached(by=worker.pid)
         proxy.arm(POSTGRESQL_COMMIT, how)  # pyright: ignore[reportArgumentType]
         proxy.refuse = True
-    await env.until(lambda: _truth(proxy.triggered > 0), "the COMMIT")
+    await until(lambda: _truth(proxy.triggered > 0), "the COMMIT")
     await asyncio.sleep(1.0)  # whatever comes next tries, and cannot
     proxy.refuse = False
     env.fault_is_over()
@@ -198,7 +199,7 @@ async def code_raises(env: CellEnvironment) -> None:
     broken = await env.worker(code=RAISES.format(activity=activity_id(env.target)))
     await env.start()
     await env.effect_is_there()
-    await env.until(lambda: _workflow_task_fails(env), "a workflow task that fails")
+    await until(lambda: _workflow_task_fails(env), "a workflow task that fails")
     broken.kill()
     env.fault_is_over()
     await env.worker()
@@ -212,7 +213,7 @@ async def code_decides_otherwise(env: CellEnvironment) -> None:
         await stop.reached(by=old.pid)
         old.kill()
         changed = await env.worker(code=DECIDES_OTHERWISE.format(step=env.target.step, op=env.target.op))
-    await env.until(lambda: _workflow_task_fails(env), "a workflow task that fails")
+    await until(lambda: _workflow_task_fails(env), "a workflow task that fails")
     assert "Nondeterminism" in changed.log.read_text(encoding="utf-8", errors="replace")
     changed.kill()
     env.fault_is_over()
@@ -245,7 +246,7 @@ async def pool_exhausted(env: CellEnvironment) -> None:
             await stop.reached(by=worker.pid)
             others = await client.start("occupy", {}, id=f"occupy-{env.database}")
             occupying = client.temporal.get_workflow_handle(others.id)
-            await env.until(lambda: has_started_attempts(occupying, env.pool), "the others' attempts")
+            await until(lambda: has_started_attempts(occupying, env.pool), "the others' attempts")
             await asyncio.sleep(0.5)  # one of them waits for the connection of the chunk that is about to end
         await env.recorded(env.target)
         count = "select count(*) from journal where (step, op) = (%s, %s)"
@@ -299,7 +300,7 @@ async def cancelled(env: CellEnvironment) -> None:
         await env.start()
         await stop.reached(by=worker.pid)
         cancelling = asyncio.create_task(env.cancel())
-        await env.until(lambda: _is_told_to_leave(env), "the request to leave")
+        await until(lambda: _is_told_to_leave(env), "the request to leave")
         if env.target == TARGETS["B"]:
             async with env.breakpoint_at("effect", Target("order", "do")):
                 await stop.open()
@@ -319,7 +320,7 @@ async def cancelled_and_refused(env: CellEnvironment) -> None:
         await env.start()
         await stop.reached(by=worker.pid)
         cancelling = asyncio.create_task(env.cancel())
-        await env.until(lambda: _is_told_to_leave(env), "the request to leave")
+        await until(lambda: _is_told_to_leave(env), "the request to leave")
     assert await cancelling == "accepted"
     env.fault_is_over()
 
@@ -339,7 +340,7 @@ async def cancelled_as_it_completes(env: CellEnvironment) -> None:
             update = env.handle.execute_update(DETACH_UPDATE, args=arguments, result_type=str)
             cancelling = asyncio.create_task(update)
             await stop.open()
-        await env.until(lambda: _is_told_to_leave(env), "the request to leave")
+        await until(lambda: _is_told_to_leave(env), "the request to leave")
     assert await cancelling == "detached"
     env.fault_is_over()
 

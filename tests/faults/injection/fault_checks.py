@@ -10,6 +10,7 @@ from tests.faults.cells import Position
 from tests.faults.evidence.activity_history import activities_of
 from tests.faults.injection import fault_servers as servers
 from tests.faults.injection import fault_worker as worker
+from tests.helpers.waiting import until
 
 _STOP = "{sql: \"select 1 as reached from breakpoint('effect', 'hold.check', 'do')\"}"
 _ENOUGH = (
@@ -53,7 +54,7 @@ async def killed_after_answer(env: CellEnvironment) -> None:
         backend = await stop.reached(by=process.pid)
         process.freeze()
     answered = "select 1 from pg_stat_activity where pid = %s and state <> 'active'"
-    await env.until(lambda: env.admin(answered, backend), "the answer")
+    await until(lambda: env.admin(answered, backend), "the answer")
     process.kill()
     ends = [one.end for one in await activities_of(env.handle) if env.is_activity(one.id, env.target)]
     assert ends == ["open"], "Temporal has heard of the answer before the worker died"

@@ -9,6 +9,7 @@ from tests.faults.cell_environment import CellEnvironment
 from tests.faults.injection.fault_relay import doing, stop_at_effect
 from tests.faults.messaging import messaging
 from tests.helpers.processes import TriggerProcess
+from tests.helpers.waiting import until
 
 
 async def killed_before_offset(env: CellEnvironment) -> None:
@@ -45,7 +46,7 @@ async def _stop_at_note(env: CellEnvironment) -> TriggerProcess:
         await note.reached()
         await shared.once(doing(consumer.freeze))
     question = "select 1 from noted where step = %s and op = %s"
-    await env.until(lambda: env.admin(question, env.target.step, env.target.op), "the note")
+    await until(lambda: env.admin(question, env.target.step, env.target.op), "the note")
     assert not await shared.fully_consumed(env), "the offset is committed"
     return consumer
 
@@ -63,10 +64,10 @@ async def out_of_order(env: CellEnvironment) -> None:
     await _worked_off(env)
     env.fault_is_over()
     await shared.once(lambda: shared.start_consumer(late=True))
-    await env.until(lambda: shared.fully_consumed(env, late=True), "the late message", 90.0)
+    await until(lambda: shared.fully_consumed(env, late=True), "the late message")
 
 
 async def _worked_off(env: CellEnvironment) -> None:
     shared = messaging(env)
     await shared.published(env)
-    await env.until(lambda: shared.fully_consumed(env), "that the consumer has taken everything", 90.0)
+    await until(lambda: shared.fully_consumed(env), "that the consumer has taken everything")

@@ -15,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from sagas.errors import UsageError
 from tests.faults.cell_environment import CellEnvironment, activity_id
 from tests.faults.injection.fault_participant import saga
+from tests.helpers.waiting import until
 
 RAISES = """
 from sagas.machine.machine import Machine
@@ -82,7 +83,7 @@ async def _found_stuck(env: CellEnvironment) -> None:
         reasons = [reason for one in json.loads(output) if one["id"] == env.saga_id for reason in one["stuck"]]
         return any("workflow task fails" in reason for reason in reasons)
 
-    await env.until(found, "the saga in `saga list --stuck`")
+    await until(found, "the saga in `saga list --stuck`")
 
 
 async def unknown_saga(env: CellEnvironment) -> None:

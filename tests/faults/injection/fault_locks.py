@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from saga_workers.client import SagaHandle
-from tests.faults.breakpoints import TIMEOUT, Target
+from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment
+from tests.helpers.waiting import LIMIT, until
 
 LOCKED: Mapping[str, str] = {"saga: transfer\n": "saga: transfer\nlocks: {keys: [bank], wait: 60s}\n"}
 LOCKED_UNTIL_COMMIT: Mapping[str, str] = {
@@ -28,7 +29,7 @@ async def killed_after_request(env: CellEnvironment) -> None:
         await env.start()
         await stop.reached(by=worker.pid)
         worker.freeze()
-    await env.until(lambda: env.admin("select 1 from saga_lock where saga_id = %s", env.saga_id), "the lock")
+    await until(lambda: env.admin("select 1 from saga_lock where saga_id = %s", env.saga_id), "the lock")
     worker.kill()
     env.fault_is_over()
     await env.worker()
@@ -71,7 +72,7 @@ async def _killed_after_release(env: CellEnvironment, unlocked: Sequence[str] = 
         await stop.reached(by=worker.pid)
         worker.freeze()
     granted = "select 1 from saga_lock_request where saga_id = %s and status = 'granted'"
-    await env.until(lambda: env.admin(granted, second.id), "the grant")
+    await until(lambda: env.admin(granted, second.id), "the grant")
     worker.kill()
     env.fault_is_over()
     await env.worker()
@@ -103,7 +104,7 @@ async def _terminated_at_release(env: CellEnvironment, unlocked: Sequence[str] =
 async def _start_second(env: CellEnvironment) -> SagaHandle:
     """Start the second saga, and wait until its request is behind that of the first."""
     second = await (await env.client()).start("visit", {}, id=f"visit-{env.database}")
-    await env.until(lambda: env.admin("select 1 from saga_lock_wait where saga_id = %s", second.id), "the request")
+    await until(lambda: env.admin("select 1 from saga_lock_wait where saga_id = %s", second.id), "the request")
     return second
 
 
@@ -113,7 +114,7 @@ async def _check_locks(env: CellEnvironment, second: SagaHandle, unlocked: Seque
     ``unlocked`` are the steps of the first saga that run after its release.
     """
     await env.finished()
-    await asyncio.wait_for(second.result(), TIMEOUT)
+    await asyncio.wait_for(second.result(), LIMIT)
     for table in ("saga_lock", "saga_lock_wait"):
         assert await env.admin(f"select * from {table}") == [], f"{table} is not empty"
     requests = await env.admin("select saga_id, status from saga_lock_request")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.faults.cell_environment import CellEnvironment
+from tests.helpers.waiting import until
 
 NOTIFY: Mapping[str, str] = {
     "output:": """warn_after: 10ms
@@ -25,11 +26,11 @@ async def receiver_down(env: CellEnvironment) -> None:
     async with env.breakpoint_at("effect") as stop:
         await env.start()
         await stop.reached(by=worker.pid)
-        await env.until(lambda: _notification_shown(env, "overdue"), "that it is overdue")
+        await until(lambda: _notification_shown(env, "overdue"), "that it is overdue")
     env.fault_is_over()
     story = await env.finished()
     end = "compensated" if env.target.op == "undo" else "completed"
-    rows = [await env.until(lambda when=when: _given_up(env, when), f"EXHAUSTED: {when}") for when in ("overdue", end)]
+    rows = [await until(lambda when=when: _given_up(env, when), f"EXHAUSTED: {when}") for when in ("overdue", end)]
     assert [row["attempts"] for row in rows] == [3, 3]
     asked = await (await env.client()).show(env.saga_id)
     assert (asked["state"], asked["output"]) == (story["state"], story["output"]), "whoever asks is told"

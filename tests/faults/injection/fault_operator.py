@@ -16,6 +16,7 @@ from sagas.errors import RefusedError
 from tests.faults.cell_environment import CellEnvironment, default_input
 from tests.faults.cells import PREVIOUS, TARGETS
 from tests.faults.injection.fault_participant import saga
+from tests.helpers.waiting import until
 
 ANSWERS = {TARGETS["B"]: "accepted", TARGETS["P"]: "recorded", TARGETS["C"]: "already"}
 
@@ -92,7 +93,7 @@ async def terminated(env: CellEnvironment) -> None:
         assert code == 0, output
         return any(one["id"] == env.saga_id and one["state"] == "TERMINATED" for one in json.loads(output))
 
-    await env.until(found, "the terminated saga in `saga list --stuck`")
+    await until(found, "the terminated saga in `saga list --stuck`")
 
 
 async def started_again(env: CellEnvironment) -> None:

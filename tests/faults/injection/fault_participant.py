@@ -9,6 +9,7 @@ import sys
 from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment, default_input
 from tests.faults.evidence.checker import HOLD
+from tests.helpers.waiting import LIMIT
 
 
 async def rejects(env: CellEnvironment) -> None:
@@ -110,7 +111,7 @@ async def saga(env: CellEnvironment, *arguments: str) -> tuple[int, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
-    output, _ = await asyncio.wait_for(child.communicate(), 60)
+    output, _ = await asyncio.wait_for(child.communicate(), LIMIT)
     assert child.returncode is not None
     return child.returncode, output.decode()
 

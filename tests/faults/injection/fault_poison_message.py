@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from tests.faults.cell_environment import CellEnvironment, default_input
 from tests.faults.messaging import messaging
+from tests.helpers.waiting import until
 from tests.integration.messaging.trigger.trigger_environment import fully_consumed
 
 POISON = "poison"
@@ -60,7 +61,7 @@ async def poisoned(env: CellEnvironment) -> None:
     await env.finished()
     await asyncio.to_thread(shared.broker.produce, topic, "something else")
     group = f"{prefix}-consumer-request-participant"
-    await env.until(lambda: asyncio.to_thread(fully_consumed, shared.broker, group, topic), "what comes after it", 90.0)
+    await until(lambda: asyncio.to_thread(fully_consumed, shared.broker, group, topic), "what comes after it")
     dead = await asyncio.to_thread(shared.broker.read_committed, f"{topic}.dlq")
     assert [one.json() for one in dead] == [POISON], trigger.tail()
     assert "cannot read it" in dead[0].headers["sagadlqreason"]

@@ -14,8 +14,7 @@ from tests.faults.breakpoints import Breakpoint
 from tests.faults.cell_environment import CellEnvironment
 from tests.faults.messaging import TRANSACTION, Messaging, messaging
 from tests.helpers.kafka_proxy import END_TXN, PRODUCE, Act, Caught, Rule
-
-TIMEOUT = 90.0
+from tests.helpers.waiting import LIMIT, until
 
 
 @asynccontextmanager
@@ -31,7 +30,7 @@ async def stop_at_effect(env: CellEnvironment) -> AsyncIterator[Breakpoint]:
 
 async def caught(env: CellEnvironment, rule: Rule) -> Caught:
     """The request that a rule was waiting for."""
-    await env.until(as_async(lambda: bool(rule.caught)), "the request", TIMEOUT)
+    await until(as_async(lambda: bool(rule.caught)), "the request")
     return rule.caught[0]
 
 
@@ -70,7 +69,7 @@ async def killed_before_answer(env: CellEnvironment) -> None:
     """P11: the transaction is committed, and its relay is killed before it receives the response."""
     shared = messaging(env)
     end = await stop_at_commit(env, "swallow")
-    assert await asyncio.wait_for(end.answered(), TIMEOUT) == 0
+    assert await asyncio.wait_for(end.answered(), LIMIT) == 0
     await shared.once(_killed(shared))
     await _without_relay(env)
 
@@ -97,9 +96,9 @@ async def replaced_in_commit(env: CellEnvironment) -> None:
     await shared.once(shared.relay)
     env.fault_is_over()
     await env.finished()
-    assert await shared.published(env, TIMEOUT)
+    assert await shared.published(env, LIMIT)
     end.deliver()
-    assert await asyncio.wait_for(end.answered(), TIMEOUT) != 0, "the late commit was taken"
+    assert await asyncio.wait_for(end.answered(), LIMIT) != 0, "the late commit was taken"
     await shared.once(doing(shared.first.thaw))
     await shared.once(lambda: _is_on_standby(shared, env))
 
@@ -116,7 +115,7 @@ async def frozen_past_its_transaction(env: CellEnvironment) -> None:
     settled = await shared.settled(env)
     # On a busy machine the broker may have ended it while the other cells of the row were on their way here.
     assert not settled or time.monotonic() - began > TRANSACTION, "the transaction holds nothing back"
-    await env.until(lambda: shared.settled(env), "the end of the transaction", TIMEOUT)
+    await until(lambda: shared.settled(env), "the end of the transaction")
     committed, there = await shared.written(env)
     assert committed < there, "the transaction was committed"
     await env.finished()  # it needs no relay
@@ -136,7 +135,7 @@ async def commit_late(env: CellEnvironment) -> None:
     end.disconnect()
     progress = await caught(env, rule)  # the next transaction is open, and lacks its last record
     end.deliver()
-    code = await asyncio.wait_for(end.answered(), TIMEOUT)
+    code = await asyncio.wait_for(end.answered(), LIMIT)
     progress.deliver()
     env.fault_is_over()
     assert code != 0, "the late commit has ended a transaction that goes on"
@@ -159,7 +158,7 @@ async def _is_on_standby(shared: Messaging, env: CellEnvironment) -> None:
         text = log.read_text(errors="replace")
         return text.count("shard on standby") + text.count("producer fenced: ")
 
-    await env.until(as_async(lambda: output() >= cells), "that the old relay stands by", TIMEOUT)
+    await until(as_async(lambda: output() >= cells), "that the old relay stands by")
     await asyncio.sleep(2.0)
     assert output() <= 3 * cells, f"it goes round in circles:\n{shared.first.tail()}"
 

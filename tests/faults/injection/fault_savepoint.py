@@ -13,6 +13,7 @@ from tests.faults.cell_environment import CellEnvironment, default_input
 from tests.faults.cells import Position
 from tests.faults.injection import fault_worker as worker
 from tests.helpers.processes import WorkerProcess
+from tests.helpers.waiting import until
 
 SAVEPOINT: Mapping[str, str] = {
     "  - id: debit\n    name: Take the money from the customer\n": """  - id: debit
@@ -45,7 +46,7 @@ async def killed_after_commit(env: CellEnvironment) -> None:
     process = await env.worker()
     async with _stopped(env, process, "commit"):
         process.freeze()
-    await env.until(lambda: _effect(env), "the effect")
+    await until(lambda: _effect(env), "the effect")
     process.kill()
     env.fault_is_over()
     await env.worker()

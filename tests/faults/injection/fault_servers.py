@@ -11,6 +11,7 @@ from tests.faults.breakpoints import Target
 from tests.faults.cell_environment import CellEnvironment
 from tests.faults.cells import PREVIOUS
 from tests.helpers.fault_proxy import POSTGRESQL_COMMIT, OnTrigger
+from tests.helpers.waiting import until
 
 
 async def temporal_killed(env: CellEnvironment) -> None:
@@ -79,7 +80,7 @@ async def session_terminated(env: CellEnvironment) -> None:
         await env.start()
         backend = await stop.reached(by=worker.pid)
         await env.admin("select pg_terminate_backend(%s)", backend)
-        await env.until(
+        await until(
             lambda: env.admin("select 1 where not exists (select 1 from pg_stat_activity where pid = %s)", backend),
             "the end of the session",
         )
@@ -110,14 +111,14 @@ async def pool_exhausted(env: CellEnvironment) -> None:
             await stop.reached(by=worker.pid)
             others = await client.start("occupy", {}, id=f"occupy-{env.database}")
             occupying_saga = client.temporal.get_workflow_handle(others.id)
-            await env.until(lambda: has_started_attempts(occupying_saga, env.pool), "the others' attempts")
+            await until(lambda: has_started_attempts(occupying_saga, env.pool), "the others' attempts")
             workflow_worker.freeze()
         # The previous operation has released its connection, and the next one has not requested it yet.
         waiting = "select 1 where %s = (select count(*) from pg_stat_activity where application_name = %s"
         waiting += " and wait_event_type = 'Lock')"
-        await env.until(lambda: env.admin(waiting, env.pool, f"saga-worker-{worker.pid}"), "a full pool")
+        await until(lambda: env.admin(waiting, env.pool, f"saga-worker-{worker.pid}"), "a full pool")
         workflow_worker.thaw()
-        await env.until(lambda: _found_no_connection(env), "an attempt that found no connection")
+        await until(lambda: _found_no_connection(env), "an attempt that found no connection")
     env.fault_is_over()
     await others.result()
 

@@ -10,6 +10,7 @@ from tests.faults.cell_environment import CellEnvironment
 from tests.faults.cells import TARGETS, Position
 from tests.faults.injection import fault_automatic as automatic
 from tests.faults.injection import fault_worker as worker
+from tests.helpers.waiting import until
 
 TWO_PHASE: Mapping[str, str] = {
     old: new.replace("    compensate: auto\n", "").replace("      expect_rows: 1\n", "      two_phase: true\n")
@@ -40,7 +41,7 @@ async def killed_after_prepare(env: CellEnvironment) -> None:
         await stop.reached(by=process.pid)
         assert await _prepared(env) == 0
         process.freeze()
-    await env.until(lambda: _prepared(env), "the prepared transaction")
+    await until(lambda: _prepared(env), "the prepared transaction")
     process.kill()
     env.fault_is_over()
     await env.worker()
@@ -56,7 +57,7 @@ async def killed_after_end(env: CellEnvironment) -> None:
         assert await _prepared(env) == 0
         process.freeze()
     recorded = "select 1 from saga_guard where step = %s and op = %s"
-    await env.until(lambda: env.admin(recorded, env.target.step, env.target.op), "the record of the end")
+    await until(lambda: env.admin(recorded, env.target.step, env.target.op), "the record of the end")
     process.kill()
     env.fault_is_over()
     await env.worker()

@@ -8,6 +8,7 @@ from tests.faults.breakpoints import Point
 from tests.faults.cell_environment import CellEnvironment
 from tests.faults.cells import PREVIOUS, TARGETS
 from tests.faults.evidence.activity_history import activities_of
+from tests.helpers.waiting import until
 
 
 async def killed_before_start(env: CellEnvironment) -> None:
@@ -67,7 +68,7 @@ async def killed_in_workflow_task(env: CellEnvironment, point: Point = "commit")
         workflow_worker.freeze()
         await stop.open()
         await env.recorded(env.target)
-    await env.until(env.in_workflow_task, "the workflow task")
+    await until(env.in_workflow_task, "the workflow task")
     workflow_worker.kill()
     env.fault_is_over()
     await env.own_workflow_worker()
@@ -81,7 +82,7 @@ async def frozen_before_insert(env: CellEnvironment) -> None:
     proxy, worker = env.proxies["database"], await env.worker()
     proxy.arm(f"'{env.target.step}', 1, 'do', '{env.target.op}'".encode(), "hold")
     await env.start()
-    await env.until(lambda: _truth(proxy.triggered > 0), "the first statement")
+    await until(lambda: _truth(proxy.triggered > 0), "the first statement")
     worker.freeze()
     if env.target in (TARGETS["B"], TARGETS["P"]):
         assert await env.cancel() == ("accepted" if env.target == TARGETS["B"] else "recorded")

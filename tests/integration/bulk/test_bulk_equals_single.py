@@ -17,10 +17,10 @@ from saga_workers.runtime.databases import set_up_database
 from saga_workers.start.start_requests import BulkRow
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.helpers.command_processes import eventually
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.random_sagas import ACTIONS, SCHEMA, definition, saga_input, with_sibling
 from tests.integration.bulk.test_killed_workers import outcome_of
@@ -86,7 +86,7 @@ async def test_bulk_execution_equals_single_execution(
         rows = [BulkRow(one["id"], starter.make_request(one)) for one in inputs[bulk]]
         handle = await starter.start_bulk(rows, chunk_size=random.Random(seed).choice((7, 20, 100)))
         await asyncio.gather(*(starter.start(starter.make_request(one)) for one in inputs[single]))
-        result = await asyncio.wait_for(handle.result(), 120)
+        result = await asyncio.wait_for(handle.result(), LIMIT)
         assert sum(result["counts"].values()) == count
         repeated = False
         for at in range(count):
@@ -114,7 +114,7 @@ async def _story(bank: Bank, id: str) -> Any:
         story = await bank.client.show(id)
         return story["state"] in ENDED
 
-    await eventually(has_ended)
+    await until(has_ended)
     return _plain(story)
 
 

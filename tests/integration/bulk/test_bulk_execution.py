@@ -16,8 +16,8 @@ from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
 from sagas.settings.ledger import LedgerSettings
 from sagas.settings.project import Project
-from tests.helpers.command_processes import eventually
 from tests.helpers.local_worker import running_worker
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank
 
 
@@ -137,7 +137,7 @@ async def test_a_start_by_hand_without_an_argument_is_refused_or_ends(bank: Bank
         assert await handle.query("__temporal_workflow_metadata") is not None  # its first workflow task has succeeded
         return
     with pytest.raises(WorkflowFailureError) as refused:
-        await asyncio.wait_for(handle.result(), 20)
+        await asyncio.wait_for(handle.result(), LIMIT)
     assert getattr(refused.value.cause, "type", None) == "SagaRefused"
 
 
@@ -148,7 +148,7 @@ async def test_a_saga_leaves_although_an_earlier_run_had_its_id(bank: Bank) -> N
     async def written() -> bool:
         return bool(await asyncio.to_thread(bank.query, "select 1 from saga_run"))
 
-    await eventually(written)
+    await until(written)
     bank.query("delete from saga_run")
     bank.query("delete from saga_guard")
     bank.query("delete from note")
@@ -171,7 +171,7 @@ async def test_a_cancelled_bulk_workflow_undoes_its_sagas(bank: Bank) -> None:
             query = "select 1 from account where id = 'a11' and balance = 110"
             return bool(await asyncio.to_thread(bank.query, query))
 
-        await eventually(credited)
+        await until(credited)
         await handle.cancel()
     result = await handle.result()
     assert result["counts"] == {"COMPENSATED": 5}
@@ -208,13 +208,13 @@ async def test_a_bulk_workflow_that_is_cancelled_while_a_saga_leaves_cancels_tha
     monkeypatch.setattr(SagaDetacher, "__call__", answer_late)
     starter = await bank.client.starter("waiting")
     handle = await starter.start_bulk([BulkRow("departing", starter.make_request({"id": "departing", "waits": True}))])
-    await asyncio.wait_for(started.wait(), 30)
+    await asyncio.wait_for(started.wait(), LIMIT)
     await handle.cancel()
     await handle.query("counts")  # the workflow task of the cancel is over
     may_answer.set()
-    result = await asyncio.wait_for(handle.result(), 30)
+    result = await asyncio.wait_for(handle.result(), LIMIT)
     assert result["counts"] == {"DETACHED": 1}
     with pytest.raises(WorkflowFailureError):
-        await asyncio.wait_for(bank.client.temporal.get_workflow_handle("departing").result(), 30)
+        await asyncio.wait_for(bank.client.temporal.get_workflow_handle("departing").result(), LIMIT)
     assert (await bank.client.view("departing")).state == "COMPENSATED"
     assert bank.query("select count(*) from note") == [(0,)]

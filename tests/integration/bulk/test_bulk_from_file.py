@@ -16,7 +16,8 @@ from saga_workers.client import Client, SagaFailed
 from sagas.errors import RefusedError
 from sagas.workflow import bulk_workflow
 from sagas.workflow.failures import refused_error
-from tests.helpers.command_processes import RunningCommand, eventually
+from tests.helpers.command_processes import RunningCommand
+from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
 from tests.integration.cli.conftest import CommandLine, fresh
 
@@ -116,7 +117,7 @@ async def test_sagas_that_leave_are_waited_for_and_can_be_cancelled(shop: Comman
     rows = [{"id": f"{batch}-{n}", "waits": n <= 2} for n in range(1, 9)]
     words = ("--json", "start", "waiting", "--from", write(shop, rows), "--bulk", "--batch", batch)
     child = RunningCommand(shop.folder, *words)
-    await eventually(lambda: has_workflow(bank.client, f"{batch}-2"))
+    await until(lambda: has_workflow(bank.client, f"{batch}-2"))
     await bank.client.signal(f"{batch}-1", "go")
     answer = await shop.saga("--json", "batch", "cancel", batch, "--yes")
     assert (answer.code, answer.json["cancelled"]) == (0, [f"{batch}-2"]), answer
@@ -127,7 +128,7 @@ async def test_sagas_that_leave_are_waited_for_and_can_be_cancelled(shop: Comman
         shown = await shop.saga("--json", "batch", "show", batch)
         return shown.json["sagas"] == {"COMPLETED": 7, "COMPENSATED": 1}
 
-    await eventually(settled)
+    await until(settled)
     assert await counted(bank, "select count(*) = 7 from note")
 
 
@@ -140,21 +141,21 @@ async def test_a_cancel_reaches_all_sagas_of_bulk_workflows_and_can_be_repeated(
         await blocker.execute("lock table note in access exclusive mode")  # the last step of every saga waits
         child = RunningCommand(shop.folder, *words)
         credited = "select count(*) = 60 from saga_guard where step = 'credit' and op = 'do'"
-        await eventually(lambda: counted(bank, credited))
+        await until(lambda: counted(bank, credited))
         killed = RunningCommand(shop.folder, "batch", "cancel", batch, "--yes", "--as", "mia")
 
         async def requested() -> bool:
             views = [await bank.client.view(f"{batch}-{n}") for n in (1, 60)]
             return all(view.cancel_requested for view in views)
 
-        await eventually(requested)
+        await until(requested)
         killed.kill()
         await killed.ended()
         answer = await shop.saga("--json", "batch", "cancel", batch, "--yes")
         assert (answer.code, answer.json["refused"]) == (0, {}), answer
         assert sorted(answer.json["cancelled"]) == sorted(row["id"] for row in rows)
     assert "somebody has cancelled the batch" in (await child.ended()).err
-    await eventually(lambda: counted(bank, "select count(*) = 60 from saga_run where state = 'COMPENSATED'"))
+    await until(lambda: counted(bank, "select count(*) = 60 from saga_run where state = 'COMPENSATED'"))
     assert set(bank.balances().values()) == {100}
     assert bank.query("select count(*) from note") == [(0,)]
     assert not await has_workflow(bank.client, f"{batch}-1")
@@ -173,7 +174,7 @@ async def test_a_killed_command_is_continued_without_a_second_start(shop: Comman
     file = write(shop, transfers(batch, 120))
     words = ("start", "transfer", "--from", file, "--bulk", "--bulk-size", "10", "--batch", batch, "--rate", "40")
     child = RunningCommand(shop.folder, *words)
-    await eventually(lambda: counted(bank, "select count(*) >= 10 from saga_run"))
+    await until(lambda: counted(bank, "select count(*) >= 10 from saga_run"))
     child.kill()
     await child.ended()
     shown = (await shop.saga("--json", "batch", "show", batch)).json
@@ -193,16 +194,20 @@ async def test_ctrl_c_stops_the_starting_and_a_pause_holds_it_up(shop: CommandLi
     file = write(shop, transfers(batch, 200))
     words = ("start", "transfer", "--from", file, "--bulk", "--bulk-size", "5", "--batch", batch, "--rate", "20")
     child = RunningCommand(shop.folder, *words)
-    await eventually(lambda: counted(bank, "select count(*) >= 5 from saga_run"))
+    await until(lambda: counted(bank, "select count(*) >= 5 from saga_run"))
     paused = await shop.saga("--json", "batch", "pause", batch, "--as", "mia")
     assert paused.json == {"id": batch, "state": "PAUSED"}
-    await asyncio.sleep(2.5)  # until the command has seen it, and what it had started has ended
-    before = bank.query("select count(*) from saga_run")
-    await asyncio.sleep(1)
-    assert bank.query("select count(*) from saga_run") == before
+
+    async def still() -> list[tuple[int]] | None:
+        """The number of sagas, when the command has seen the pause and what it had started has ended."""
+        count = bank.query("select count(*) from saga_run")
+        await asyncio.sleep(2)
+        return count if bank.query("select count(*) from saga_run") == count else None
+
+    before = await until(still)
     assert "PAUSED by mia" in (await shop.saga("batch", "show", batch)).out
     assert (await shop.saga("batch", "resume", batch)).code == 0
-    await eventually(lambda: counted(bank, f"select count(*) > {before[0][0]} from saga_run"))
+    await until(lambda: counted(bank, f"select count(*) > {before[0][0]} from saga_run"))
     child.interrupt()
     ended = await child.ended()
     assert ended.code == 130, ended
@@ -240,7 +245,7 @@ async def test_detached_rows_end_without_the_command(shop: CommandLine, bank: Ba
     answer = await shop.saga("--json", "start", "transfer", "--from", file, "--bulk", "--batch", batch, "--detach")
     assert answer.code == 0, answer
     assert answer.json["started"] == 20
-    await eventually(lambda: counted(bank, "select count(*) = 20 from saga_run"))
+    await until(lambda: counted(bank, "select count(*) = 20 from saga_run"))
     repeated = await shop.saga("--json", "start", "transfer", "--from", file, "--bulk", "--batch", batch, "--detach")
     assert (repeated.json["started"], repeated.json["existing"]) == (0, 20)
 
@@ -260,8 +265,8 @@ async def test_a_saga_that_has_left_is_not_started_twice(shop: CommandLine, bank
     file = write(shop, [{"id": f"{batch}-{n}", "waits": n == 1} for n in range(1, 4)])
     words = ("--json", "start", "waiting", "--from", file, "--bulk", "--batch", batch)
     assert (await shop.saga(*words, "--detach")).json["started"] == 3
-    await eventually(lambda: has_workflow(bank.client, f"{batch}-1"))
-    await eventually(lambda: counted(bank, "select count(*) = 2 from saga_run"))
+    await until(lambda: has_workflow(bank.client, f"{batch}-1"))
+    await until(lambda: counted(bank, "select count(*) = 2 from saga_run"))
     child = RunningCommand(shop.folder, *words)
     await asyncio.sleep(0.5)
     await bank.client.signal(f"{batch}-1", "go")
@@ -278,7 +283,7 @@ async def test_the_python_client_gives_one_handle_per_saga(shop: CommandLine, ba
     handles = await bank.client.start_many("transfer", rows, bulk=True)
     assert [one.id for one in handles] == [row["id"] for row in rows]
     assert all(one.started for one in handles)
-    await eventually(lambda: counted(bank, "select count(*) = 12 from saga_run"))
+    await until(lambda: counted(bank, "select count(*) = 12 from saga_run"))
     assert await handles[0].result() == {"moved": 10}
     with pytest.raises(SagaFailed, match="no money"):
         await handles[3].result()

@@ -25,6 +25,7 @@ from sagas.workflow.failures import refused_error
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess, WorkerProcess, http_get
+from tests.helpers.waiting import until_in_thread
 from tests.integration.bulk.conftest import Bank
 from tests.integration.messaging.trigger.trigger_environment import (
     committed,
@@ -33,7 +34,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     fully_consumed,
     produce_keyed,
     triggering,
-    until,
 )
 
 DEPOSIT = """
@@ -109,8 +109,8 @@ async def test_events_that_arrive_together_share_workflows(kafka: Broker, bank_p
     async with running_worker(project) as client, triggering(project) as metrics:
         bank = Bank(client, project, url)
         bank.open_accounts(1, balance=0)
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
-        await until(lambda: len(bank.states()) == 300)
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
+        await until_in_thread(lambda: len(bank.states()) == 300)
         assert count(metrics, "saga_trigger_started_total") == 300
         assert count(metrics, "saga_dead_letters_total") == 5, "d-20 was repeated with another amount"
 
@@ -119,7 +119,7 @@ async def test_events_that_arrive_together_share_workflows(kafka: Broker, bank_p
             started = await bulk_workflows(client.temporal, project.settings.temporal.task_queue)
             return started if started >= 3 else None
 
-        assert await until(visible) <= 10
+        assert await until_in_thread(visible) <= 10
         await client.close()
     failed = {id for id, state in bank.states().items() if state != "COMPLETED"}
     assert failed <= {f"{topic}-d-20"}, "whichever of its two events was first: in bulk the order of a key is not kept"
@@ -140,10 +140,10 @@ async def test_signals_follow_the_starts_of_their_key(kafka: Broker, bank_projec
         bank = Bank(client, project, url)
         produce_keyed(kafka, topic, [(id, {"id": id, "waits": id == "s-1"}) for id in ("s-1", "s-2")])
         produce_keyed(kafka, topic, [("s-1", {"id": "s-1"})])
-        await until(lambda: bank.states().get("s-2"))
+        await until_in_thread(lambda: bank.states().get("s-2"))
         produce_keyed(kafka, topic, [("s-2", {"id": "s-2"}), ("s-2", {"id": "s\0"})])
-        await until(lambda: fully_consumed(kafka, group, topic))
-        await until(lambda: bank.states() == {"s-1": "COMPLETED", "s-2": "COMPLETED"})
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: bank.states() == {"s-1": "COMPLETED", "s-2": "COMPLETED"})
         assert count(metrics, "saga_trigger_signalled_total") == 1
         await client.close()
     late, impossible = kafka.read_committed(f"{topic}.dlq")
@@ -167,12 +167,12 @@ async def test_a_signal_waits_until_a_worker_lets_its_saga_leave(
             await client.cancel("s-3", reason="again")
             with pytest.raises(SagaFailed):
                 await earlier.result()
-            await until(lambda: bank.states() == {"s-3": "COMPENSATED"})
+            await until_in_thread(lambda: bank.states() == {"s-3": "COMPENSATED"})
             blocking.execute("insert into note (id) values ('s-3')")
             starter = await client.starter("signalled")
             row = BulkRow("s-3", starter.make_request({"id": "s-3", "waits": True}))
             await starter.start_bulk([row], again=True)
-            await until(lambda: bank.query("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
+            await until_in_thread(lambda: bank.query("select 1 from pg_stat_activity where wait_event_type = 'Lock'"))
         blocking.rollback()
     async with triggering(project) as metrics:
         produce_keyed(kafka, topic, [("s-3", {"id": "s-3"})])
@@ -180,7 +180,7 @@ async def test_a_signal_waits_until_a_worker_lets_its_saga_leave(
         assert count(metrics, "saga_dead_letters_total") == 0
         async with running_worker(project) as client:
             bank = Bank(client, project, url)
-            await until(lambda: bank.states() == {"s-3": "COMPLETED"})
+            await until_in_thread(lambda: bank.states() == {"s-3": "COMPLETED"})
             await client.close()
         assert count(metrics, "saga_trigger_signalled_total") == 1
 
@@ -202,12 +202,12 @@ async def test_a_trigger_that_is_killed_loses_and_repeats_nothing(
         bank.open_accounts(1, balance=0)
         try:
             process.start()
-            await until(lambda: len(bank.states()) > 0 or bank.query("select 1 from saga_claim limit 1"))
+            await until_in_thread(lambda: len(bank.states()) > 0 or bank.query("select 1 from saga_claim limit 1"))
             process.kill()
             assert sum(committed(kafka, group, topic).values()) < total, "it was killed too late"
             process.start()
-            await until(lambda: fully_consumed(kafka, group, topic))
-            await until(lambda: len(bank.states()) == total)
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: len(bank.states()) == total)
         finally:
             process.kill()
         await client.close()
@@ -246,17 +246,17 @@ async def test_triggers_that_come_and_go_lose_and_repeat_nothing(
     producing = asyncio.create_task(produce())
     try:
         await asyncio.gather(*(asyncio.to_thread(one.start) for one in (*workers, triggers[0])))
-        await until(lambda: owned(kafka, group) == [4] and len(bank.states()) > 0)
+        await until_in_thread(lambda: owned(kafka, group) == [4] and len(bank.states()) > 0)
         await asyncio.to_thread(triggers[1].start)
-        await until(lambda: owned(kafka, group) == [2, 2])
+        await until_in_thread(lambda: owned(kafka, group) == [2, 2])
         triggers[0].kill()
-        await until(lambda: owned(kafka, group) == [4])
+        await until_in_thread(lambda: owned(kafka, group) == [4])
         await asyncio.to_thread(triggers[2].start)
-        await until(lambda: owned(kafka, group) == [2, 2])
+        await until_in_thread(lambda: owned(kafka, group) == [2, 2])
         moving.set()
         await producing
-        await until(lambda: fully_consumed(kafka, group, topic))
-        await until(lambda: len(bank.states()) == total)
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: len(bank.states()) == total)
         shares = [started_by(one) for one in triggers[1:]]
         assert all(0 < share < total for share in shares), shares
     finally:
@@ -316,17 +316,17 @@ async def test_events_wait_until_a_worker_claims_them(
     group, queue = f"{settings.prefix}-trigger-deposit-{topic}", project.settings.temporal.task_queue
     produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(30)] + [("k", deposit(0, 2))])
     async with triggering(project) as metrics:
-        await until(lambda: "no worker has claimed" in caplog.text)
+        await until_in_thread(lambda: "no worker has claimed" in caplog.text)
         await asyncio.sleep(2)  # several attempts
         assert sum((await asyncio.to_thread(committed, kafka, group, topic)).values()) == 0
         assert count(metrics, "saga_trigger_started_total") == 0
     async with triggering(project) as metrics:
         caplog.clear()
-        await until(lambda: "no worker has claimed" in caplog.text)
+        await until_in_thread(lambda: "no worker has claimed" in caplog.text)
         async with running_worker(project) as client:
             bank = Bank(client, project, url)
-            await until(lambda: fully_consumed(kafka, group, topic))
-            await until(lambda: len(bank.states()) == 30)
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: len(bank.states()) == 30)
             assert count(metrics, "saga_dead_letters_total") == 1
             assert await bulk_workflows(client.temporal, queue) <= 6
             await client.close()
@@ -352,8 +352,8 @@ async def test_the_deepest_input_shares_a_workflow(
     async with running_worker(project) as client, triggering(project) as metrics:
         bank = Bank(client, project, url)
         bank.open_accounts(1, balance=0)
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
-        await until(lambda: len(bank.states()) == 24)
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
+        await until_in_thread(lambda: len(bank.states()) == 24)
         assert count(metrics, "saga_trigger_started_total") == 24
         assert count(metrics, "saga_dead_letters_total") == 1
         assert await bulk_workflows(client.temporal, project.settings.temporal.task_queue) == 1
@@ -374,12 +374,12 @@ async def test_a_workflow_that_is_refused_later_keeps_no_other_event_from_starti
     project = with_trigger(base, settings, topic, "{max: 100, wait: 500ms}")
     produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(5)])
     async with triggering(project) as metrics:
-        await until(lambda: "no worker has claimed" in caplog.text)
+        await until_in_thread(lambda: "no worker has claimed" in caplog.text)
         monkeypatch.setattr(bulk_workflow, "read_request", refuse_request)
         async with running_worker(project) as client:
             bank = Bank(client, project, url)
-            await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
-            await until(lambda: len(bank.states()) == 5)
+            await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-deposit-{topic}", topic))
+            await until_in_thread(lambda: len(bank.states()) == 5)
             assert count(metrics, "saga_trigger_started_total") == 5
             assert count(metrics, "saga_dead_letters_total") == 0
             await client.close()
@@ -408,16 +408,16 @@ async def test_events_in_bulk_wait_while_temporal_is_down(
             bank = Bank(client, project, url)
             bank.open_accounts(1, balance=0)
             kafka.produce(topic, deposit(0))
-            await until(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
             server.kill()
             produce_keyed(kafka, topic, [("k", deposit(number)) for number in range(1, 200)])
-            await until(lambda: "waiting for a dependency" in caplog.text)
+            await until_in_thread(lambda: "waiting for a dependency" in caplog.text)
             await asyncio.sleep(1)
             assert await asyncio.to_thread(committed, kafka, group, topic) == {0: 1}
             assert caplog.text.count("waiting for a dependency") < 10, "one line for all events"
             server.start()
-            await until(lambda: fully_consumed(kafka, group, topic))
-            await until(lambda: len(bank.states()) == 200)
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: len(bank.states()) == 200)
             assert count(metrics, "saga_dead_letters_total") == 0
             await client.close()
         assert bank.balances() == {"a1": 200}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from sagas.settings.project import Project
 from sagas.workflow.bulk_workflow import HEARTBEAT
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import WorkerProcess
+from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
 
 SAGAS = 500
@@ -51,13 +51,6 @@ async def held(url: str, statement: str, *values: object) -> AsyncIterator[None]
         await connection.execute(statement, values)  # pyright: ignore[reportArgumentType,reportCallIssue]
         yield
         await connection.rollback()
-
-
-async def until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not come within {seconds:.0f} s"
-        await asyncio.sleep(0.02)
 
 
 def outcome_of(story: Mapping[str, Any], mark: str) -> Any:

@@ -10,6 +10,7 @@ from saga_workers.start.start_requests import BulkRow
 from sagas.settings.project import Project
 from sagas.workflow.limits import TASK_LIMIT
 from tests.helpers.local_worker import running_worker
+from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank
 
 STEPS = 4
@@ -46,7 +47,7 @@ async def test_one_workflow_task_sends_no_more_than_the_limit(
         starter = await client.starter("parallel")
         rows = [BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs]
         handle = await starter.start_bulk(rows)
-        result = await asyncio.wait_for(handle.result(), 60)
+        result = await asyncio.wait_for(handle.result(), LIMIT)
         assert result["counts"] == {"COMPLETED": SAGAS}
         assert bank.query("select count(*) from note") == [(STEPS * SAGAS,)]
         sizes: dict[int, list[int]] = defaultdict(list)

@@ -18,8 +18,8 @@ from saga_workers.start import saga_starter
 from saga_workers.start.start_requests import BulkRow
 from sagas.errors import UsageError
 from sagas.settings.project import Project
-from tests.helpers.command_processes import eventually
 from tests.helpers.local_worker import running_worker
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank
 
 REPEATED = base64.b64encode(random.Random(7).randbytes(540 * 1024)).decode()
@@ -92,7 +92,7 @@ async def test_the_end_of_a_large_saga_is_recorded_without_its_machine(
     async with running_worker(project) as client:
         bank = Bank(client, project, url)
         inputs = [{"id": "state-large", "document": HUGE}, {"id": "state-small"}]
-        result = await asyncio.wait_for((await start(bank, "large", inputs)).result(), 60)
+        result = await asyncio.wait_for((await start(bank, "large", inputs)).result(), LIMIT)
         assert result["counts"] == {"COMPLETED": 2}
         assert bank.states() == {"state-large": "COMPLETED", "state-small": "COMPLETED"}
         assert bank.query("select count(*) from saga_claim") == [(0,)]
@@ -111,7 +111,7 @@ async def test_a_saga_whose_steps_take_one_large_document_leaves_and_can_be_undo
         bank = Bank(client, project, url)
         inputs = [{"id": f"repeats-{waits}", "taken": REPEATED, "waits": waits} for waits in (True, False)]
         handle = await start(bank, "large", inputs)
-        result = await asyncio.wait_for(handle.result(), 60)
+        result = await asyncio.wait_for(handle.result(), LIMIT)
         assert result["counts"] == {"DETACHED": 1, "COMPLETED": 1}
         await client.signal("repeats-True", "go")
         await client.temporal.get_workflow_handle("repeats-True").result()
@@ -160,7 +160,7 @@ async def test_others_leave_beside_a_saga_with_a_large_state(large_project: tupl
         async def shown() -> bool:
             return "more than Temporal accepts" in await shown_failure(handle)
 
-        await eventually(shown)
+        await until(shown)
         for number in (1, 2):
             await client.signal(f"leaves-{number}", "go")
             await client.temporal.get_workflow_handle(f"leaves-{number}").result()
@@ -183,12 +183,12 @@ async def test_a_saga_that_temporal_refuses_leaves_later(bank: Bank, monkeypatch
     async def shown() -> bool:
         return "Temporal refuses its workflow: the request is too large" in await shown_failure(handle)
 
-    await eventually(shown)
+    await until(shown)
     for number in (2, 3):
         await bank.client.signal(f"refused-{number}", "go")
         await bank.client.temporal.get_workflow_handle(f"refused-{number}").result()
     refusing.clear()
-    result = await asyncio.wait_for(handle.result(), 60)
+    result = await asyncio.wait_for(handle.result(), LIMIT)
     assert sorted(result["detached"]) == ["refused-1", "refused-2", "refused-3"]
     await bank.client.signal("refused-1", "go")
     await bank.client.temporal.get_workflow_handle("refused-1").result()

@@ -17,6 +17,7 @@ from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_workers.start.start_requests import BulkRow
 from sagas.bulk.wire_format import CLAIM_ACTIVITY, RECORD_ACTIVITY
 from sagas.workflow import engine_activity
+from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank
 
 
@@ -25,7 +26,7 @@ async def run(bank: Bank, mark: str) -> Counter[str]:
     starter = await bank.client.starter("waiting")
     inputs = [{"id": f"{mark}-{number}", "waits": False} for number in (1, 2)]
     handle = await starter.start_bulk([BulkRow(one["id"], starter.make_request(one)) for one in inputs])
-    result = await asyncio.wait_for(handle.result(), 60)
+    result = await asyncio.wait_for(handle.result(), LIMIT)
     assert result["counts"] == {"COMPLETED": 2}
     scheduled = Counter[str]()
     async for event in handle.fetch_history_events():

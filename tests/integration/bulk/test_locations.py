@@ -13,7 +13,7 @@ from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from sagas.errors import UsageError
-from tests.helpers.command_processes import eventually
+from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.test_bulk_execution import transfer
 from tests.integration.bulk.test_views_and_actions import blocked_accounts, start_bulk, wait_until
@@ -94,7 +94,7 @@ async def test_the_latest_generation_counts(bank: Bank) -> None:
     first = await bank.client.start("transfer", order)
     with pytest.raises(WorkflowFailureError):
         await bank.client.temporal.get_workflow_handle(first.id).result()
-    await eventually(lambda: _has_state(bank, first.id, "COMPENSATED"))
+    await until(lambda: _has_state(bank, first.id, "COMPENSATED"))
     assert (await bank.client.locator.locate(first.id)).run is not None
     bank.query("update account set balance = 5000 where id = 'a1' returning id")
     counts = await bank.start("transfer", [order], again=True)

@@ -14,8 +14,9 @@ from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import WorkerProcess
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank
-from tests.integration.bulk.test_killed_workers import held, outcome_of, until
+from tests.integration.bulk.test_killed_workers import held, outcome_of
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,7 @@ async def test_all_attempts_of_lost_workers_count(
                 await until(both_wait, "an attempt of each")
                 workers[-1].kill()
         await new_worker()
-        assert (await asyncio.wait_for(handle.result(), 90))["counts"] == {"COMPENSATED": 2}, workers[-1].tail()
+        assert (await asyncio.wait_for(handle.result(), LIMIT))["counts"] == {"COMPENSATED": 2}, workers[-1].tail()
         await finished(client, alone)
         ours, theirs = [(await client.view(id)).to_json() for id in (bulk[0], alone)]
         assert ours["steps"][0]["attempts"] == theirs["steps"][0]["attempts"] == attempts

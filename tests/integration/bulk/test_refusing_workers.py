@@ -13,6 +13,7 @@ from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_workers.start.start_requests import BulkRow
 from sagas.bulk.wire_format import DETACH_ACTIVITY, RECORD_ACTIVITY
 from sagas.errors import RefusedError
+from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank
 
 
@@ -32,7 +33,7 @@ async def test_another_worker_answers(bank: Bank, monkeypatch: pytest.MonkeyPatc
     starter = await bank.client.starter("waiting")
     rows = [BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs]
     handle = await starter.start_bulk(rows)
-    result = await asyncio.wait_for(handle.result(), 60)
+    result = await asyncio.wait_for(handle.result(), LIMIT)
     assert refused == [activity]
     assert result["counts"] == {"COMPLETED": 1, "DETACHED": 1}
     assert bank.states() == {f"{mark}-1": "COMPLETED"}

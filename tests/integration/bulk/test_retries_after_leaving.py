@@ -11,8 +11,8 @@ from temporalio.api.enums.v1 import EventType
 
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.helpers.command_processes import eventually
 from tests.helpers.local_worker import running_worker
+from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.test_killed_workers import outcome_of
 
@@ -48,7 +48,7 @@ async def test_it_makes_the_attempts_that_are_left_when_they_are_due(retried: Ba
         async def undone(id: str = id) -> bool:
             return (await bank.client.view(id)).state == "COMPENSATED"
 
-        await eventually(undone)
+        await until(undone)
     left, alone = [(await bank.client.view(id)).to_json() for id in ("left-1", "stayed-1")]
     assert [step["attempts"] for step in left["steps"]] == [step["attempts"] for step in alone["steps"]] == [1, 5]
     assert outcome_of(left, "left") == outcome_of(alone, "stayed")
@@ -71,7 +71,7 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt(retried: Bank) -> Non
     async def undone() -> bool:
         return (await bank.client.view("cancelled-1")).state == "COMPENSATED"
 
-    await eventually(undone)
+    await until(undone)
     view = await bank.client.view("cancelled-1")
     assert view.reason is not None
     assert (view.reason.kind, view.steps[1].attempts) == ("cancelled", 2)

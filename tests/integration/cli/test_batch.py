@@ -8,7 +8,8 @@ from pathlib import Path
 
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.protocol.payloads import BATCH_PREFIX
-from tests.helpers.command_processes import RunningCommand, eventually
+from tests.helpers.command_processes import RunningCommand
+from tests.helpers.waiting import until
 from tests.integration.cli.conftest import CommandLine, fresh
 
 
@@ -27,7 +28,7 @@ async def test_show_counts_states_and_groups_failures(cli: CommandLine) -> None:
         answer = await cli.saga("--json", "batch", "show", batch)
         return answer.json["sagas"] == {"COMPLETED": 7, "COMPENSATED": 3}
 
-    await eventually(counts)
+    await until(counts)
     shown = (await cli.saga("--json", "batch", "show", batch)).json
     assert (shown["state"], shown["saga"], shown["total"], shown["bulk"]) == ("STARTED", "trip", 10, False)
     assert shown["rows"] == {"started": 10, "existing": 0, "refused": 0, "not_started": 0}
@@ -55,7 +56,7 @@ async def test_failed_sagas_are_started_again_from_temporal(cli: CommandLine) ->
     async def failed() -> bool:
         return (await cli.saga("--json", "batch", "show", batch)).json["sagas"].get("COMPENSATED") == 1
 
-    await eventually(failed)
+    await until(failed)
     actions = cli.folder / "trip.saga.yaml"
     actions.write_text(actions.read_text().replace('with: {mode: "${{ input.mode }}"}', "with: {mode: ok}"))
     answer = await cli.saga("--json", "batch", "retry-failed", batch)
@@ -65,7 +66,7 @@ async def test_failed_sagas_are_started_again_from_temporal(cli: CommandLine) ->
     async def completed() -> bool:
         return (await cli.saga("--json", "batch", "show", batch)).json["sagas"] == {"COMPLETED": 4}
 
-    await eventually(completed)
+    await until(completed)
     assert (await cli.saga("--json", "show", f"{batch}-3")).json["generation"] == 2
 
 
@@ -78,14 +79,18 @@ async def test_pause_resume_and_cancel(cli: CommandLine) -> None:
     file = write(cli, [{} for _ in range(400)])
     words = ("start", "ask", "--from", file, "--batch", batch, "--rate", "5")
     child = RunningCommand(cli.folder, *words)
-    await eventually(lambda: exists(cli, f"{batch}-3"))
+    await until(lambda: exists(cli, f"{batch}-3"))
     assert (await cli.saga("--json", "batch", "pause", batch)).json == {"id": batch, "state": "PAUSED"}
-    await asyncio.sleep(1.5)
-    last = await newest(cli, batch)
-    await asyncio.sleep(1)
-    assert not await exists(cli, f"{batch}-{last + 1}")
+
+    async def still() -> int | None:
+        """The newest saga, when the command has seen the pause: five would be started in a second."""
+        last = await newest(cli, batch)
+        await asyncio.sleep(1.5)
+        return None if await exists(cli, f"{batch}-{last + 1}") else last
+
+    last = await until(still)
     assert (await cli.saga("--json", "batch", "resume", batch)).json["state"] == "STARTING"
-    await eventually(lambda: exists(cli, f"{batch}-{last + 1}"))
+    await until(lambda: exists(cli, f"{batch}-{last + 1}"))
     refused = await cli.saga("batch", "cancel", batch)
     assert "add --yes" in refused.err
     cancelled = await cli.saga("--json", "batch", "cancel", batch, "--yes", "--reason", "wrong file")
@@ -105,7 +110,7 @@ async def test_a_second_command_takes_the_batch_over(cli: CommandLine) -> None:
     batch = fresh("over")
     file = write(cli, [{"nights": n} for n in range(100)])  # 20 s of the first command
     first = RunningCommand(cli.folder, "start", "trip", "--from", file, "--batch", batch, "--rate", "5")
-    await eventually(lambda: exists(cli, f"{batch}-2"))
+    await until(lambda: exists(cli, f"{batch}-2"))
     other = await cli.saga("start", "order", "--from", write_orders(cli), "--batch", batch)
     assert other.code == 9
     assert f"a command is starting the batch {batch} with the saga trip" in other.err
@@ -150,7 +155,7 @@ async def test_a_report_that_cannot_be_read_changes_nothing(cli: CommandLine) ->
     batch = fresh("hostile")
     file = write(cli, [{"nights": n} for n in range(12)])
     child = RunningCommand(cli.folder, "start", "trip", "--from", file, "--batch", batch, "--rate", "10")
-    await eventually(lambda: exists(cli, BATCH_PREFIX + batch))
+    await until(lambda: exists(cli, BATCH_PREFIX + batch))
     handle = cli.client.temporal.get_workflow_handle(BATCH_PREFIX + batch)
     for value in ("text", {"client": "other", "total": 7}, {"total": -1, "ended": {"NONSENSE": 1}}, [1] * 100):
         await handle.signal("progress", value)
@@ -173,4 +178,4 @@ async def test_without_a_worker_the_sagas_are_started_all_the_same(cli_without_w
     async def running() -> bool:
         return (await cli.saga("--json", "batch", "show", batch)).json["sagas"] == {"RUNNING": 3}
 
-    await eventually(running)
+    await until(running)

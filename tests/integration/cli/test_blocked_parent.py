@@ -12,7 +12,7 @@ from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.cli.conftest import CommandLine, fresh, write_project
-from tests.integration.cli.test_start_and_show import until
+from tests.integration.cli.test_start_and_show import until_shown
 
 GROUP = """
 saga: group
@@ -46,7 +46,7 @@ async def test_every_command_names_the_parked_child_of_a_blocked_parent(nested: 
     shown = (await nested.saga("show", id)).out
     assert "⏸ trips waits for a nested saga" in shown
     assert f"saga resolve {child} car retry --reason" in shown
-    groups = await until(nested, ("parked", "--saga", "group"), lambda rows: bool(rows))
+    groups = await until_shown(nested, ("parked", "--saga", "group"), lambda rows: bool(rows))
     assert [(one["saga"], one["step"], one["op"], one["ids"]) for one in groups] == [("trip", "car", "undo", [child])]
     everything = (await nested.saga("--json", "parked")).json
     assert [one["count"] for one in everything] == [1]

@@ -16,7 +16,7 @@ from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.cli.conftest import CommandLine, fresh, write_project
-from tests.integration.cli.test_start_and_show import until
+from tests.integration.cli.test_start_and_show import state_of, until_shown
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ async def start_and_kill_worker(cli: CommandLine, worker: WorkerProcess, count: 
     for id in ids:
         await cli.saga("start", "ask", "--id", id)
     for id in ids:
-        await until(cli, ("show", id), lambda story: bool(story["steps"]) and story["steps"][1]["state"] == "RUNNING")
+        await until_shown(cli, ("show", id), lambda story: state_of(story, 1) == "RUNNING")
     worker.kill()
     return ids
 
@@ -79,12 +79,12 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
 async def test_a_cancel_accepted_before_the_worker_died_is_recorded(cli: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("order")
     await cli.saga("start", "order", "--set", f'number="{id}"')
-    await until(cli, ("show", id), lambda story: story["state"] == "COMMITTED")
+    await until_shown(cli, ("show", id), lambda story: story["state"] == "COMMITTED")
     assert (await cli.saga("cancel", id)).code == 9
     cli.break_undo(True)
     parked = fresh("ask")
     await cli.saga("start", "ask", "--id", parked)
-    await until(cli, ("show", parked), lambda story: story["steps"][1]["state"] == "RUNNING")
+    await until_shown(cli, ("show", parked), lambda story: state_of(story, 1) == "RUNNING")
     taken = await cli.saga("--json", "cancel", parked, "--wait", "--timeout", "60s")
     assert (taken.code, taken.json["state"]) == (4, "PARKED"), taken
     worker.kill()
@@ -98,7 +98,7 @@ async def test_a_cancel_past_the_commit_point_has_no_later_effect(
 ) -> None:
     id = fresh("order")
     await cli.saga("start", "order", "--set", f'number="{id}"')
-    await until(cli, ("show", id), lambda story: story["state"] == "COMMITTED")
+    await until_shown(cli, ("show", id), lambda story: story["state"] == "COMMITTED")
     worker.kill()
     with short_timeouts(monkeypatch):
         answer = await cli.saga("--json", "cancel", id)
@@ -155,7 +155,7 @@ async def test_a_bulk_cancel_reaches_every_saga(
 ) -> None:
     ids = await start_and_kill_worker(cli, worker, 20)
     where = "WorkflowType = 'ask'"
-    await until(cli, ("list",), lambda rows: len(rows) == len(ids))
+    await until_shown(cli, ("list",), lambda rows: len(rows) == len(ids))
     began = time.monotonic()
     with short_timeouts(monkeypatch, 3.0):
         answer = await cli.saga("--json", "cancel", "--where", where, "--yes")

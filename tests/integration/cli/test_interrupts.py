@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from saga_workers.temporal.temporal_runs import describe_run
+from tests.helpers.waiting import until
 from tests.integration.cli.conftest import CommandLine, fresh
 
 Child = asyncio.subprocess.Process
@@ -57,12 +58,6 @@ async def test_interrupt_while_the_command_is_imported(cli_without_worker: Comma
     assert "Traceback" not in err.decode()
 
 
-async def eventually(holds: Callable[[], Awaitable[object]]) -> None:
-    """Poll, because there is no event."""
-    while not await holds():  # noqa: ASYNC110 - there is no event to wait for
-        await asyncio.sleep(0.005)
-
-
 async def test_interrupt_while_the_row_file_is_read(cli_without_worker: CommandLine) -> None:
     file = cli_without_worker.folder / "many.jsonl"
     file.write_text('{"nights": 1}\n' * 400_000)
@@ -71,7 +66,7 @@ async def test_interrupt_while_the_row_file_is_read(cli_without_worker: CommandL
     async def reading() -> bool:
         return str(file) in files_of(child.pid)
 
-    out, err = await interrupted(child, lambda: eventually(reading))
+    out, err = await interrupted(child, lambda: until(reading, pause=0.005))
     assert (out, err) == ("", "interrupted: nothing was started\n")
 
 
@@ -118,7 +113,7 @@ async def test_interrupt_during_a_bulk_start_counts_started_sagas(cli: CommandLi
     child = await launch(cli.folder, *words)
 
     async def some() -> None:
-        await eventually(lambda: describe_run(cli.client.temporal, "b-3"))
+        await until(lambda: describe_run(cli.client.temporal, "b-3"), pause=0.005)
 
     out, err = await interrupted(child, some)
     tally = json.loads(out)
@@ -134,7 +129,7 @@ async def test_interrupt_while_waiting_for_the_end(cli: CommandLine) -> None:
     id = fresh("ask")
     child = await launch(cli.folder, "start", "ask", "--id", id, "--wait")
 
-    _, err = await interrupted(child, lambda: eventually(lambda: describe_run(cli.client.temporal, id)))
+    _, err = await interrupted(child, lambda: until(lambda: describe_run(cli.client.temporal, id), pause=0.005))
     # The server may have started it while its answer is still on the way.
     started = f"{id} is still running; follow it with `saga watch {id}`"
     perhaps = "may have been started; check with `saga list --saga ask`"

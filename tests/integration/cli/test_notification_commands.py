@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.cli.conftest import CommandLine, fresh, write_project
-from tests.integration.cli.test_start_and_show import until
+from tests.integration.cli.test_start_and_show import until_shown
 
 NOTIFYING_SAGA = """
 saga: tells
@@ -36,7 +36,7 @@ async def test_an_abandoned_notification_is_shown_and_can_be_resent(notifying_cl
     id = fresh("told")
     notifying_cli.break_undo(True)  # now `unwork` always rejects
     assert (await notifying_cli.saga("start", "tells", "--id", id, "--wait")).code == 0
-    rows = await until(notifying_cli, ("notify", id), lambda rows: all(row["state"] != "PENDING" for row in rows))
+    rows = await until_shown(notifying_cli, ("notify", id), lambda rows: all(row["state"] != "PENDING" for row in rows))
     assert [(row["id"], row["state"], row["attempts"]) for row in rows] == [
         ("notify-0-completed", "DELIVERED", 1),
         ("notify-1-completed", "EXHAUSTED", 1),
@@ -49,14 +49,14 @@ async def test_an_abandoned_notification_is_shown_and_can_be_resent(notifying_cl
     assert (await notifying_cli.saga("--json", "show", id)).json["notifications"] == rows
     assert "  notify-1-completed EXHAUSTED, attempt 1" in (await notifying_cli.saga("watch", id)).out
     assert [row["id"] for row in (await notifying_cli.saga("--json", "list")).json] == [id]
-    stuck = await until(notifying_cli, ("list", "--stuck"), lambda rows: bool(rows))
+    stuck = await until_shown(notifying_cli, ("list", "--stuck"), lambda rows: bool(rows))
     assert [row["id"] for row in stuck] == [id]
     assert stuck[0]["stuck"][0].startswith("notify-1-completed is EXHAUSTED after 1 attempt: the other side says no")
 
     notifying_cli.break_undo(False)
     again = await notifying_cli.saga("notify", id, "--again")
     assert (again.code, "notify-1-completed: sent again" in again.out) == (0, True), again
-    await until(notifying_cli, ("notify", id), lambda rows: {row["state"] for row in rows} == {"DELIVERED"})
+    await until_shown(notifying_cli, ("notify", id), lambda rows: {row["state"] for row in rows} == {"DELIVERED"})
     assert (await notifying_cli.saga("list", "--stuck")).out.strip() == "nothing is stuck"
     human = (await notifying_cli.saga("notify", id, "notify-0-completed")).out
     assert human.startswith("notify-0-completed  work  DELIVERED")

@@ -9,7 +9,7 @@ import pytest
 
 from sagas.errors import UsageError
 from tests.integration.cli.conftest import TRIP, CommandLine, fresh
-from tests.integration.cli.test_start_and_show import until
+from tests.integration.cli.test_start_and_show import state_of, until_shown
 
 
 async def park(cli: CommandLine, name: str = "stuck") -> str:
@@ -30,7 +30,7 @@ async def test_a_parked_saga_shows_everything_an_operator_needs(cli: CommandLine
     assert "since" in shown
     assert f"saga resolve {id} car retry --reason" in shown
     assert "remains  hotel, car" in shown
-    groups = await until(cli, ("parked",), lambda rows: bool(rows))
+    groups = await until_shown(cli, ("parked",), lambda rows: bool(rows))
     assert [(one["saga"], one["step"], one["op"], one["count"]) for one in groups] == [("trip", "car", "undo", 1)]
     assert groups[0]["ids"] == [id]
     stuck = (await cli.saga("--json", "list", "--stuck")).json
@@ -125,7 +125,7 @@ async def test_the_definition_can_be_corrected_in_flight(cli: CommandLine) -> No
 
 async def test_one_decision_applies_to_many_sagas(cli: CommandLine) -> None:
     ids = {await park(cli), await park(cli)}
-    groups = await until(cli, ("parked",), lambda rows: bool(rows) and rows[0]["count"] == 2)
+    groups = await until_shown(cli, ("parked",), lambda rows: bool(rows) and rows[0]["count"] == 2)
     assert groups[0]["command"].startswith("saga resolve car retry --where ")
     cli.break_undo(False)
     where = ("--where", "WorkflowType = 'trip'")
@@ -158,7 +158,7 @@ async def test_new_arguments_are_checked_before_they_are_sent(cli: CommandLine, 
         assert (answer.code, answer.err.count("error: ")) == (2, 1), answer
         assert problem in answer.err
     words = ("resolve", "--where", f"WorkflowId = '{id}'", "car", "retry", "--reason", "x", "--with", '{"mood": 1}')
-    await until(cli, ("parked",), lambda rows: any(id in json.dumps(row) for row in rows))
+    await until_shown(cli, ("parked",), lambda rows: any(id in json.dumps(row) for row in rows))
     refused = await cli.saga("--json", *words)
     assert (refused.code, refused.json[0]["accepted"]) == (2, False), refused
     assert "--yes" not in refused.err
@@ -254,7 +254,7 @@ async def test_cancel_undoes_and_past_the_pivot_is_refused(cli: CommandLine) -> 
 
     order = fresh("order")
     await cli.saga("start", "order", "--set", f'number="{order}"')
-    await until(cli, ("show", order), lambda story: story["state"] == "COMMITTED")
+    await until_shown(cli, ("show", order), lambda story: story["state"] == "COMMITTED")
     refused = await cli.saga("cancel", order)
     assert refused.code == 9, refused
     assert "past the point of no return" in refused.err
@@ -266,7 +266,7 @@ async def test_cancel_applies_to_many_sagas(cli: CommandLine) -> None:
     ids = {fresh("many") for _ in range(3)}
     for id in ids:
         await cli.saga("start", "ask", "--id", id)
-    await until(cli, ("list", "--state", "RUNNING"), lambda rows: len(rows) == 3)
+    await until_shown(cli, ("list", "--state", "RUNNING"), lambda rows: len(rows) == 3)
     assert (await cli.saga("cancel", "--where", "WorkflowType = 'ask'")).code == 2  # nothing can approve it
     answer = await cli.saga("--json", "cancel", "--where", "WorkflowType = 'ask'", "--yes")
     assert {row["id"] for row in answer.json} == ids
@@ -278,9 +278,9 @@ async def test_a_bulk_cancel_continues_after_a_refusal(cli: CommandLine) -> None
     first, order, last = fresh("many"), fresh("order"), fresh("many")
     await cli.saga("start", "ask", "--id", first)
     await cli.saga("start", "order", "--set", f'number="{order}"')
-    await until(cli, ("show", order), lambda story: story["state"] == "COMMITTED")
+    await until_shown(cli, ("show", order), lambda story: story["state"] == "COMMITTED")
     await cli.saga("start", "ask", "--id", last)
-    await until(cli, ("list", "--state", "RUNNING,COMMITTED"), lambda rows: len(rows) == 3)
+    await until_shown(cli, ("list", "--state", "RUNNING,COMMITTED"), lambda rows: len(rows) == 3)
     answer = await cli.saga("--json", "cancel", "--where", "StartTime > '2000-01-01T00:00:00Z'", "--yes")
     assert answer.code == 9, answer
     assert {row["id"]: row["response"] for row in answer.json} == {
@@ -348,9 +348,9 @@ async def test_a_signal_to_an_unresponsive_saga_is_sent_with_a_warning(cli_witho
 async def test_a_terminated_wait_is_not_an_open_effect(cli: CommandLine) -> None:
     id = fresh("ask")
     await cli.saga("start", "ask", "--id", id)
-    await until(cli, ("show", id), lambda story: story["steps"][1]["state"] == "RUNNING")
+    await until_shown(cli, ("show", id), lambda story: state_of(story, 1) == "RUNNING")
     await cli.client.temporal.get_workflow_handle(id).terminate("a test")
-    stuck = await until(cli, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows])
+    stuck = await until_shown(cli, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows])
     assert [row["stuck"] for row in stuck if row["id"] == id] == [
         [f"terminated with open effects: hold: continue it with `saga resume {id}`"]
     ]
@@ -362,8 +362,8 @@ async def test_a_terminated_wait_is_not_an_open_effect(cli: CommandLine) -> None
 async def test_a_listed_open_saga_is_its_view_without_steps(cli: CommandLine) -> None:
     waiting, parked = fresh("ask"), await park(cli)
     await cli.saga("start", "ask", "--id", waiting)
-    await until(cli, ("show", waiting), lambda story: story["steps"][1]["state"] == "RUNNING")
-    listed = await until(cli, ("list",), lambda rows: {waiting, parked} <= {row["id"] for row in rows})
+    await until_shown(cli, ("show", waiting), lambda story: state_of(story, 1) == "RUNNING")
+    listed = await until_shown(cli, ("list",), lambda rows: {waiting, parked} <= {row["id"] for row in rows})
     for id in (waiting, parked):
         story = (await cli.saga("--json", "show", id)).json
         del story["steps"]
@@ -373,6 +373,6 @@ async def test_a_listed_open_saga_is_its_view_without_steps(cli: CommandLine) ->
 async def test_a_listed_unresponsive_saga_is_marked_incomplete(cli_without_worker: CommandLine) -> None:
     id = fresh("ask")
     await cli_without_worker.saga("start", "ask", "--id", id)
-    listed = await until(cli_without_worker, ("list",), lambda rows: bool(rows))
+    listed = await until_shown(cli_without_worker, ("list",), lambda rows: bool(rows))
     assert listed[0]["id"] == id
     assert "no worker polls" in listed[0]["incomplete"]

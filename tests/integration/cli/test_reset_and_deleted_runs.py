@@ -7,7 +7,7 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
 
 from tests.integration.cli.conftest import CommandLine, fresh
-from tests.integration.cli.test_start_and_show import until
+from tests.integration.cli.test_start_and_show import state_of, until_shown
 
 FIRST_TASK = 4
 """The event at which the first workflow task of a saga is completed."""
@@ -27,7 +27,7 @@ async def reset(cli: CommandLine, id: str) -> None:
 
 
 async def wait_for_approval(cli: CommandLine, id: str) -> None:
-    await until(cli, ("show", id), lambda story: story["steps"][1]["state"] == "RUNNING")
+    await until_shown(cli, ("show", id), lambda story: state_of(story, 1) == "RUNNING")
 
 
 async def waiting_after_reset(cli: CommandLine) -> str:
@@ -48,7 +48,7 @@ async def listed(cli: CommandLine, id: str) -> list[str]:
 
 async def test_an_open_saga_goes_on_in_its_reset_run(cli: CommandLine) -> None:
     id = await waiting_after_reset(cli)
-    await until(cli, ("list",), lambda rows: [row["state"] for row in rows if row["id"] == id] == ["RUNNING"])
+    await until_shown(cli, ("list",), lambda rows: [row["state"] for row in rows if row["id"] == id] == ["RUNNING"])
     assert (await cli.saga("list", "--stuck")).code == 0
     assert (await cli.saga("start", "ask", "--id", id)).code == 0, "the same start"
     assert (await cli.saga("pause", id)).code == 0
@@ -57,7 +57,7 @@ async def test_an_open_saga_goes_on_in_its_reset_run(cli: CommandLine) -> None:
     assert (await cli.saga("watch", id)).code == 0
     assert (await cli.saga("show", id)).code == 0
     assert (await cli.saga("undo", id, "--yes", "--reason", "a test")).code == 0
-    await until(cli, ("show", id), lambda story: story["state"] == "COMPENSATED")
+    await until_shown(cli, ("show", id), lambda story: story["state"] == "COMPENSATED")
     assert len(await listed(cli, id)) == 1
 
 
@@ -65,7 +65,7 @@ async def test_a_reset_saga_is_cancelled(cli: CommandLine) -> None:
     id = await waiting_after_reset(cli)
     assert (await cli.saga("cancel", id, "--reason", "a test", "--wait")).code == 6
     assert (await cli.saga("--json", "show", id)).json["state"] == "COMPENSATED"
-    await until(cli, ("list",), lambda rows: [row["state"] for row in rows if row["id"] == id] == ["COMPENSATED"])
+    await until_shown(cli, ("list",), lambda rows: [row["state"] for row in rows if row["id"] == id] == ["COMPENSATED"])
 
 
 COMMANDS = (
@@ -91,7 +91,7 @@ async def deleted(cli: CommandLine) -> str:
         namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id)
     )
     await temporal.workflow_service.delete_workflow_execution(request)
-    await until(cli, ("list",), lambda rows: id not in [row["id"] for row in rows])
+    await until_shown(cli, ("list",), lambda rows: id not in [row["id"] for row in rows])
     return id
 
 

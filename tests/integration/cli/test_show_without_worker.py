@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.processes import WorkerProcess
 from tests.integration.cli.conftest import CommandLine, CommandResult, fresh
-from tests.integration.cli.test_start_and_show import until
+from tests.integration.cli.test_start_and_show import state_of, until_shown
 
 UNANSWERED = r"incomplete: no worker (answers on|polls) the task queue \S+, so the saga cannot be queried"
 
@@ -18,7 +18,7 @@ async def show_and_list(cli_with_worker_process: CommandLine, id: str) -> tuple[
     """What `show` prints, and its JSON document; `list` agrees."""
     shown = await cli_with_worker_process.saga("show", id)
     document = (await cli_with_worker_process.saga("--json", "show", id)).json
-    listed = await until(cli_with_worker_process, ("list",), lambda rows: id in [row["id"] for row in rows])
+    listed = await until_shown(cli_with_worker_process, ("list",), lambda rows: id in [row["id"] for row in rows])
     row = next(row for row in listed if row["id"] == id)
     assert row["state"] == document["state"]
     for answer in (shown, await cli_with_worker_process.saga("list")):
@@ -46,7 +46,7 @@ async def test_show_during_a_step(cli_with_worker_process: CommandLine, worker: 
     id = fresh("trip")
     (cli_with_worker_process.folder / "down").touch()
     await cli_with_worker_process.saga("start", "trip", "--id", id, "--set", "mode=retry")
-    await until(
+    await until_shown(
         cli_with_worker_process, ("show", id), lambda story: any((one["attempts"] or 0) > 1 for one in story["steps"])
     )
     worker.kill()
@@ -60,13 +60,11 @@ async def test_show_during_compensation(cli_with_worker_process: CommandLine, wo
     id = fresh("ask")
     (cli_with_worker_process.folder / "undo-down").touch()
     await cli_with_worker_process.saga("start", "ask", "--id", id)
-    await until(
-        cli_with_worker_process, ("show", id), lambda story: story["steps"] and story["steps"][1]["state"] == "RUNNING"
-    )
+    await until_shown(cli_with_worker_process, ("show", id), lambda story: state_of(story, 1) == "RUNNING")
     assert (await cli_with_worker_process.saga("cancel", id)).code == 0
-    story = await until(cli_with_worker_process, ("show", id), lambda story: story["state"] == "COMPENSATING")
+    story = await until_shown(cli_with_worker_process, ("show", id), lambda story: story["state"] == "COMPENSATING")
     assert story["reason"]["kind"] == "cancelled"
-    await until(cli_with_worker_process, ("list",), lambda rows: rows[0]["state"] == "COMPENSATING")
+    await until_shown(cli_with_worker_process, ("list",), lambda rows: rows[0]["state"] == "COMPENSATING")
     worker.kill()
     text, document = await show_and_list(cli_with_worker_process, id)
     assert "cancelled: the reason is unknown while the saga cannot be queried" in text
@@ -93,9 +91,7 @@ async def test_parked(cli_with_worker_process: CommandLine, worker: WorkerProces
 async def test_terminated(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("ask")
     await cli_with_worker_process.saga("start", "ask", "--id", id)
-    await until(
-        cli_with_worker_process, ("show", id), lambda story: story["steps"] and story["steps"][1]["state"] == "RUNNING"
-    )
+    await until_shown(cli_with_worker_process, ("show", id), lambda story: state_of(story, 1) == "RUNNING")
     worker.kill()
     await cli_with_worker_process.client.temporal.get_workflow_handle(id).terminate(reason="by mistake")
     text, document = await show_and_list(cli_with_worker_process, id)
@@ -103,7 +99,9 @@ async def test_terminated(cli_with_worker_process: CommandLine, worker: WorkerPr
     assert "nothing was undone, and nothing will be" in text
     assert re.search(UNANSWERED, text)
     assert document["state"] == "TERMINATED"
-    stuck = await until(cli_with_worker_process, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows])
+    stuck = await until_shown(
+        cli_with_worker_process, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows]
+    )
     [reasons] = [row["stuck"] for row in stuck if row["id"] == id]
     assert reasons[0].startswith("terminated with unknown effects: no worker")
 

@@ -7,23 +7,29 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from saga_workers.temporal.temporal_runs import describe_run
+from tests.helpers.waiting import until
 from tests.integration.cli.conftest import CommandLine, fresh
 
 
-async def until(cli: CommandLine, words: tuple[str, ...], holds: Callable[[Any], bool]) -> Any:
-    """Poll until Temporal's visibility index has caught up."""
-    end = time.monotonic() + 60
-    while True:
-        found = (await cli.saga("--json", *words)).json
-        if holds(found) or time.monotonic() > end:
-            return found
-        await asyncio.sleep(0.2)
+async def until_shown(cli: CommandLine, words: tuple[str, ...], holds: Callable[[Any], bool]) -> Any:
+    """What a command shows as JSON, when it holds: Temporal's visibility index lags."""
+
+    async def shown() -> tuple[Any] | None:
+        document = (await cli.saga("--json", *words)).json
+        return (document,) if holds(document) else None
+
+    [document] = await until(shown, f"{words} shows what is expected")
+    return document
+
+
+def state_of(story: Any, position: int) -> str | None:
+    """The state of a step in a story; None while a busy worker does not tell the steps."""
+    return story["steps"][position]["state"] if story["steps"] else None
 
 
 async def test_start_waits_for_completion(cli: CommandLine) -> None:
@@ -112,7 +118,7 @@ async def test_list_finds_by_state_saga_and_label(cli: CommandLine) -> None:
     good, bad = fresh("good"), fresh("bad")
     await cli.saga("start", "trip", "--id", good, "--wait")
     await cli.saga("start", "trip", "--id", bad, "--set", "mode=reject", "--wait")
-    both = await until(cli, ("list",), lambda rows: len(rows) == 2 and all(row["ended_at"] for row in rows))
+    both = await until_shown(cli, ("list",), lambda rows: len(rows) == 2 and all(row["ended_at"] for row in rows))
     assert {row["id"]: row["state"] for row in both} == {good: "COMPLETED", bad: "COMPENSATED"}
     assert all("steps" not in row for row in both)
 
@@ -145,7 +151,7 @@ async def test_show_merges_the_undo_with_the_run(cli: CommandLine) -> None:
     before = {step["id"]: step["ended_at"] for step in done["steps"]}
     assert {step["id"]: step["ended_at"] for step in story["steps"]} == before
     assert all(step["compensation"]["ended_at"] >= step["ended_at"] for step in story["steps"])
-    rows = await until(cli, ("list",), lambda rows: [row["state"] for row in rows] == ["COMPENSATED"])
+    rows = await until_shown(cli, ("list",), lambda rows: [row["state"] for row in rows] == ["COMPENSATED"])
     assert [row["id"] for row in rows] == [id]
     assert (await cli.saga("undo", id, "--reason", "x", "--yes")).code == 9
 
@@ -209,7 +215,7 @@ async def test_open_prints_the_link(cli: CommandLine) -> None:
 async def test_every_command_shows_a_terminated_saga_as_terminated(cli: CommandLine) -> None:
     id = fresh("killed")
     await cli.saga("start", "ask", "--id", id)
-    await until(cli, ("show", id), lambda story: story["steps"][0]["state"] == "DONE")
+    await until_shown(cli, ("show", id), lambda story: state_of(story, 0) == "DONE")
     await cli.client.temporal.get_workflow_handle(id).terminate(reason="by mistake")
     story = (await cli.saga("--json", "show", id)).json
     assert story["state"] == "TERMINATED"
@@ -217,7 +223,7 @@ async def test_every_command_shows_a_terminated_saga_as_terminated(cli: CommandL
     assert "by mistake" in story["reason"]["message"]
     assert (await cli.saga("watch", id)).code == 1
     assert "nothing was undone, and nothing will be" in (await cli.saga("show", id)).out
-    stuck = await until(cli, ("list", "--stuck"), lambda rows: bool(rows))
+    stuck = await until_shown(cli, ("list", "--stuck"), lambda rows: bool(rows))
     assert [row["id"] for row in stuck] == [id]
     command = f"saga resume {id}"
     assert stuck[0]["stuck"] == [f"terminated with open effects: hold: continue it with `{command}`"]
@@ -248,7 +254,7 @@ async def test_without_a_worker_the_commands_report_it(cli_without_worker: Comma
     shown = await cli_without_worker.saga("show", id)
     assert shown.code == 0
     assert "incomplete: no worker polls" in shown.out
-    stuck = await until(cli_without_worker, ("list", "--stuck"), lambda rows: bool(rows))
+    stuck = await until_shown(cli_without_worker, ("list", "--stuck"), lambda rows: bool(rows))
     assert "no worker polls" in stuck[0]["stuck"][0]
     resolved = await cli_without_worker.saga("resolve", id, "hotel", "retry", "--reason", "x")
     assert resolved.code == 1
@@ -295,10 +301,8 @@ async def test_a_retried_step_shows_its_error(cli: CommandLine) -> None:
 
 
 async def tried(cli: CommandLine, id: str, step: str, holds: Callable[[Any], bool]) -> Any:
-    end = time.monotonic() + 60
-    while True:
+    async def row() -> Any:
         story = (await cli.saga("--json", "show", id)).json
-        [row] = [one for one in story["steps"] if one["id"] == step] or [{"attempts": 0}]
-        if holds(row) or time.monotonic() > end:
-            return row
-        await asyncio.sleep(0.2)
+        return next((one for one in story["steps"] if one["id"] == step and holds(one)), None)
+
+    return await until(row, f"{step} of {id}")

@@ -15,6 +15,7 @@ from temporalio.client import Client as Temporal
 from saga_workers.interventions import signal_message
 from saga_workers.location import locator
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
+from tests.helpers.waiting import LIMIT
 from tests.integration.cli.conftest import CommandLine, fresh
 
 
@@ -197,7 +198,7 @@ async def test_ctrl_c_stops_the_bulk_start_and_says_how_to_continue(cli: Command
     argv += ["--config", str(cli.folder / "saga.toml"), "--batch", "long"]
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT):
         while (await cli.saga("show", "long-3")).code:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.1)
         child.send_signal(signal.SIGINT)

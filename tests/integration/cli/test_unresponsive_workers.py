@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.helpers.processes import WorkerProcess
+from tests.helpers.waiting import LIMIT
 from tests.integration.cli.conftest import CommandLine, fresh
-from tests.integration.cli.test_start_and_show import until
+from tests.integration.cli.test_start_and_show import state_of, until_shown
 
 WITHIN = 45.0
 """Seconds after the worker is killed: six on an idle machine; the server lists a dead worker for ninety."""
@@ -21,9 +22,7 @@ async def waiting(cli_with_worker_process: CommandLine) -> str:
     """A saga that waits for a signal."""
     id = fresh("ask")
     await cli_with_worker_process.saga("start", "ask", "--id", id)
-    await until(
-        cli_with_worker_process, ("show", id), lambda story: story["steps"] and story["steps"][1]["state"] == "RUNNING"
-    )
+    await until_shown(cli_with_worker_process, ("show", id), lambda story: state_of(story, 1) == "RUNNING")
     return id
 
 
@@ -33,7 +32,7 @@ async def stuck(cli_with_worker_process: CommandLine, id: str) -> tuple[list[str
     def reported(rows: list[dict[str, Any]]) -> bool:
         return id in [row["id"] for row in rows]
 
-    rows = await until(cli_with_worker_process, ("list", "--stuck"), reported)
+    rows = await until_shown(cli_with_worker_process, ("list", "--stuck"), reported)
     return next(row["stuck"] for row in rows if row["id"] == id), time.monotonic()
 
 
@@ -74,13 +73,11 @@ async def test_a_frozen_worker_is_not_reported_as_a_failing_workflow_task(
     id, temporal = fresh("ask"), cli_with_worker_process.client.temporal
     queue = cli_with_worker_process.client.project.settings.temporal.task_queue
     handle = await temporal.start_workflow("ask", {}, id=id, task_queue=queue, task_timeout=timedelta(seconds=1))
-    await until(
-        cli_with_worker_process, ("show", id), lambda story: story["steps"] and story["steps"][1]["state"] == "RUNNING"
-    )
+    await until_shown(cli_with_worker_process, ("show", id), lambda story: state_of(story, 1) == "RUNNING")
     worker.freeze()
     try:
         await cli_with_worker_process.saga("signal", id, "approve")
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while (await handle.describe()).raw_description.pending_workflow_task.attempt < 2:
             assert time.monotonic() < end
             await asyncio.sleep(0.2)
@@ -96,7 +93,9 @@ async def test_a_frozen_worker_is_not_reported_as_a_failing_workflow_task(
 async def test_a_long_list_waits_for_one_timeout(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:
     ids = {await waiting(cli_with_worker_process), *(fresh("ask") for _ in range(59))}
     await asyncio.gather(*(cli_with_worker_process.client.start("ask", {}, id=id) for id in ids))
-    await until(cli_with_worker_process, ("list", "--limit", "200"), lambda rows: ids <= {row["id"] for row in rows})
+    await until_shown(
+        cli_with_worker_process, ("list", "--limit", "200"), lambda rows: ids <= {row["id"] for row in rows}
+    )
     worker.kill()
     for words in (("list", "--stuck", "--limit", "200"), ("list", "--limit", "200")):
         began = time.monotonic()

@@ -14,7 +14,7 @@ from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 
 ACTIONS = '''
 import asyncio

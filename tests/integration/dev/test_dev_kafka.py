@@ -16,6 +16,7 @@ from saga_workers.devstack.kafka_server import KAFKA_JARS, KafkaUnavailableError
 from saga_workers.devstack.stack import Stack
 from sagas.settings import load_settings
 from sagas.settings.dev_stack import start_mark
+from tests.helpers.waiting import LIMIT
 from tests.integration.dev.conftest import Project
 
 ORDERS = """
@@ -99,7 +100,7 @@ def test_a_saga_publishes_and_its_events_start_another(with_kafka: Project) -> N
     assert json.loads(project.saga("dev", "up", "--json")) == status  # nothing has to start again
     project.saga("start", "orders", "--input", '{"topic": "order-events"}', "--wait")
     cluster = KafkaAdmin(load_settings(project.root, env={}).kafka)
-    end = time.monotonic() + 90
+    end = time.monotonic() + LIMIT
     while sum(one.last_stable for one in cluster.offsets("heard").values()) < 2:
         assert time.monotonic() < end, project.saga("dev", "logs", "relay") + project.saga("dev", "logs", "trigger")
         time.sleep(0.2)

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from sagas.workflow import activity_calls
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import Environment, open_environment
 
 
 @pytest.fixture
-async def env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
+def patient_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker in this process does not die, and while it is busy its attempts must not be repeated and counted."""
+    monkeypatch.setattr(activity_calls, "GUARDED_HEARTBEAT_TIMEOUT", 25.0)
+
+
+@pytest.fixture
+async def env(patient_heartbeats: None, temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
     """Actions scripted by the test, and a database that stores their effects."""
     found = await open_environment(tmp_path, temporal.address)
     yield found

@@ -29,6 +29,7 @@ from sagas.settings.connections import async_url
 from sagas.settings.definition_keys import decision_content
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
+from tests.helpers.waiting import LIMIT
 
 GRACE = timedelta(seconds=1)
 
@@ -197,20 +198,6 @@ def row(story: Mapping[str, Any], id: str) -> dict[str, Any]:
     return next((row for row in story["steps"] if row["id"] == id), {"state": None})
 
 
-async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
-    """Wait for a condition (or an awaitable one) to hold; gives its value."""
-    end = asyncio.get_running_loop().time() + timeout
-    while True:
-        value = condition()
-        asked = asyncio.iscoroutine(value)
-        if asked:
-            value = await value
-        if value:
-            return value
-        assert asyncio.get_running_loop().time() < end, "it did not come true in time"
-        await asyncio.sleep(0.1 if asked else 0.02)
-
-
 def gate() -> tuple[Callable[[Step], Any], asyncio.Event, asyncio.Event]:
     """A move that waits: (the move, set when it has begun, set it to let it go on)."""
     begun, go = asyncio.Event(), asyncio.Event()
@@ -225,4 +212,4 @@ def gate() -> tuple[Callable[[Step], Any], asyncio.Event, asyncio.Event]:
 
 async def wait_for_event(event: asyncio.Event) -> None:
     """Wait for the event with a timeout."""
-    await asyncio.wait_for(event.wait(), 20)
+    await asyncio.wait_for(event.wait(), LIMIT)

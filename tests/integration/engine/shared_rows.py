@@ -20,7 +20,7 @@ from sagas.settings.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 
 OPERATOR = {"who": "the test", "reason": "the test"}
 everywhere = pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])

@@ -11,6 +11,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from sagas import Rejected
 from sagas.machine.locking import row_locks
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -18,7 +19,6 @@ from tests.integration.engine.environment import (
     resolve,
     row,
     run_saga,
-    until,
     wait_for_event,
 )
 

@@ -10,7 +10,8 @@ from temporalio.client import WorkflowExecutionStatus
 from saga_workers.client import Client
 from sagas import Rejected, Step
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, gate, handle, row, states, until, wait_for_event
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, gate, handle, row, states, wait_for_event
 
 LINE = """
     saga: line

@@ -12,6 +12,7 @@ from temporalio.api.enums.v1 import EventType
 from sagas import Rejected, Step
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -20,7 +21,6 @@ from tests.integration.engine.environment import (
     open_environment,
     row,
     run_saga,
-    until,
     wait_for_event,
 )
 from tests.replay.scenario import EARLY, Scenario, perform, playing

@@ -15,6 +15,7 @@ from sagas import Step
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import LIMIT
 from tests.integration.engine.environment import (
     GRACE,
     begin,
@@ -103,7 +104,7 @@ async def test_a_row_that_stays_locked_leaves_a_failed_step(
         await other.exec_driver_sql("insert into stock values (1, 5)")
         await other.exec_driver_sql("begin")
         await other.exec_driver_sql("update stock set free = 4 where sku = 1")
-        story = await asyncio.wait_for(run_saga(client, "locked-row"), 60)
+        story = await asyncio.wait_for(run_saga(client, "locked-row"), LIMIT)
         step = row(story, "a")
         assert (story["state"], step["outcome"], step["attempts"]) == ("PARKED", "failed", 3)
         await other.exec_driver_sql("rollback")

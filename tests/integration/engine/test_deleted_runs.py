@@ -34,7 +34,8 @@ from sagas.errors import RefusedError, UsageError
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, handle, resolve, row, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, handle, resolve, row
 
 SAGA = """
     saga: deletable

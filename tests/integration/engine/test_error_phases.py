@@ -199,7 +199,12 @@ async def repair(shop: Shop, cells: list[tuple[Cause, str]]) -> None:
     [("postgresql", "all"), ("mariadb", "some"), pytest.param("mariadb", "all", marks=pytest.mark.slow)],
 )
 async def test_each_cause_in_each_phase(
-    kind: str, part: str, request: pytest.FixtureRequest, temporal: TemporalServer, tmp_path: Path
+    kind: str,
+    part: str,
+    request: pytest.FixtureRequest,
+    patient_heartbeats: None,
+    temporal: TemporalServer,
+    tmp_path: Path,
 ) -> None:
     shop = Shop(kind, await new_url(kind, request, tmp_path))
     cells = [

@@ -14,6 +14,7 @@ from saga_workers.client import Client
 from sagas import Step, action
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import GRACE, resolve, row
 from tests.integration.engine.error_causes import SQLITE, Cause
 
@@ -43,7 +44,7 @@ def definition(phase: str, cause: Cause) -> str:
     )
 
 
-async def test_each_cause_in_each_phase(temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_each_cause_in_each_phase(patient_heartbeats: None, temporal: TemporalServer, tmp_path: Path) -> None:
     file, attempts = tmp_path / "shop.db", Counter[str]()
     engine = open_engine("owner", f"sqlite:///{file}", 1)
     await create_tables(engine)
@@ -124,9 +125,13 @@ async def test_each_cause_in_each_phase(temporal: TemporalServer, tmp_path: Path
 
 BUSY = """
 saga: SAGA
-defaults: {retry: {initial_interval: 20ms, max_interval: 100ms, max_attempts: 2}, timeout: 2s}
+defaults: {retry: {initial_interval: 20ms, max_interval: 100ms, max_attempts: 2}, timeout: TIME}
 steps: [{id: bad, uses: phases.note, compensate: phases.forget}]
 """
+
+
+async def has_failed(client: Client, saga_id: str) -> bool:
+    return row(await client.show(saga_id), "bad").get("outcome") == "failed"
 
 
 async def test_a_locked_file_is_waited_for_and_nothing_happens(temporal: TemporalServer, tmp_path: Path) -> None:
@@ -148,7 +153,10 @@ async def test_a_locked_file_is_waited_for_and_nothing_happens(temporal: Tempora
 
     project = make_project(
         tmp_path / "project",
-        {name: BUSY.replace("SAGA", name) for name in ("busy-short", "busy-long")},
+        {
+            name: BUSY.replace("SAGA", name).replace("TIME", time)
+            for name, time in (("busy-short", "30s"), ("busy-long", "2s"))
+        },
         [note, forget],
         address=temporal.address,
         connections={"shop": f"sqlite:///{file}"},
@@ -164,7 +172,7 @@ async def test_a_locked_file_is_waited_for_and_nothing_happens(temporal: Tempora
 
         owner.execute("begin immediate")
         await client.start("busy-long", {}, id="busy-long")
-        await asyncio.sleep(7)  # longer than both attempts
+        await until(lambda: has_failed(client, "busy-long"))
         owner.execute("commit")
         story = await finished(client, "busy-long")
         bad = row(story, "bad")

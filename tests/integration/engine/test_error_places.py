@@ -18,6 +18,7 @@ from sagas import Step, action
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import LIMIT
 from tests.integration.engine.environment import GRACE, resolve, row
 from tests.integration.engine.error_causes import ANYWHERE, SERVERS, Cause, refused_confirms
 from tests.integration.engine.test_error_phases import (
@@ -142,7 +143,7 @@ def place_definition(cause: Cause, place: str) -> str:
 async def settled(client: Client, saga_id: str) -> dict[str, Any]:
     """The story when the saga is over or parked, and no notification is under way."""
     story = await finished(client, saga_id)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT):
         while any(one["state"] == "PENDING" for one in story["notifications"]):
             await asyncio.sleep(0.1)
             story = await client.show(saga_id)

@@ -21,7 +21,8 @@ from sagas.protocol.payloads import ENVELOPE
 from sagas.text.exact_json import decode_json
 from sagas.workflow.json_payloads import json_payload, raw_json, read_payload
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, handle, resolve, row, run_saga, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, handle, resolve, row, run_saga
 
 TEXT = (
     '{"amount":12.50,"cents":0.10,"long":123456789012345678901234567890.123456789,"int":9007199254740993,'

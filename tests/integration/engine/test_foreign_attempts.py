@@ -9,7 +9,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from tests.integration.engine.environment import Environment, begin, run_saga, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, run_saga
 
 
 @activity.defn(name="echo")

@@ -14,6 +14,7 @@ from saga_workers.views.saga_view import view_of_run
 from sagas import Rejected
 from sagas.errors import RefusedError
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -22,7 +23,6 @@ from tests.integration.engine.environment import (
     row,
     run_saga,
     states,
-    until,
     wait_for_event,
 )
 

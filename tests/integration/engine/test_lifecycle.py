@@ -22,6 +22,7 @@ from saga_workers.worker.plugin import SagaPlugin
 from sagas import Rejected
 from sagas.errors import RefusedError
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -29,7 +30,6 @@ from tests.integration.engine.environment import (
     handle,
     run_saga,
     states,
-    until,
     wait_for_event,
 )
 from tests.integration.engine.workers.user_workflow import Greeting, greet

@@ -17,7 +17,8 @@ from sagas.actions import ACTION_ATTRIBUTE, Actions
 from sagas.definition.snapshot import to_snapshot
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, handle, resolve, row, run_saga, states, until
+from tests.helpers.waiting import LIMIT, until
+from tests.integration.engine.environment import Environment, begin, handle, resolve, row, run_saga, states
 
 QUICK = "retry: {max_attempts: 2, initial_interval: 20ms, max_interval: 50ms}"
 BIG = "x" * 1_050_000
@@ -337,5 +338,5 @@ async def test_a_start_with_an_input_that_cannot_be_read_is_refused(
             task_queue=client.project.settings.temporal.task_queue,
         )
         with pytest.raises(WorkflowFailureError) as failed:
-            await asyncio.wait_for(started.result(), 20)
+            await asyncio.wait_for(started.result(), LIMIT)
     assert "the input cannot be read" in str(failed.value.cause)

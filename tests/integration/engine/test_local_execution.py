@@ -15,7 +15,8 @@ from saga_activities.guard.schema import create_tables
 from sagas import AlreadyCompensated, Rejected, Step, action
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
-from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, states, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, states
 
 LOCAL = """
     saga: here

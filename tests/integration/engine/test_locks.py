@@ -23,7 +23,8 @@ from sagas.protocol.saga_view import SagaView
 from sagas.settings.ledger import LockSettings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
-from tests.integration.engine.environment import Environment, begin, gate, handle, run_saga, until, wait_for_event
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, gate, handle, run_saga, wait_for_event
 
 ORDER = """
     saga: order
@@ -257,7 +258,7 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
         assert reason.startswith("the release of its locks was attempted ")
         assert "shop" in reason
         assert advice.endswith(f"saga resolve {saga} saga.release skip --reason '…'")
-        listed = [one async for one in stuck.list_stuck(client.locator, SagaFilter(saga="order"), limit=10)]
+        listed = [one async for one in stuck.list_stuck(client.locator, SagaFilter(saga="order"), limit=1000)]
         assert [advice in (one.stuck or ()) for one in listed if one.id == saga] == [True]
         told = await check_sagas(client.temporal, after)
         assert [(one.ok, advice in one.message) for one in told if saga in one.message] == [(False, True)]

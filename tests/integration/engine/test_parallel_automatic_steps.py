@@ -20,6 +20,7 @@ from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.waiting import LIMIT
 
 TOGGLE = "update counter set n = 1 - n where id = :k"
 COUNT = "update counter set n = n + 1 where id = :k"
@@ -81,7 +82,7 @@ ROUNDS = 4
 
 async def ended(client: Client, saga: str, key: str) -> str:
     run = await client.start(saga, {"k": key})
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(LIMIT):
         while True:
             view = await client.view(run.id)
             assert not view.parked, view.parked

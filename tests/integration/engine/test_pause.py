@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import WithStartWorkflowOperation, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_activities.locks.tables import create_tables
 from saga_workers.client import Client
@@ -16,6 +17,7 @@ from sagas import Rejected, Step
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import SagaView
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -23,7 +25,6 @@ from tests.integration.engine.environment import (
     handle,
     row,
     states,
-    until,
     wait_for_event,
 )
 
@@ -198,18 +199,20 @@ async def test_calls_that_wait_for_room_are_held_back(env: Environment) -> None:
              compensate: unwork}
           - {id: b, uses: work, effect: none}
     """
+    env.plan = {f"do a#{number}": [number] for number in range(100)}  # only the arguments are large
     async with env.serving(many):
         pass  # makes the project
     assert env.project is not None
     temporal = await Temporal.connect(env.address)
     queue = env.project.settings.temporal.task_queue
     input = {"items": list(range(100)), "text": "x" * 100_000}
-    run = await temporal.start_workflow("many", input, id=f"many-{queue}", task_queue=queue)
-    # It is taken in the workflow task that begins the calls, the first of which are sent with it.
-    answer = asyncio.create_task(run.execute_update("pause", {"who": "mia"}))
-    await asyncio.sleep(0.2)
+    start = WithStartWorkflowOperation(
+        "many", input, id=f"many-{queue}", task_queue=queue, id_conflict_policy=WorkflowIDConflictPolicy.FAIL
+    )
     async with env.again() as client:
-        await answer
+        # It is taken in the workflow task that begins the calls, the first of which are sent with it.
+        await temporal.execute_update_with_start_workflow("pause", {"who": "mia"}, start_workflow_operation=start)
+        run = await start.workflow_handle()
 
         async def all_accounted() -> bool:
             paused = (await client.view(run.id)).paused

@@ -23,7 +23,8 @@ from sagas import Rejected
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, gate, row, run_saga, until, wait_for_event
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, gate, row, run_saga, wait_for_event
 
 SAGA = """
     saga: transfer

@@ -11,7 +11,7 @@ import pytest
 
 from sagas.protocol.saga_view import SagaView
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 from tests.integration.engine.shared_rows import OPERATOR, everywhere, on_postgresql, shop
 
 ADD = "{{connection: shop, run: 'update place set v = v + {n} where id = 1'}}"

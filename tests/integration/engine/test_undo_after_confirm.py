@@ -26,7 +26,8 @@ from sagas.settings import SqlConnection
 from tests.helpers.database_servers import HOST, DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import Environment, begin, resolve, row, run_saga, states, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, resolve, row, run_saga, states
 
 SEATS = ("seat", "meal")
 TABLES = ("create table seats (what text primary key, state text)", "create table refunds (what text primary key)")

@@ -15,6 +15,7 @@ from saga_workers.views.stuck import list_stuck, read_view_with_stuck
 from sagas import Rejected
 from sagas.machine.locking import row_locks
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -22,7 +23,6 @@ from tests.integration.engine.environment import (
     resolve,
     row,
     run_saga,
-    until,
     wait_for_event,
 )
 

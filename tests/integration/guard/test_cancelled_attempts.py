@@ -17,9 +17,9 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, SqlSession
 from saga_activities.guard.action_sql import ActionSql
 from sagas.settings import SqlConnection
+from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
 
-TIMEOUT = 60.0
 """Seconds another attempt waits for a lock."""
 
 ATTEMPT = 120.0
@@ -93,9 +93,9 @@ async def until_reached(reached: asyncio.Event, attempt: asyncio.Task[Any]) -> N
 
 async def nothing_is_left(other: GuardDatabase, address: EntryKey) -> None:
     """A seal of the same entry gets its locks, and soon no transaction is open."""
-    outcome = await other.guard.seal(address, **clock(TIMEOUT))
+    outcome = await other.guard.seal(address, **clock(LIMIT))
     assert outcome.kind in ("done", "late"), outcome
-    end = time.monotonic() + TIMEOUT
+    end = time.monotonic() + LIMIT
     while left := await other.rows(_OPEN_TRANSACTIONS[other.kind]):
         if other.kind == "sqlite" and not left[0][0]:
             return  # the checkpoint found neither a writer nor a reader

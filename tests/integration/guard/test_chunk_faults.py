@@ -28,6 +28,7 @@ from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy, fault_proxy
+from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
 from tests.integration.guard.test_lost_commit import COMMIT
 
@@ -237,13 +238,13 @@ async def test_a_frozen_worker_loses_its_locks_before_the_time_of_its_chunk_ends
     )
     try:
         assert worker.stdout is not None
-        assert await asyncio.wait_for(worker.stdout.readline(), 60) == b"frozen\n"
+        assert await asyncio.wait_for(worker.stdout.readline(), LIMIT) == b"frozen\n"
         calls = [call(id, uses, how="freezes" if n == 0 else "ok") for n, id in enumerate(sagas)]
         with pytest.MonkeyPatch.context() as here:
             here.setitem(globals(), "freeze", lambda: None)
             assert kinds(await perform(database, calls)) == ["done"] * 4
         worker.send_signal(signal.SIGCONT)
-        assert (await asyncio.wait_for(worker.stdout.readline(), 60)).split() == [b"done"] * 4
+        assert (await asyncio.wait_for(worker.stdout.readline(), LIMIT)).split() == [b"done"] * 4
     finally:
         if worker.returncode is None:
             worker.send_signal(signal.SIGCONT)

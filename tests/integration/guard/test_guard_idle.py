@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from saga_activities.guard import SqlSession
+from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 PUBLISHER = """
@@ -44,12 +45,12 @@ async def test_a_frozen_process_loses_its_transaction_before_its_attempt_ends(
     )
     try:
         assert worker.stdout is not None
-        assert await asyncio.wait_for(worker.stdout.readline(), 60) == b"busy\n"
+        assert await asyncio.wait_for(worker.stdout.readline(), LIMIT) == b"busy\n"
         worker.send_signal(signal.SIGSTOP)
         outcome = await guard_database.guard.undo(address, guard_database.body("undone"), **clock(60))
         assert outcome.marker == "nothing_to_undo"
         worker.send_signal(signal.SIGCONT)
-        assert (await asyncio.wait_for(worker.stdout.readline(), 60)).strip() == b"failed True"
+        assert (await asyncio.wait_for(worker.stdout.readline(), LIMIT)).strip() == b"failed True"
     finally:
         if worker.returncode is None:
             worker.send_signal(signal.SIGCONT)

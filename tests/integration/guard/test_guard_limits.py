@@ -17,6 +17,7 @@ from saga_activities.guard.action_sql import ActionSql
 from sagas.errors import Rejected
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import SqlConnection
+from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 FROZEN_WORKER = """
@@ -31,6 +32,7 @@ async def main(url, saga_id):
         print("open", flush=True)
         await asyncio.sleep(20)
     guard = DatabaseConnections([SqlConnection(name="shop", url=url)]).guard("shop")
+    await guard.lookup(EntryKey(saga_id, "charge"), "do", deadline=time.time() + 100)  # connects, which may take long
     now = time.time()
     outcome = await guard.do(EntryKey(saga_id, "charge"), "h", act, scheduled_at=now, deadline=now + 2)
     print(outcome.kind, flush=True)
@@ -50,12 +52,12 @@ async def test_a_frozen_worker_is_cut_off_and_the_undo_wins(server_guard_databas
     )
     try:
         assert worker.stdout is not None
-        assert await asyncio.wait_for(worker.stdout.readline(), 30) == b"open\n"
+        assert await asyncio.wait_for(worker.stdout.readline(), LIMIT) == b"open\n"
         worker.send_signal(signal.SIGSTOP)
         outcome = await guard_database.guard.undo(address, guard_database.body("undone"), **clock(30))
         assert outcome.marker == "nothing_to_undo"
         worker.send_signal(signal.SIGCONT)
-        assert (await asyncio.wait_for(worker.stdout.readline(), 30)).strip() in (b"failed", b"late")
+        assert (await asyncio.wait_for(worker.stdout.readline(), LIMIT)).strip() in (b"failed", b"late")
     finally:
         if worker.returncode is None:
             worker.send_signal(signal.SIGCONT)

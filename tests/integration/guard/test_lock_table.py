@@ -17,6 +17,7 @@ from saga_activities.guard import watermark
 from saga_activities.locks.lock_list import open_requests, read_locks
 from saga_activities.locks.lock_table import Answer, Granted, LockTable
 from saga_activities.locks.tables import create_tables
+from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase
 
 
@@ -151,7 +152,7 @@ async def test_many_sagas_run_one_after_the_other(locks: Locks, keys: int) -> No
 
     async def live(saga: str) -> None:
         while (await locks.acquire(saga, *wanted[saga])).answer != "granted":
-            await asyncio.wait_for(woken[saga].wait(), 60)
+            await asyncio.wait_for(woken[saga].wait(), LIMIT)
             woken[saga].clear()
         order.append(saga)
         for key in wanted[saga]:

@@ -22,6 +22,7 @@ from saga_activities.messaging.outbox import insert_events
 from sagas.actions.events import Event
 from sagas.protocol.payloads import Invocation
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import clock, database_url
 
 
@@ -100,7 +101,7 @@ async def test_a_deadlock_with_another_setup_is_repeated(empty: tuple[str, Async
         await other.execute(sa.text("select * from saga_watermark where id = 1 for update"))
         setup = asyncio.create_task(create_tables(engine))
         waiting = "select count(*) from information_schema.innodb_trx where trx_state = 'LOCK WAIT'"
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             while await _one(engine, waiting) == (0,):
                 assert not setup.done(), setup
                 await asyncio.sleep(0.25)  # the server renews this table only if nobody has read it for 0.1 seconds

@@ -15,7 +15,8 @@ from tests.helpers.local_worker import finished
 from tests.helpers.new_databases import new_database
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import Environment, begin, open_environment, row, states, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, open_environment, row, states
 
 EARLY = """
     saga: early

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.new_databases import new_database, new_url
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.cli.conftest import CommandLine
 
 ACTIONS = """
@@ -122,14 +122,6 @@ class Stay(CommandLine):
         """Wait until the ledger has this saga in this state."""
         query = "select 1 from saga_run where saga_id = %s and state = %s"
         await until(lambda: asyncio.to_thread(self.query, query, saga_id, state))
-
-
-async def until(holds: Callable[[], Awaitable[object]], timeout: float = 30.0) -> None:
-    """Wait until it holds."""
-    end = time.monotonic() + timeout
-    while not await holds():  # there is no event to wait for
-        assert time.monotonic() < end, "it did not become true in time"
-        await asyncio.sleep(0.02)
 
 
 def write_project(folder: Path, address: str, url: str, *, ledger_url: str | None = None) -> Project:

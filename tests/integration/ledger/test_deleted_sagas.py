@@ -8,8 +8,9 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 
 from saga_workers.location import lost_sagas
+from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
-from tests.integration.ledger.conftest import Stay, until
+from tests.integration.ledger.conftest import Stay
 
 
 async def test_each_command_leads_to_a_resume(stay: Stay, monkeypatch) -> None:

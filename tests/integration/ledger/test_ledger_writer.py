@@ -22,7 +22,7 @@ from saga_workers.ledger import writer as writer_module
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.ledger.writer import LedgerMetrics, LedgerWriter, ObservedState
 from sagas.protocol.saga_view import SagaView
-from tests.integration.ledger.conftest import until
+from tests.helpers.waiting import until
 
 GRACE = timedelta(seconds=10)
 BEGAN = 1_790_000_000.0

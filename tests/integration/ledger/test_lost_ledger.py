@@ -20,6 +20,7 @@ from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import CommandProcess, TemporalServer
+from tests.helpers.waiting import LIMIT
 from tests.integration.cli.conftest import CommandLine, fresh
 from tests.integration.ledger.conftest import Stay, write_project
 
@@ -102,7 +103,7 @@ def never_write() -> None:
 async def test_reconciliation_writes_what_a_killed_worker_has_lost(proxied: ProxiedStay) -> None:
     with CommandProcess("worker", proxied.folder, "worker", "--grace", "5s", first=never_write) as worker:
         run = await proxied.client.start("stay", {"city": fresh("rome")})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             assert await run.result() is not None
         worker.kill()
     assert proxied.query("select 1 from saga_run") == []

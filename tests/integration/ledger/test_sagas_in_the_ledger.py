@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
-from tests.integration.ledger.conftest import Stay, until
+from tests.integration.ledger.conftest import Stay
 
 
 @dataclass(frozen=True)

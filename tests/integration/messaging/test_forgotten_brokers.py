@@ -16,6 +16,7 @@ from saga_activities.kafka.config import consumer_config
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.kafka_broker import BrokerProcess
+from tests.helpers.waiting import LIMIT
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 pytestmark = pytest.mark.slow
@@ -52,7 +53,7 @@ async def test_a_relay_and_a_consumer_replace_forgotten_connections(
     consumer.subscribe([topic])
 
     def receive() -> Any:
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             record = consumer.poll(0.1)
             if record is not None and not record.error():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +15,10 @@ from sagas.settings import HttpService, Secret
 from tests.helpers.free_ports import free_port
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, open_environment
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-TIMEOUT = 60.0
 
 
 @dataclass
@@ -69,10 +67,9 @@ def notified(story: dict[str, Any]) -> dict[str, str]:
 
 async def settled(client: Client, saga_id: str) -> dict[str, Any]:
     """The story when no notification is under way any more."""
-    end = asyncio.get_running_loop().time() + TIMEOUT
-    while True:
+
+    async def is_settled() -> dict[str, Any] | None:
         story = await client.show(saga_id)
-        if "PENDING" not in notified(story).values():
-            return story
-        assert asyncio.get_running_loop().time() < end, json.dumps(story["notifications"], indent=1)
-        await asyncio.sleep(0.1)
+        return None if "PENDING" in notified(story).values() else story
+
+    return await until(is_settled)

@@ -9,11 +9,10 @@ from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer, WorkerProcess
-from tests.integration.engine.environment import until
-from tests.integration.notify.conftest import SECRET, TIMEOUT, Receiver, notified, settled
+from tests.helpers.waiting import until
+from tests.integration.notify.conftest import SECRET, Receiver, notified, settled
 
 TOML = """
 actions = ["./actions.py"]
@@ -45,6 +44,10 @@ notify:
 """
 
 
+async def is_completed(client: Client, saga_id: str) -> bool:
+    return (await client.show(saga_id))["state"] == "COMPLETED"
+
+
 async def test_a_notification_is_redelivered_under_the_same_id(temporal: TemporalServer, tmp_path: Path) -> None:
     with PaymentServer() as server:
         receiver = Receiver(server)
@@ -60,9 +63,9 @@ async def test_a_notification_is_redelivered_under_the_same_id(temporal: Tempora
             settings = load_settings(tmp_path)
             client = Client(await connect(settings), Project(settings))
             run = await client.start("told", {})
-            await until(receiver.received, TIMEOUT)
+            await until(receiver.received)
             worker.kill()
-            assert (await finished(client, run.id))["state"] == "COMPLETED", "the saga does not wait for it"
+            await until(lambda: is_completed(client, run.id), "the saga does not wait for its notification")
             again.start()
             story = await settled(client, run.id)
         finally:

@@ -23,7 +23,8 @@ from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import SagaView
-from tests.integration.engine.environment import Environment, begin, handle, resolve, run_saga, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, handle, resolve, run_saga
 from tests.integration.notify.conftest import Receiver, notified, settled
 
 SOON = "intervals: [50ms, 50ms, 50ms, 50ms, 50ms]"
@@ -60,7 +61,7 @@ async def test_a_receiver_that_was_down_is_notified_once(env: Environment, recei
             [row] = (await client.show(story["id"]))["notifications"]
             return row if (row["attempts"] or 0) >= 3 else None
 
-        row = await until(down, 60)
+        row = await until(down)
         assert row["state"] == "PENDING"
         assert row["error"]["type"] == "HttpConnection"
         assert row["next_attempt_at"] is not None
@@ -105,7 +106,7 @@ async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: En
         [row] = story["notifications"]
         assert (story["state"], row["state"], row["attempts"]) == ("COMPLETED", "EXHAUSTED", 6)
         assert (await handle(client, row["run"]).describe()).status.name == "FAILED"
-        [one] = await until(lambda: stuck(client), 60)
+        [one] = await until(lambda: stuck(client))
         assert one.id == story["id"]
         assert f"saga notify {story['id']} {ID} --again" in one.stuck[0]
         assert await stuck(client, saga="other") == []
@@ -209,7 +210,7 @@ async def test_a_failing_expression_is_reported_and_changes_nothing(env: Environ
         assert (first["state"], first["attempts"]) == (second["state"], second["attempts"]) == ("EXHAUSTED", 0)
         assert "notify.0" in first["error"]["message"]
         assert "Temporal accepts" in second["error"]["message"]
-        [advised] = await until(lambda: stuck(client), 60)
+        [advised] = await until(lambda: stuck(client))
         assert advised.stuck is not None
         assert len(advised.stuck) == 2
         for row, why in zip((first, second), advised.stuck, strict=True):
@@ -251,7 +252,7 @@ async def test_a_guarded_action_notifies_once_and_a_rejection_ends_it(env: Envir
         async def three() -> bool:
             return list(notified(await client.show(saga)).values()).count("PENDING") == 1
 
-        await until(three, 60)
+        await until(three)
         story = await client.show(saga)
     assert list(notified(story).values()) == ["DELIVERED", "EXHAUSTED", "EXHAUSTED", "PENDING"]
     assert [row["attempts"] for row in story["notifications"]][:3] == [2, 1, 6]

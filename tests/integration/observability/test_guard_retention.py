@@ -29,6 +29,7 @@ from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.helpers.waiting import LIMIT
 from tests.integration.observability.shop import make_shop
 
 Shop = tuple[Client, DatabaseConnections]
@@ -210,7 +211,7 @@ async def test_a_continued_saga_counts_from_its_first_run(tmp_path: Path) -> Non
             run = await client.start("long", {"numbers": list(range(40))}, id=f"long-{uuid.uuid4()}")
             handle = client.temporal.get_workflow_handle(run.id, run_id=run.run_id)
             first = (await handle.describe()).start_time.timestamp()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT):
                 while await begin_of(client, run.id) == first:  # noqa: ASYNC110 - another process knows
                     await asyncio.sleep(0.1)
             await seen(client, run.id)
@@ -238,7 +239,7 @@ async def test_a_worker_starts_with_a_retention_round(temporal: TemporalServer, 
     engine = connections.engine("shop")
     worker = WorkerProcess("worker", tmp_path / "shop", options=("--retention", "90d")).start()
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             while not await watermark.read(engine):  # noqa: ASYNC110 - another process raises it
                 await asyncio.sleep(0.1)
         assert await watermark.read(engine) == pytest.approx(time.time() - 90 * DAY, abs=60)
@@ -255,7 +256,7 @@ async def begin_of(client: Client, saga_id: str) -> float:
 async def seen(client: Client, saga_id: str, status: str = "Running") -> None:
     """Wait until visibility has caught up."""
     query = f"WorkflowId = '{saga_id}' AND ExecutionStatus = '{status}'"
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT):
         while (await client.temporal.count_workflows(query)).count == 0:  # noqa: ASYNC110 - another process knows
             await asyncio.sleep(0.1)
 

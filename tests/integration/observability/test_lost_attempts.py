@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -19,6 +17,7 @@ from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.helpers.waiting import until
 
 ACTIONS = """
 import asyncio
@@ -69,15 +68,8 @@ class Environment:
     async def started(self, saga: str) -> str:
         """A saga whose step `a` is in the middle of its first attempt."""
         run = await self.client.start(saga, {}, id=f"{saga}-{uuid.uuid4()}")
-        await eventually(lambda: asyncio.sleep(0, (self.folder / "begun-a-1").exists()))
+        await until(lambda: asyncio.sleep(0, (self.folder / "begun-a-1").exists()))
         return run.id
-
-
-async def eventually(holds: Callable[[], Awaitable[Any]]) -> Any:
-    async with asyncio.timeout(60):
-        while not (found := await holds()):  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.05)
-    return found
 
 
 @pytest.fixture

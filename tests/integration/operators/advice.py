@@ -15,8 +15,9 @@ from saga_spark.reconcile.findings import Finding
 from saga_workers.reconcile.repair import repair_findings
 from saga_workers.views.locks import list_orphans
 from sagas.errors import SagaError
+from tests.helpers.waiting import until
 from tests.integration.operators.states import STATES, State
-from tests.integration.operators.troubled_project import Stack, until
+from tests.integration.operators.troubled_project import Stack
 
 COMMAND = re.compile(rf"\bsaga (?:{'|'.join(command_names())})\b(?:(?! {{4}}|[`\n;]|, then ).)*")
 """A command in a text ends as in tests/unit/test_printed_commands.py: before four spaces, or a backtick."""

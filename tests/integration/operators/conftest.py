@@ -26,9 +26,10 @@ from saga_workers.worker.worker_metrics import SagaGauges
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.operators.advice import Followed, follow_all
 from tests.integration.operators.states import STATES
-from tests.integration.operators.troubled_project import Stack, running_stack, until
+from tests.integration.operators.troubled_project import Stack, running_stack
 
 CONFIGS = sorted({state.config for state in STATES})
 

@@ -14,7 +14,8 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
-from tests.integration.operators.troubled_project import Stack, project_of, until
+from tests.helpers.waiting import until
+from tests.integration.operators.troubled_project import Stack, project_of
 
 Maker = Callable[[Stack], Awaitable[str]]
 

@@ -7,7 +7,7 @@ import contextlib
 import io
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from saga_workers.worker.plugin import SagaPlugin
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
+from tests.helpers.waiting import until
 
 ACTIONS = """
 from sagas import Rejected, Step, action
@@ -172,13 +173,6 @@ class Stack:
             return any(step["id"] == "go" and step["state"] == "RUNNING" for step in steps)
 
         await until(waiting)
-
-
-async def until(condition: Callable[[], Awaitable[Any]], timeout: float = 60.0) -> Any:
-    """Wait for the condition; gives its value."""
-    from tests.integration.engine.environment import until as until_it_holds
-
-    return await until_it_holds(condition, timeout)
 
 
 def write_project(folder: Path, address: str, url: str) -> None:

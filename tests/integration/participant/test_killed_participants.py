@@ -11,11 +11,11 @@ import pytest
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TriggerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     fresh,
     fully_consumed,
     open_shop,
-    until,
     write_project,
 )
 
@@ -54,10 +54,10 @@ async def test_a_kill_at_any_time_leaves_one_effect_and_one_answer(
                 if number % 3 == 0:
                     kafka.produce(topic, {"n": number}, key=f"undo-{number}", headers=undo)
                 kafka.produce(topic, {"n": number}, key=key, headers=headers)
-            await until(lambda wanted=round * COMMANDS: len(shop.outbox("answers")) > wanted)
+            await until_in_thread(lambda wanted=round * COMMANDS: len(shop.outbox("answers")) > wanted)
             process.kill()
             process.start()
-        await until(lambda: fully_consumed(kafka, f"{prefix}-consumer-seats", topic), 120)
+        await until_in_thread(lambda: fully_consumed(kafka, f"{prefix}-consumer-seats", topic))
     finally:
         await asyncio.to_thread(process.kill)
     total = ROUNDS * COMMANDS

@@ -22,13 +22,13 @@ from sagas.errors import UsageError
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
     fully_consumed,
     open_shop,
     project_of,
     triggering,
-    until,
 )
 
 NOWHERE = "127.0.0.1:1"
@@ -195,7 +195,7 @@ async def test_a_command_that_cannot_be_carried_out_is_rejected_and_a_dead_lette
         with pytest.raises(Exception, match="disk full"):
             await run_participant_test(project.settings, step, timeout=20)
         group = f"{project.settings.kafka.prefix}-consumer-Broken"
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     assert shop.effects() == []
     assert len(kafka.read_committed(f"{topic}.dlq")) == 1
 

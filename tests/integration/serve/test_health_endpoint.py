@@ -15,7 +15,7 @@ from saga_workers.runtime.health import health_server
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.runtime.shutdown import stop_on_signals
 from tests.helpers.database_servers import HOST
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 
 
 def open_health(stop: asyncio.Event, why: str | None = None) -> HttpServer:

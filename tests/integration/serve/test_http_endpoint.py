@@ -16,7 +16,7 @@ from saga_workers.runtime import http_server
 from saga_workers.runtime.http_server import HttpServer, http_app, json_response
 from sagas.errors import UsageError
 from tests.helpers.free_ports import free_port
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 
 HOST = "127.0.0.1"
 

@@ -19,7 +19,8 @@ from tests.helpers.database_servers import HOST
 from tests.helpers.forked_commands import run_command
 from tests.helpers.free_ports import free_port
 from tests.helpers.processes import CommandProcess, TemporalServer
-from tests.integration.engine.environment import Environment, begin, handle, open_environment, resolve, run_saga, until
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, handle, open_environment, resolve, run_saga
 
 TOKEN = "a-token-that-nobody-guesses"
 TOML = '[temporal]\naddress = "{address}"\n[serve]\ntoken = {{env = "SERVE_TOKEN"}}\n'
@@ -201,7 +202,7 @@ async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
             async def back() -> bool:
                 return (await known.get("/sagas/some")).status_code == 404
 
-            await until(back, 60)
+            await until(back)
         assert endpoint.process.stop() == 0
         assert "Traceback" not in endpoint.process.tail(1000)
     finally:

@@ -10,7 +10,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.worker_metrics import SagaGauges
 from tests.helpers.local_worker import running_worker
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 from tests.integration.trust.conftest import Shop
 from tests.integration.trust.test_definition_trust import refusal
 

@@ -24,6 +24,7 @@ from sagas.errors import UsageError
 from sagas.settings.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import LIMIT
 from tests.integration.trust.conftest import Shop
 
 TREE = """
@@ -85,7 +86,7 @@ async def test_an_unbounded_input_of_any_client_is_refused(project: Project) -> 
         queue = project.settings.temporal.task_queue
         handle = await client.temporal.start_workflow("tree", TOO_COSTLY, id="tree-unbounded", task_queue=queue)
         with pytest.raises(WorkflowFailureError) as failed:
-            await asyncio.wait_for(handle.result(), 60)
+            await asyncio.wait_for(handle.result(), LIMIT)
         assert "too large for the schema" in str(failed.value.cause)
 
 

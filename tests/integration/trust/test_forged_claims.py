@@ -22,7 +22,7 @@ from sagas.protocol.payloads import (
     STARTED_AT_MEMO,
 )
 from tests.helpers.local_worker import finished, running_worker
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 from tests.integration.trust.conftest import OWN, Shop
 
 FORGED = {"id": "forged", "saga": "own", "state": "COMPLETED", "phase": "committed", "output": {"paid": True}}

@@ -22,7 +22,8 @@ from sagas.settings.connections import async_url
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import gate, until, wait_for_event
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import gate, wait_for_event
 from tests.integration.guard.conftest import clock, open_guard_database
 from tests.integration.guard.two_phase.conftest import TwoPhaseDatabase, open_two_phase
 

@@ -30,7 +30,7 @@ from saga_workers.worker.plugin import SagaPlugin
 from sagas.protocol.payloads import CALL_HEADER, LOAD_ACTIVITY, UNSIGNED_TYPE
 from sagas.workflow import SagaWorkflow
 from tests.helpers.local_worker import finished, running_worker
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.trust.conftest import Shop
 
 KEYS = ("a" * 32, "b" * 32)
@@ -174,7 +174,7 @@ async def test_a_call_that_a_reset_took_over_is_performed(shop: Shop) -> None:
         )
         assert (await handle.describe()).run_id != first
     async with running_worker(shop.project) as client:
-        assert (await asyncio.wait_for(finished(client, run.id), 30))["state"] == "COMPLETED"
+        assert (await asyncio.wait_for(finished(client, run.id), LIMIT))["state"] == "COMPLETED"
         assert len(await scheduled(client.temporal.get_workflow_handle(run.id))) == 1
     assert shop.said == ["x"]
 

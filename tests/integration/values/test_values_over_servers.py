@@ -20,7 +20,7 @@ from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import CommandProcess, TemporalServer, TriggerProcess, WorkerProcess
-from tests.integration.messaging.request.request_environment import until
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.values.documents import FAMOUS
 from tests.integration.values.oracle import Json, Number, read_json, same, write_json
 
@@ -188,7 +188,7 @@ async def test_documents_of_kafka_arrive_as_they_were_sent(shop: Servers, kafka:
         await asyncio.to_thread(kafka.produce, TOPIC, write_json(docs).encode(), key=id)
 
     async def ended(id: str) -> Json:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT):
             while True:
                 answer = await client.get(f"/sagas/{id}")
                 if answer.status_code == 200 and read_json(answer.content)["state"] in ("COMPLETED", "COMPENSATED"):

@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.reader import TopicReader
 from sagas.settings import KafkaSettings
-from tests.integration.messaging.trigger.trigger_environment import until
+from tests.helpers.waiting import until_in_thread
 
 SETTINGS = KafkaSettings(bootstrap_servers="nowhere:1")
 
@@ -143,7 +143,7 @@ async def test_a_message_read_before_its_partition_moved_is_left_to_the_next_own
 
     reader, stop = TopicReader(SETTINGS, "group", "orders", handle, read_topic_id=same), asyncio.Event()
     running = asyncio.create_task(reader.run(stop, 5))
-    await until(lambda: clients and clients[0].exhausted)
+    await until_in_thread(lambda: clients and clients[0].exhausted)
     await asyncio.sleep(0.6)  # what was accepted would have ended, and its offset would be committed
     stop.set()
     await running
@@ -171,7 +171,7 @@ async def test_an_assignment_while_much_is_pending_does_not_prevent_the_pause(mo
 
     reader, stop = TopicReader(SETTINGS, "group", "orders", handle, read_topic_id=same, max_pending=6), asyncio.Event()
     running = asyncio.create_task(reader.run(stop, 0))
-    await until(lambda: clients and clients[0].paused, timeout=10)
+    await until_in_thread(lambda: clients and clients[0].paused)
     go_on.set()
     stop.set()
     await running
@@ -198,7 +198,7 @@ async def test_a_reader_with_a_fill_time_waits_for_more_at_the_broker_and_here(
         asyncio.Event(),
     )
     running = asyncio.create_task(reader.run(stop, 5))
-    await until(lambda: handled == [0, 1])
+    await until_in_thread(lambda: handled == [0, 1])
     stop.set()
     await running
     assert clients[0].properties.get("fetch.wait.max.ms") == fetch

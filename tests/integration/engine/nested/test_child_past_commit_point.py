@@ -7,7 +7,8 @@ import asyncio
 from saga_workers.client import Client
 from sagas import Rejected, Step
 from tests.helpers.local_worker import finished
-from tests.integration.engine.environment import Environment, begin, gate, resolve, until, wait_for_event
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, gate, resolve, wait_for_event
 
 PARALLEL = """
     saga: parent

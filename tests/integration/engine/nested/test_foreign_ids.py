@@ -13,7 +13,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from sagas.errors import UsageError
-from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, until, wait_for_event
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, wait_for_event
 
 PARENT = """
     saga: parent

@@ -7,6 +7,7 @@ from typing import Any
 from sagas import Rejected
 from sagas.errors import UsageError
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -16,7 +17,6 @@ from tests.integration.engine.environment import (
     row,
     run_saga,
     states,
-    until,
     wait_for_event,
 )
 

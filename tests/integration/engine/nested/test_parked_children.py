@@ -15,6 +15,7 @@ from sagas import Rejected, Step
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import SagaView
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
     begin,
@@ -22,7 +23,6 @@ from tests.integration.engine.environment import (
     handle,
     resolve,
     states,
-    until,
     wait_for_event,
 )
 

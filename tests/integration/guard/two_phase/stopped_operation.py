@@ -16,6 +16,7 @@ from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.two_phase import mysql, postgresql
 from saga_activities.guard.two_phase.participant import Preparation
 from sagas.settings import SqlConnection
+from tests.helpers.waiting import LIMIT
 
 Kind = Literal["do", "undo", "confirm", "seal"]
 _context = multiprocessing.get_context("forkserver")
@@ -46,7 +47,7 @@ class StoppedOperation:
 
     async def frozen(self) -> bool:
         """Wait until it has stopped itself; False: it has ended without reaching the statement."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while time.monotonic() < end:
             if not self.process.is_alive():
                 return False

@@ -23,6 +23,7 @@ from tests.helpers.forked_commands import run_command
 from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import LIMIT
 
 DEFINITION = """
 saga: orders
@@ -140,7 +141,7 @@ async def test_doctor_reports_the_lag_of_triggers(doctor_project: DoctorProject,
     consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{doctor_project.paid}"))
     consumer.subscribe([doctor_project.paid])
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT
         while not consumer.assignment() and time.monotonic() < deadline:
             consumer.poll(0.1)
         read = (await doctor_project.examine())["kafka triggers"]

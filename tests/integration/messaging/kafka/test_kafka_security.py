@@ -32,6 +32,7 @@ from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker, BrokerProcess
+from tests.helpers.waiting import LIMIT
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment
 from tests.integration.spark.staged_outputs import stage
 
@@ -236,7 +237,7 @@ async def test_the_relay_status_names_the_missing_acl(
     found = await status()
     assert "is not authorized for the transactional id: an ACL is missing" in found["publishing_error"]
     with pytest.raises(SagaError, match="an ACL is missing"):
-        await asyncio.wait_for(publish_once(), 60)
+        await asyncio.wait_for(publish_once(), LIMIT)
     allow(secured, ResourceType.TRANSACTIONAL_ID, "told-relay-", AclOperation.WRITE)
     allow(secured, ResourceType.TOPIC, "told-orders", AclOperation.DESCRIBE)
     found = await status()
@@ -251,7 +252,7 @@ async def test_the_relay_status_names_the_missing_acl(
     allow(secured, ResourceType.TOPIC, "told-orders", AclOperation.WRITE)
     allow(secured, ResourceType.GROUP, "told-relay-", AclOperation.READ)
     async with env.relaying():
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while env.statuses()["PUBLISHED"] != 1:
             assert time.monotonic() < end, env.statuses()
             await asyncio.sleep(0.2)

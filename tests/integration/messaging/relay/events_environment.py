@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import textwrap
 import uuid
@@ -140,12 +139,3 @@ async def begin(client: Client, saga: str, **input: Any) -> str:
 async def run_saga(client: Client, saga: str, **input: Any) -> dict[str, Any]:
     """Start a saga and wait until it is over or parked; gives its story."""
     return await finished(client, await begin(client, saga, **input))
-
-
-async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
-    """Wait for an awaitable condition to hold; gives its value."""
-    end = asyncio.get_running_loop().time() + timeout
-    while not (value := await condition()):
-        assert asyncio.get_running_loop().time() < end, "it did not come true in time"
-        await asyncio.sleep(0.05)
-    return value

@@ -24,6 +24,7 @@ from sagas.settings import KafkaSettings, Settings, SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import RelayProcess
+from tests.helpers.waiting import LIMIT
 
 INSERT = """
 insert into saga_outbox (event_id, topic, event_key, value, headers, saga_id, step, generation, status, created_at,
@@ -83,7 +84,7 @@ class OutboxEnvironment:
         with self.connect() as connection:
             return connection.execute(query).fetchall()  # pyright: ignore[reportArgumentType, reportCallIssue]
 
-    async def all_published(self, timeout: float = 60.0) -> None:
+    async def all_published(self, timeout: float = LIMIT) -> None:
         """Wait until nothing is NEW. A relay on a busy machine may be slow, but it must not stall for ``timeout``."""
         end, least = time.monotonic() + timeout, math.inf
         while (statuses := await asyncio.to_thread(self.statuses))["NEW"]:

@@ -28,12 +28,12 @@ from tests.helpers.forked_commands import run_command
 from tests.helpers.free_ports import free_port
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.messaging.relay.events_environment import (
     EventsEnvironment,
     begin,
     open_environment,
     run_saga,
-    until,
 )
 
 WAITING = """

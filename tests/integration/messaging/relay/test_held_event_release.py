@@ -13,12 +13,12 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.messaging.relay.events_environment import (
     EventsEnvironment,
     begin,
     open_environment,
     run_saga,
-    until,
 )
 
 BOOK = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import randbytes
 
@@ -20,6 +20,7 @@ from saga_workers.relay.relay_status import relay_status
 from sagas.actions.events import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 
@@ -136,9 +137,9 @@ async def test_a_missing_topic_does_not_block_other_topics(env: OutboxEnvironmen
     topic, missing = env.broker.create_topic(), f"missing-{env.database}"
     env.emit(*events(missing, 20), *events(topic, 20))
     async with env.relaying():
-        await _until(lambda: env.statuses() == {"PUBLISHED": 20, "NEW": 20})
+        await until_in_thread(lambda: env.statuses() == {"PUBLISHED": 20, "NEW": 20})
         env.emit(*events(topic, 20, start=20))
-        await _until(lambda: env.statuses() == {"PUBLISHED": 40, "NEW": 20})
+        await until_in_thread(lambda: env.statuses() == {"PUBLISHED": 40, "NEW": 20})
         status = await relay_status(env.settings)
         reported = {one["topic"]: one for one in status["outboxes"][0]["topics"]}
         assert "the topic does not exist" in reported[missing]["error"]
@@ -200,10 +201,3 @@ async def test_old_marked_events_are_purged(postgres_server: DatabaseServer, kaf
     await engine.dispose()
     left = env.rows("select event_id, status from saga_outbox order by id")
     assert left == [(waited, "PUBLISHED"), (kept, "HELD")]
-
-
-async def _until(holds: Callable[[], bool], timeout: float = 60.0) -> None:
-    end = time.monotonic() + timeout
-    while not await asyncio.to_thread(holds):
-        assert time.monotonic() < end, "it did not come to that"
-        await asyncio.sleep(0.1)

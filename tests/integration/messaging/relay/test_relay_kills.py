@@ -8,8 +8,7 @@ of it.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest_asyncio
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.kafka_broker import BrokerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, RelayProcess, events
 
 TIMEOUT = 6.0
@@ -61,13 +61,6 @@ async def env(postgres_server: DatabaseServer, reached: Reached, tmp_path: Path)
 async def started(relay: RelayProcess) -> RelayProcess:
     await asyncio.to_thread(relay.start, 60.0)
     return relay
-
-
-async def until(holds: Callable[[], Any], timeout: float = 60.0) -> None:
-    end = time.monotonic() + timeout
-    while not await asyncio.to_thread(holds):
-        assert time.monotonic() < end, "it did not come to that"
-        await asyncio.sleep(0.1)
 
 
 async def healed(env: OutboxEnvironment, topic: str, count: int) -> None:
@@ -119,9 +112,9 @@ async def test_p10_killed_in_a_transaction(env: OutboxEnvironment, reached: Reac
     relay = await started(env.relay())
     reached.proxy.arm(END_TXN, "hold")
     env.emit(*events(topic, 200, keys=1))
-    await until(lambda: reached.proxy.triggered)
+    await until_in_thread(lambda: reached.proxy.triggered)
     reached.proxy.triggered = 0
-    await until(lambda: 0 < written(env, topic)[1] <= 50)
+    await until_in_thread(lambda: 0 < written(env, topic)[1] <= 50)
     relay.kill()
     reached.proxy.cut()
     assert await asyncio.to_thread(lambda: written(env, topic)[0]) == 0
@@ -135,7 +128,7 @@ async def test_p12_killed_with_two_batches_not_recorded(env: OutboxEnvironment, 
     env.emit(*events(topic, 200, keys=1))
     lock = record_waits(env)
     relay = await started(env.relay())
-    await until(lambda: written(env, topic) == (100, 100))
+    await until_in_thread(lambda: written(env, topic) == (100, 100))
     await asyncio.sleep(1.0)
     assert await asyncio.to_thread(written, env, topic) == (100, 100)
     relay.kill()
@@ -151,7 +144,7 @@ async def test_p11_the_response_to_a_commit_is_lost(env: OutboxEnvironment, reac
     relay = await started(env.relay())
     reached.proxy.arm(END_TXN, "swallow_answer" if killed else "cut_after")
     env.emit(*events(topic, 100, keys=1))
-    await until(lambda: reached.proxy.triggered)
+    await until_in_thread(lambda: reached.proxy.triggered)
     reached.proxy.triggered = 0
     if killed:
         await asyncio.sleep(0.5)
@@ -171,7 +164,7 @@ async def test_p11_a_commit_that_arrives_after_its_relay_was_replaced_does_nothi
     first = await started(env.relay())
     reached.proxy.arm(END_TXN, "hold")
     env.emit(*events(topic, 100, keys=1))
-    await until(lambda: reached.proxy.triggered)
+    await until_in_thread(lambda: reached.proxy.triggered)
     reached.proxy.triggered = 0
     first.freeze()
     await started(env.relay())
@@ -180,7 +173,7 @@ async def test_p11_a_commit_that_arrives_after_its_relay_was_replaced_does_nothi
     first.thaw()
     env.emit(*events(topic, 100, keys=1, start=100))
     await env.all_published()
-    await until(lambda: "shard on standby" in first.log.read_text() or "fenced" in first.log.read_text())
+    await until_in_thread(lambda: "shard on standby" in first.log.read_text() or "fenced" in first.log.read_text())
     await asyncio.to_thread(env.check, topic)
     assert env.statuses() == {"PUBLISHED": 200}
 
@@ -193,14 +186,14 @@ async def test_a_relay_frozen_in_a_transaction_blocks_others_for_its_timeout_at_
     relay = await started(env.relay())
     reached.proxy.arm(END_TXN, "hold")
     env.emit(*events(topic, 200, keys=1))
-    await until(lambda: reached.proxy.triggered)
+    await until_in_thread(lambda: reached.proxy.triggered)
     reached.proxy.triggered = 0
     relay.freeze()
     other = await asyncio.to_thread(env.broker.create_topic)
     await asyncio.to_thread(env.broker.produce, topic, "from somebody else")
     [(stable, high)] = (await asyncio.to_thread(env.broker.offsets, topic)).values()
     assert stable < high, "the frozen transaction does not hold back the topic"
-    await until(lambda: [a == b for a, b in env.broker.offsets(topic).values()] == [True])
+    await until_in_thread(lambda: [a == b for a, b in env.broker.offsets(topic).values()] == [True])
     reached.proxy.release()
     relay.thaw()
     await env.all_published()
@@ -217,7 +210,7 @@ async def test_the_broker_is_killed_or_frozen_during_publishing(
     topic = await asyncio.to_thread(env.broker.create_topic)
     relay = await started(env.relay())
     env.emit(*events(topic, 3000))
-    await until(lambda: env.statuses()["PUBLISHED"] > 100)
+    await until_in_thread(lambda: env.statuses()["PUBLISHED"] > 100)
     if how == "killed":
         reached.broker.kill()
         await asyncio.sleep(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from sagas.actions.events import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_blocking, until_in_thread
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 TIMEOUT = 6.0
@@ -29,13 +30,6 @@ async def env(postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path) ->
     await made.make_tables()
     yield made
     made.close()
-
-
-def until(holds: Callable[[], bool], timeout: float = 60.0) -> None:
-    end = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.1)
 
 
 def published(env: OutboxEnvironment) -> bool:
@@ -58,7 +52,7 @@ def test_a_relay_publishes_counts_idles_and_drains(env: OutboxEnvironment) -> No
     topic = env.broker.create_topic()
     env.emit(*events(topic, 100))
     relay = env.relay().start()
-    until(lambda: published(env))
+    until_blocking(lambda: published(env))
     first = metrics(relay.health_port)
     assert first['saga_relay_published_total{connection="shop"}'] == 100
     assert first['saga_outbox_events{connection="shop",status="NEW"}'] == 0
@@ -69,7 +63,7 @@ def test_a_relay_publishes_counts_idles_and_drains(env: OutboxEnvironment) -> No
     inside = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in tr%'"
     assert env.rows(inside) == [(0,)]
     env.emit(*events(topic, 20, start=100))
-    until(lambda: published(env))
+    until_blocking(lambda: published(env))
     reported = metrics(relay.health_port)
     assert reported['saga_relay_published_total{connection="shop"}'] == 120
     assert reported['saga_relay_rebuilds_total{connection="shop"}'] == 0
@@ -87,7 +81,7 @@ def test_once_publishes_new_events_and_exits(env: OutboxEnvironment) -> None:
     env.emit(*events(topic, 1200))
     relay = env.relay(options=["--once"])
     relay.launch()
-    until(lambda: not relay.running)
+    until_blocking(lambda: not relay.running)
     assert relay.stop() == 0, relay.tail()
     assert env.statuses() == {"PUBLISHED": 1200}
     env.check(topic)
@@ -98,13 +92,13 @@ def test_the_second_relay_is_on_standby_until_the_first_stops(env: OutboxEnviron
     topic = env.broker.create_topic()
     first, second = env.relay().start(), env.relay().start()
     env.emit(*events(topic, 50))
-    until(lambda: published(env))
+    until_blocking(lambda: published(env))
     owners = {shard["owner"] for shard in status(env)["shards"]}
     assert len(owners) == 1
     assert str(first.pid) in owners.pop()
     first.kill()
     env.emit(*events(topic, 50, start=50))
-    until(lambda: published(env))
+    until_blocking(lambda: published(env))
     assert all(str(second.pid) in shard["owner"] for shard in status(env)["shards"])
     env.check(topic)
 
@@ -117,12 +111,12 @@ def test_a_frozen_relay_is_fenced_and_resumes_as_standby(env: OutboxEnvironment)
     first.freeze()
     time.sleep(LEASE_TERM)
     env.emit(*events(topic, 300))
-    until(lambda: published(env))
+    until_blocking(lambda: published(env))
     assert all(str(second.pid) in shard["owner"] for shard in status(env)["shards"])
     first.thaw()
     env.emit(*events(topic, 300, start=300))
-    until(lambda: published(env))
-    until(lambda: "shard on standby" in first.log.read_text())
+    until_blocking(lambda: published(env))
+    until_blocking(lambda: "shard on standby" in first.log.read_text())
     assert all(str(second.pid) in shard["owner"] for shard in status(env)["shards"])
     time.sleep(1)
     assert first.running
@@ -137,7 +131,7 @@ async def test_a_transaction_timeout_above_the_broker_maximum_stops_the_relay(
     relay = env.relay()
     relay.launch()
     try:
-        await asyncio.to_thread(until, lambda: not relay.running)
+        await until_in_thread(lambda: not relay.running)
         assert relay.stop() not in (None, 0)
         output = relay.log.read_text()
         assert output.count("kafka.transaction_timeout is above the broker's maximum (transaction.max.timeout.ms)") == 1
@@ -154,9 +148,9 @@ async def test_a_persistent_error_is_not_retried_in_a_tight_loop(env: OutboxEnvi
         (env.folder / "saga.toml").read_text().replace(env.kafka.servers, "127.0.0.1:1")
     )
     relay.launch()
-    await asyncio.to_thread(until, lambda: relay.log.exists() and "cannot be used" in relay.log.read_text())
+    await until_in_thread(lambda: relay.log.exists() and "cannot be used" in relay.log.read_text())
+    await until_in_thread(lambda: relay.ready_says().count("trouble") == 4)
     await asyncio.sleep(3)
-    assert relay.ready_says().count("trouble") == 4
     lines = [line for line in relay.log.read_text().splitlines() if "cannot be used" in line]
     assert len(lines) <= 8, "\n".join(lines)
     assert relay.stop() == 0, relay.tail()
@@ -175,6 +169,6 @@ def test_an_event_of_one_shard_does_not_block_another(env: OutboxEnvironment) ->
     env.emit(*(Event(topic, f"key-{n}", n) for n in range(64)))
     assert len(env.rows("select distinct shard from saga_outbox")) == 4
     relay = env.relay().start()
-    until(lambda: published(env))
+    until_blocking(lambda: published(env))
     assert relay.stop() == 0
     env.check(topic)

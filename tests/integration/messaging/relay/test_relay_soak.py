@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import LIMIT
 from tests.integration.messaging.relay.lossy_relay import forget
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
@@ -68,7 +69,7 @@ def soak(env: OutboxEnvironment, kills: int, first: Callable[[], None] | None = 
         for _ in range(kills):
             relay.launch()
             before = len(env.rows("select 1 from saga_outbox where status = 'PUBLISHED'"))
-            end = time.monotonic() + 60
+            end = time.monotonic() + LIMIT
             while len(env.rows("select 1 from saga_outbox where status = 'PUBLISHED'")) == before:
                 assert time.monotonic() < end, "the relay publishes nothing"
                 time.sleep(0.02)
@@ -76,7 +77,7 @@ def soak(env: OutboxEnvironment, kills: int, first: Callable[[], None] | None = 
             relay.kill()
         writer.end()
         relay.launch()
-        end = time.monotonic() + 120
+        end = time.monotonic() + LIMIT
         while env.statuses()["NEW"]:
             assert time.monotonic() < end, f"not all is published: {env.statuses()}"
             time.sleep(0.1)

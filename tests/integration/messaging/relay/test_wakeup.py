@@ -20,6 +20,7 @@ from saga_workers.relay.readers.window_reader import WindowReader
 from saga_workers.relay.wakeup import Wakeup
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import LIMIT
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
 _BACKEND = (
@@ -50,7 +51,7 @@ async def shards(env: OutboxEnvironment) -> AsyncIterator[Wakeup]:
 
 
 async def all_shards(shards: Wakeup) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(LIMIT):
         await asyncio.gather(*(wait(shards, number) for number in range(4)))
 
 
@@ -77,7 +78,7 @@ async def test_a_shard_that_begins_to_wait_later_is_polled_too(env: OutboxEnviro
     waits += [asyncio.create_task(wait(shards, number)) for number in (1, 2, 3)]
     await asyncio.sleep(0.1)
     env.emit(*events("wakeup", 40, keys=40))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT):
         await asyncio.gather(*waits)
 
 

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import textwrap
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import Process, TemporalServer
+from tests.helpers.waiting import until
 
 PARTICIPANT = Path(__file__).with_name("participant.py")
 
@@ -235,16 +236,3 @@ async def resolve(env: Environment, saga_id: str, step: str, decision: str, **mo
 
 def row_of(story: Mapping[str, Any], step: str) -> dict[str, Any]:
     return next(row for row in story["steps"] if row["id"] == step)
-
-
-async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
-    """Wait for a condition (or an awaitable one) to hold; gives its value."""
-    end = asyncio.get_running_loop().time() + timeout
-    while True:
-        value = condition()
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        assert asyncio.get_running_loop().time() < end, "it did not come true in time"
-        await asyncio.sleep(0.05)

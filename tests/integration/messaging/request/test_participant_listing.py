@@ -13,7 +13,8 @@ from pathlib import Path
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import Process, TemporalServer
-from tests.integration.messaging.request.request_environment import open_environment, until
+from tests.helpers.waiting import until
+from tests.integration.messaging.request.request_environment import open_environment
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/message-formats.md"
 

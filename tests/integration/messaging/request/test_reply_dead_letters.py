@@ -21,8 +21,9 @@ from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.request.request_environment import running_listener
-from tests.integration.messaging.trigger.trigger_environment import count, open_shop, until
+from tests.integration.messaging.trigger.trigger_environment import count, open_shop
 
 
 async def test_other_replies_are_recorded_while_a_dead_letter_waits(
@@ -56,10 +57,12 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
     )
     async with running_listener(listener):
         try:
-            await until(lambda: outcomes() == ["done", "done"], timeout=20)
-            await until(lambda: listener.health() == "a reply that cannot be used waits for its dead letter topic")
+            await until_in_thread(lambda: outcomes() == ["done", "done"])
+            await until_in_thread(
+                lambda: listener.health() == "a reply that cannot be used waits for its dead letter topic"
+            )
             accepts.set()
-            await until(lambda: listener.counts == {"late": 2, "malformed": 1})
+            await until_in_thread(lambda: listener.counts == {"late": 2, "malformed": 1})
             assert listener.health() is None
         finally:
             accepts.set()
@@ -90,7 +93,7 @@ async def test_a_reply_that_ended_its_process_is_a_dead_letter(kafka: Broker, po
     dead = DeadLetters(settings, metrics)
     listener = ReplyListener(client, settings, databases, [topic], dead_letter_sink=dead.send, metrics=metrics)
     async with running_listener(listener):
-        await until(lambda: listener.counts == {"late": 1, "malformed": 1})
+        await until_in_thread(lambda: listener.counts == {"late": 1, "malformed": 1})
         assert count(metrics, "saga_trigger_ended_attempts") == 0
     await databases.close()
     [letter] = kafka.read_committed(f"{topic}.dlq")

@@ -18,12 +18,12 @@ from tests.helpers.fault_proxy import fault_proxy
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess, WorkerProcess
+from tests.helpers.waiting import until
 from tests.integration.messaging.request.request_environment import (
     Environment,
     open_environment,
     row_of,
     running_listener,
-    until,
 )
 from tests.integration.messaging.request.test_requests import ORDER
 
@@ -148,7 +148,7 @@ async def test_hundreds_wait_on_a_worker_with_five_slots(env: Environment) -> No
             rows = await asyncio.gather(*(env.row(f"{saga_id}/reserve") for saga_id in sagas))
             return all(row is not None and row["token"] for row in rows)
 
-        await until(waiting, 180)
+        await until(waiting)
         # All wait, and all slots are free: others are served at once.
         assert (await env.run_saga("order"))["state"] == "COMPLETED"
         for saga_id in sagas:

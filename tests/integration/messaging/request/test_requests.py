@@ -13,12 +13,12 @@ from saga_workers.runtime.logs import record_context
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.messaging.request.request_environment import (
     Environment,
     open_environment,
     resolve,
     row_of,
-    until,
 )
 
 INPUT = """

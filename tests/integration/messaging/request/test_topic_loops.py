@@ -18,7 +18,8 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess
-from tests.integration.messaging.request.request_environment import Environment, open_environment, until
+from tests.helpers.waiting import until
+from tests.integration.messaging.request.request_environment import Environment, open_environment
 
 READERS = """
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Loops:
     async def settled(self) -> None:
         """All that was sent has been handled, by a process that has not ended by itself."""
         try:
-            await until(self.is_settled, timeout=240)
+            await until(self.is_settled, limit=240)
         finally:
             missing = {name: self.sent - len(count) for name, count in (await self.counts()).items()}
             assert (self.process.running, missing) == (True, dict.fromkeys(missing, 0))

@@ -15,6 +15,7 @@ import pytest
 from sagas import Event, Message, bridge
 from tests.helpers.kafka_broker import Broker, BrokerProcess
 from tests.helpers.processes import TriggerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     count,
     fresh,
@@ -22,7 +23,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     produce_keyed,
     project_of,
     triggering,
-    until,
     write_project,
 )
 
@@ -65,7 +65,7 @@ async def test_a_bridge_writes_what_it_returns(kafka: Broker, tmp_path: Path, ca
     kafka.produce(source, {"n": 1}, {"drop": True}, {"split": [7, 8]}, {"bad": 1}, b"{", key="k", headers=headers)
     async with triggering(project) as metrics:
         group = f"{project.settings.kafka.prefix}-bridge-sorter"
-        await until(lambda: fully_consumed(kafka, group, source))
+        await until_in_thread(lambda: fully_consumed(kafka, group, source))
         assert count(metrics, "saga_dead_letters_total") == 2
         assert count(metrics, "saga_trigger_lag") == 0
     [plain] = kafka.read_committed(target)
@@ -102,7 +102,7 @@ async def test_an_event_that_no_producer_takes_is_a_dead_letter(kafka: Broker, t
     project = _run(tmp_path, kafka, odd)
     kafka.produce(source, *range(len(ODD_EVENTS) + 1), key="k")
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, f"{project.settings.kafka.prefix}-bridge-odd", source))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{project.settings.kafka.prefix}-bridge-odd", source))
     [good] = kafka.read_committed(target)
     assert (good.json(), good.headers["n"]) == (len(ODD_EVENTS), "7")
     dead = kafka.read_committed(f"{source}.dlq")
@@ -126,9 +126,9 @@ async def test_a_missing_topic_is_reported_until_it_exists(
     kafka.produce(source, 1, key="k")
     group = f"{project.settings.kafka.prefix}-bridge-early"
     async with triggering(project):
-        await until(lambda: f"bridge restarts: {target}: the topic does not exist" in caplog.text)
+        await until_in_thread(lambda: f"bridge restarts: {target}: the topic does not exist" in caplog.text)
         kafka.create_topic(target)
-        await until(lambda: fully_consumed(kafka, group, source))
+        await until_in_thread(lambda: fully_consumed(kafka, group, source))
     assert [one.json() for one in kafka.read_committed(target)] == [1]
 
 
@@ -143,7 +143,7 @@ async def test_a_record_refused_by_the_target_is_a_dead_letter(kafka: Broker, tm
     project = _run(tmp_path, kafka, grow)
     kafka.produce(source, 10, 50_000, 20, key="k")
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, f"{project.settings.kafka.prefix}-bridge-grow", source))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{project.settings.kafka.prefix}-bridge-grow", source))
     assert [len(one.json()) for one in kafka.read_committed(target)] == [10, 20]
     [dead] = kafka.read_committed(f"{source}.dlq")
     assert dead.headers["sagadlqoffset"] == "1"
@@ -180,7 +180,7 @@ async def _soak(kafka: Broker, tmp_path: Path, *, messages: int, bounces: int, p
                 code = await asyncio.to_thread(bounced.stop)
                 assert bounced is broker or code == 0
             await asyncio.to_thread(bounced.start)
-        await until(lambda: fully_consumed(kafka, group, source), 300)
+        await until_in_thread(lambda: fully_consumed(kafka, group, source), limit=300)
     finally:
         for one in crew:
             one.kill()
@@ -231,14 +231,14 @@ async def test_a_frozen_owner_is_fenced(kafka: Broker, tmp_path: Path) -> None:
     try:
         first.start()
         await asyncio.to_thread(produce_keyed, kafka, source, [(f"k{number % 9}", number) for number in range(total)])
-        await until(lambda: len(kafka.read_committed(target)) > 0)
+        await until_in_thread(lambda: len(kafka.read_committed(target)) > 0)
         first.freeze()
         before = len(await asyncio.to_thread(kafka.read_committed, target))
         second.start()
-        await until(lambda: fully_consumed(kafka, group, source), 120)
+        await until_in_thread(lambda: fully_consumed(kafka, group, source))
         first.thaw()
         await asyncio.to_thread(produce_keyed, kafka, source, [("late", number) for number in range(total, total + 50)])
-        await until(lambda: fully_consumed(kafka, group, source), 120)
+        await until_in_thread(lambda: fully_consumed(kafka, group, source))
     finally:
         first.kill()
         second.kill()

@@ -15,7 +15,8 @@ from sagas import Message, bridge
 from sagas.settings import KafkaSettings
 from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.lossy_broker import TIMEOUT, lose_transaction_end
-from tests.integration.messaging.trigger.trigger_environment import fully_consumed, project_of, triggering, until
+from tests.helpers.waiting import until_in_thread
+from tests.integration.messaging.trigger.trigger_environment import fully_consumed, project_of, triggering
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ async def test_a_record_after_a_hanging_transaction_is_copied_once(
         await asyncio.to_thread(commit, kafka, group, source, committed)
 
     async with triggering(project):
-        await until(lambda: fully_consumed(lossy_broker, group, source))
+        await until_in_thread(lambda: fully_consumed(lossy_broker, group, source))
     found = [one.json() for one in await asyncio.to_thread(lossy_broker.read_committed, target)]
     assert found == [0, 1, 2, 3, 4, 5]
     assert lossy_broker.is_settled(target)

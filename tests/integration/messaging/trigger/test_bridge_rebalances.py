@@ -20,7 +20,8 @@ from sagas import Message, bridge
 from sagas.actions.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings
 from tests.helpers.kafka_broker import Broker
-from tests.integration.messaging.trigger.trigger_environment import fully_consumed, until
+from tests.helpers.waiting import until_in_thread
+from tests.integration.messaging.trigger.trigger_environment import fully_consumed
 
 
 @contextlib.asynccontextmanager
@@ -59,11 +60,10 @@ async def test_refetched_messages_are_copied_once(kafka: Broker, caplog: pytest.
             one._consumer.seek(TopicPartition(source, 0, 0))
 
     async with copying(kafka.settings(), source, target, seek) as one:
-        await until(lambda: fully_consumed(kafka, one.group, source))
+        await until_in_thread(lambda: fully_consumed(kafka, one.group, source))
         kafka.produce(source, 5, key="k")
-        await until(lambda: fully_consumed(kafka, one.group, source))
-        await asyncio.sleep(1)
-    assert f"{source}/0/0 was read again although the position is 5" in caplog.text
+        await until_in_thread(lambda: fully_consumed(kafka, one.group, source))
+        await until_in_thread(lambda: f"{source}/0/0 was read again although the position is 5" in caplog.text)
     assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
 
 
@@ -75,12 +75,12 @@ async def test_partitions_that_move_during_a_batch_are_copied_once(
     source, target = kafka.create_topic(), kafka.create_topic()
     kafka.produce(source, *range(5), key="k")
     async with copying(settings, source, target) as one:
-        await until(lambda: bool(one._producers))
+        await until_in_thread(lambda: bool(one._producers))
         await asyncio.sleep(1)
         await asyncio.to_thread(come_and_go, settings, one.group, source)
         assert kafka.read_committed(target) == []
         assert one._moved_partitions == {0}, "the guest has moved nothing"
-        await until(lambda: fully_consumed(kafka, one.group, source))
+        await until_in_thread(lambda: fully_consumed(kafka, one.group, source))
     assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
 
 

@@ -15,8 +15,9 @@ from saga_workers.trigger.replies import ReplyListener
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import BrokerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.request.request_environment import running_listener
-from tests.integration.messaging.trigger.trigger_environment import fresh, open_shop, until
+from tests.integration.messaging.trigger.trigger_environment import fresh, open_shop
 
 
 @pytest.mark.slow
@@ -32,14 +33,14 @@ async def test_a_lost_broker_is_reported_until_it_returns(tmp_path: Path) -> Non
     running = asyncio.create_task(reader.run(stop, 1.0))
     try:
         broker.produce(topic, 1)
-        await until(lambda: got)
+        await until_in_thread(lambda: got)
         assert reader.health() is None
         broker.kill()
-        assert "no Kafka broker can be reached" in await until(reader.health)
+        assert "no Kafka broker can be reached" in await until_in_thread(reader.health)
         broker.start()
-        await until(lambda: reader.health() is None)
+        await until_in_thread(lambda: reader.health() is None)
         broker.produce(topic, 2)
-        await until(lambda: len(got) == 2)
+        await until_in_thread(lambda: len(got) == 2)
     finally:
         stop.set()
         await running
@@ -63,11 +64,11 @@ async def test_a_reply_listener_reports_a_lost_broker_until_it_returns(
     listener = ReplyListener(client, settings, databases, [fresh("replies")], dead_letter_sink=refuse)
     try:
         async with running_listener(listener):
-            await until(lambda: listener.health() is None)
+            await until_in_thread(lambda: listener.health() is None)
             broker.kill()
-            assert "no Kafka broker can be reached" in await until(listener.health)
+            assert "no Kafka broker can be reached" in await until_in_thread(listener.health)
             broker.start()
-            await until(lambda: listener.health() is None)
+            await until_in_thread(lambda: listener.health() is None)
     finally:
         await databases.close()
         broker.kill()

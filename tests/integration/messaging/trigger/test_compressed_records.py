@@ -9,12 +9,12 @@ from confluent_kafka import Producer
 from sagas import Message, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     fully_consumed,
     open_shop,
     project_of,
     triggering,
-    until,
 )
 
 NOWHERE = "127.0.0.1:1"
@@ -38,7 +38,7 @@ async def test_a_compressed_record_with_millions_of_values_is_a_dead_letter(
     settings = kafka.settings()
     project = project_of(tmp_path, settings, NOWHERE, readers=[book], connections={"shop": shop.url})
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-consumer-book", topic))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-consumer-book", topic))
     assert handled == [2]
     [dead] = kafka.read_committed(f"{topic}.dlq")
     assert not dead.value

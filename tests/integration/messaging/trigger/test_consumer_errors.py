@@ -10,6 +10,7 @@ import pytest
 from sagas import Message, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_in_thread
 from tests.integration.engine.error_causes import ANYWHERE, Cause
 from tests.integration.messaging.trigger.trigger_environment import (
     count,
@@ -18,7 +19,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     open_shop,
     project_of,
     triggering,
-    until,
 )
 
 RAISED = Cause("raised", "select passing('count_raised', 'P0001')", attempts=5)
@@ -61,7 +61,7 @@ async def test_each_cause_has_its_attempts(
     kafka.produce(topic, {"name": "value", "statement": "select 1"}, key="value")
     async with triggering(project) as metrics:
         group = f"{project.settings.kafka.prefix}-consumer-{name}"
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_dead_letters_total") == len(ERRORS)
 
     def attempts(cause: str) -> Any:

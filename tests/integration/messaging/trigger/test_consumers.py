@@ -16,6 +16,7 @@ from tests.helpers.database_servers import DatabaseServer, postgres
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
     committed,
@@ -27,7 +28,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     produce_keyed,
     project_of,
     triggering,
-    until,
     write_project,
 )
 
@@ -71,7 +71,7 @@ async def test_order_per_key_parallel_across_keys_and_duplicates_once(
     for _ in range(3):
         kafka.produce(topic, 1_000, key="k0", headers={"ce_id": "twice", "ce_source": "/a"})
     async with triggering(project) as metrics:
-        await until(lambda: fully_consumed(kafka, _group(project, "note"), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project, "note"), topic))
         assert count(metrics, "saga_dead_letters_total") == 0
     effects = shop.effects()
     assert Counter(number for _, number in effects) == Counter([*range(180), 1_000])
@@ -95,7 +95,7 @@ async def test_a_plain_function_runs_in_a_thread_with_the_same_transaction(
     project = _project(tmp_path, kafka, shop, plain)
     kafka.produce(topic, 2, 1, 3, key="a")
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, _group(project, "plain"), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project, "plain"), topic))
     assert shop.effects() == [("a", 2), ("a", 3)]
     assert [(key, value) for key, _, value in shop.outbox("noted")] == [("a", {"n": 2}), ("a", {"n": 3})]
 
@@ -120,7 +120,7 @@ async def test_a_cancel_that_arrives_before_its_create_wins(kafka: Broker, shop:
     for id, first, second in (("early", cancel, create), ("usual", create, cancel), ("kept", create, create)):
         kafka.produce(topic, {"id": id, **first}, {"id": id, **second})
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, _group(project, "orders"), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project, "orders"), topic))
     assert shop.effects() == [("kept", 1)]
 
 
@@ -141,7 +141,7 @@ async def test_a_poison_message_is_dead_lettered_and_answered(kafka: Broker, sho
     kafka.produce(topic, b"{", key="a", headers=asks)
     kafka.produce(topic, {"n": 2}, key="a")
     async with triggering(project) as metrics:
-        await until(lambda: fully_consumed(kafka, _group(project, "picky"), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project, "picky"), topic))
         assert count(metrics, "saga_dead_letters_total") == 2
     assert tries == [(1, 1), (1, 2), (1, 3), (2, 1)]
     assert shop.effects() == [("tried", 2)]
@@ -171,14 +171,14 @@ async def test_a_dead_letter_is_processed_when_it_is_published_under_another_id(
     project = _project(tmp_path, kafka, shop, handle)
     kafka.produce(topic, {"n": 1}, key="a", headers={"ce_id": "m-1", "ce_source": "/till"})
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, _group(project, "mended"), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project, "mended"), topic))
         mended.set()
         [letter] = kafka.read_committed(f"{topic}.dlq")
         own = {name: value for name, value in letter.headers.items() if not name.startswith("sagadlq")}
         assert own == {"ce_id": "m-1", "ce_source": "/till"}
         kafka.produce(topic, letter.json(), key=letter.key, headers=own)
         kafka.produce(topic, letter.json(), key=letter.key, headers={**own, "ce_id": "m-1-again"})
-        await until(lambda: fully_consumed(kafka, _group(project, "mended"), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project, "mended"), topic))
     [(id, number)] = shop.effects()
     assert ("m-1-again" in id, number) == (True, 1)
     assert shop.inbox() == {"DEAD": 1, "DONE": 1}
@@ -196,12 +196,12 @@ async def test_messages_wait_while_the_database_is_down(kafka: Broker, tmp_path:
         project = _project(tmp_path, kafka, shop, note)
         async with triggering(project) as metrics:
             kafka.produce(topic, 0)
-            await until(lambda: fully_consumed(kafka, _group(project, "note"), topic))
+            await until_in_thread(lambda: fully_consumed(kafka, _group(project, "note"), topic))
             server.kill()
             kafka.produce(topic, *range(1, 10))
             await asyncio.sleep(3)
             server.start()
-            await until(lambda: fully_consumed(kafka, _group(project, "note"), topic))
+            await until_in_thread(lambda: fully_consumed(kafka, _group(project, "note"), topic))
             assert count(metrics, "saga_dead_letters_total") == 0
         assert sorted(number for _, number in shop.effects()) == list(range(10))
 
@@ -311,7 +311,7 @@ async def test_a_kill_between_inbox_and_offset_commit_has_one_effect(
     try:
         for round in range(2):
             produce_keyed(kafka, topic, [(f"k{number % 4}", round * 40 + number) for number in range(40)])
-            await until(lambda wanted=round * 40 + 1: len(shop.effects()) >= wanted)
+            await until_in_thread(lambda wanted=round * 40 + 1: len(shop.effects()) >= wanted)
             process.kill()  # an offset is committed at most every half second, the effect is there at once
             done = {number for _, number in shop.effects()}
             offset = (await asyncio.to_thread(committed, kafka, group, topic)).get(0, 0)
@@ -319,7 +319,7 @@ async def test_a_kill_between_inbox_and_offset_commit_has_one_effect(
             assert set(order[:offset]) <= done, "an offset was ahead of the effects"
             deaths += len(done) > offset
             process.start()
-            await until(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     finally:
         process.kill()
     assert deaths, "no kill hit the gap between the inbox and the offset"
@@ -345,13 +345,13 @@ async def test_a_rebalance_during_a_batch_has_one_effect(
     try:
         first.start()
         produce_keyed(kafka, topic, [(f"k{number % 30}", number) for number in range(total)])
-        await until(lambda: len(shop.effects()) > 50)
+        await until_in_thread(lambda: len(shop.effects()) > 50)
         second.start()
         assert await asyncio.to_thread(first.stop) == 0
         third.start()
-        await until(lambda: len(shop.effects()) > 300)
+        await until_in_thread(lambda: len(shop.effects()) > 300)
         third.kill()
-        await until(lambda: fully_consumed(kafka, f"{prefix}-consumer-note", topic), 120)
+        await until_in_thread(lambda: fully_consumed(kafka, f"{prefix}-consumer-note", topic))
     finally:
         for one in (first, second, third):
             one.kill()
@@ -387,6 +387,6 @@ async def test_a_task_that_a_handler_leaves_running_neither_writes_nor_emits(
     project = _project(tmp_path, kafka, shop, leaves)
     kafka.produce(topic, 7)
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, _group(project, "leaves"), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project, "leaves"), topic))
         await asyncio.gather(*tasks)
     assert (shop.effects(), len(refused)) == ([("before", 7)], 2)

@@ -21,11 +21,11 @@ from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer, mariadb
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TriggerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     committed,
     fresh,
     fully_consumed,
-    until,
     write_project,
 )
 
@@ -94,7 +94,7 @@ async def test_each_effect_happens_once_despite_kills_and_duplicates(
             async def under_way(least: int = round * 30 + 5) -> bool:
                 return (await ask(shop, "select count(*) from effect"))[0][0] >= least
 
-            await until(under_way)
+            await until_in_thread(under_way)
             process.kill()
             [(entered,)] = await ask(shop, "select count(*) from saga_inbox")
             offsets = await asyncio.to_thread(committed, kafka, group, topic)
@@ -104,7 +104,7 @@ async def test_each_effect_happens_once_despite_kills_and_duplicates(
                 mariadb_server.start()
                 await shop.dispose()  # our own connections are gone as well
             process.start()
-        await until(lambda: fully_consumed(kafka, group, topic), 120)
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     finally:
         process.kill()
     assert gaps, "no kill hit the gap between the inbox and the offset"

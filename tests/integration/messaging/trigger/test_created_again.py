@@ -14,6 +14,7 @@ from sagas import Message, bridge, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TriggerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
     count,
@@ -22,7 +23,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     open_shop,
     project_of,
     triggering,
-    until,
     write_project,
 )
 
@@ -60,10 +60,10 @@ async def test_while_it_is_read(
     kafka.produce(topic, *range(8))
     with caplog.at_level(logging.WARNING, logger="saga.trigger"):
         async with triggering(project) as metrics:
-            await until(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
             _again(kafka, topic, range(100, 100 + second))
-            await until(lambda: len(shop.effects()) >= 8 + second, timeout=40)
-            await until(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: len(shop.effects()) >= 8 + second)
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
             assert count(metrics, "saga_dead_letters_total") == 0
     assert sorted(number for _, number in shop.effects()) == [*range(8), *range(100, 100 + second)]
     assert "the topic was deleted and created again; it is read from its beginning" in caplog.text
@@ -75,10 +75,10 @@ async def test_while_the_reader_is_down(kafka: Broker, shop: Shop, tmp_path: Pat
     group = f"{project.settings.kafka.prefix}-consumer-note"
     kafka.produce(topic, *range(8))
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     _again(kafka, topic, range(100, 140))
     async with triggering(project):
-        await until(lambda: len(shop.effects()) >= 48, timeout=40)
+        await until_in_thread(lambda: len(shop.effects()) >= 48)
     assert sorted(number for _, number in shop.effects()) == [*range(8), *range(100, 140)]
 
 
@@ -90,12 +90,12 @@ async def test_records_deleted_before_they_were_read_are_named(
     group = f"{project.settings.kafka.prefix}-consumer-note"
     kafka.produce(topic, *range(4))
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     kafka.produce(topic, *range(4, 12))
     kafka.delete_records(topic, 9)
     with caplog.at_level(logging.WARNING, logger="saga.trigger"):
         async with triggering(project):
-            await until(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     assert sorted(number for _, number in shop.effects()) == [0, 1, 2, 3, 9, 10, 11]
     assert "5 records were deleted before they were read" in caplog.text
 
@@ -110,12 +110,12 @@ async def test_a_bridge(kafka: Broker, tmp_path: Path) -> None:
     project = project_of(tmp_path, kafka.settings(), NOWHERE, readers=[copy])
     kafka.produce(source, *range(8))
     async with triggering(project):
-        await until(lambda: len(kafka.read_committed(target)) == 8)
+        await until_in_thread(lambda: len(kafka.read_committed(target)) == 8)
         _again(kafka, source, range(100, 130))
-        await until(lambda: len(kafka.read_committed(target)) >= 38, timeout=40)
+        await until_in_thread(lambda: len(kafka.read_committed(target)) >= 38)
     _again(kafka, source, range(200, 230))
     async with triggering(project):
-        await until(lambda: len(kafka.read_committed(target)) >= 68, timeout=40)
+        await until_in_thread(lambda: len(kafka.read_committed(target)) >= 68)
     copied = sorted(json.loads(record.value) for record in kafka.read_committed(target))
     assert copied == [*range(8), *range(100, 130), *range(200, 230)]
 
@@ -139,16 +139,16 @@ async def test_while_its_partitions_are_assigned(kafka: Broker, shop: Shop, tmp_
     kafka.produce(topic, *range(8))
     try:
         process.launch()
-        await until(lambda: len(shop.effects()) == 8)
+        await until_in_thread(lambda: len(shop.effects()) == 8)
         process.kill()
         process.launch()  # its group waits for the member that was killed
-        await until(lambda: process.log.read_text().count("started with") == 2)
+        await until_in_thread(lambda: process.log.read_text().count("started with") == 2)
         await asyncio.sleep(1.5)
         await asyncio.to_thread(kafka.delete_topic, topic)
-        await until(lambda: "the topic does not exist" in process.log.read_text())
+        await until_in_thread(lambda: "the topic does not exist" in process.log.read_text())
         await asyncio.to_thread(kafka.create_topic, topic)
         kafka.produce(topic, *range(100, 103))
-        await until(lambda: len(shop.effects()) == 11)
+        await until_in_thread(lambda: len(shop.effects()) == 11)
     finally:
         process.kill()
     assert sorted(number for _, number in shop.effects()) == [*range(8), 100, 101, 102]

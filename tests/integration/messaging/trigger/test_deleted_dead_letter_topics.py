@@ -9,12 +9,12 @@ import pytest
 from sagas import Message, bridge, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     fully_consumed,
     open_shop,
     project_of,
     triggering,
-    until,
 )
 
 NOWHERE = "127.0.0.1:1"
@@ -41,8 +41,8 @@ async def test_a_deleted_dead_letter_topic_is_created_again(
     group = f"{settings.prefix}-{kind}-book"
     async with triggering(project, grace=2):
         kafka.produce(topic, 1, key="k")
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
         kafka.delete_topic(f"{topic}.dlq")
         kafka.produce(topic, 2, key="k")
-        await until(lambda: fully_consumed(kafka, group, topic), timeout=90)
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     assert [one.json() for one in kafka.read_committed(f"{topic}.dlq")] == [2]

@@ -24,6 +24,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
     committed,
@@ -33,7 +34,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     open_shop,
     project_of,
     triggering,
-    until,
 )
 
 NOWHERE = "127.0.0.1:1"
@@ -88,7 +88,7 @@ class ConsumerProject:
 
     async def run(self, project: Project, *, until_consumed: str, start_from: str | None = None) -> None:
         async with triggering(project, start_from=start_from):
-            await until(lambda: fully_consumed(self.kafka, self.group(until_consumed), self.topic))
+            await until_in_thread(lambda: fully_consumed(self.kafka, self.group(until_consumed), self.topic))
 
     async def refused(self, project: Project, caplog: pytest.LogCaptureFixture) -> str:
         """What the process says while the reader waits, and the neighbour goes on; doctor says the same."""
@@ -97,8 +97,8 @@ class ConsumerProject:
         self.kafka.produce(self.other, before)
         with caplog.at_level(logging.WARNING, logger="saga.trigger"):
             async with triggering(project) as metrics:
-                await until(lambda: "the reader waits" in caplog.text)
-                await until(lambda: len(self.numbers("neighbour")) == before + 1)
+                await until_in_thread(lambda: "the reader waits" in caplog.text)
+                await until_in_thread(lambda: len(self.numbers("neighbour")) == before + 1)
                 assert count(metrics, "saga_trigger_undecided") == 1
         [result] = [one for one in await check_kafka(project) if one.check == "kafka triggers"]
         assert not result.ok
@@ -205,7 +205,7 @@ async def test_a_bridge_finds_its_output(
     kafka.produce(source, *range(50))
     group = f"{settings.prefix}-bridge-copy"
     async with triggering(make("copy")):
-        await until(lambda: fully_consumed(kafka, group, source))
+        await until_in_thread(lambda: fully_consumed(kafka, group, source))
     written = [number for number in range(50) if number != POISON]
     if lost == "group":
         delete_group(kafka, group)
@@ -213,18 +213,18 @@ async def test_a_bridge_finds_its_output(
     kafka.produce(source, 50)
     with caplog.at_level(logging.WARNING, logger="saga.trigger"):
         async with triggering(make(name)):
-            await until(lambda: "the reader waits" in caplog.text)
+            await until_in_thread(lambda: "the reader waits" in caplog.text)
     [result] = [one for one in await check_kafka(make(name)) if one.check == "kafka triggers"]
     assert f"{result.message}; {result.help}" in caplog.text
     assert f"saga trigger --only {name} --from {group} goes on after that output" in caplog.text
     assert ('name="copy"' in caplog.text) is (lost == "name")
     assert sorted(record.json() for record in kafka.read_committed(target)) == written
     async with triggering(make(name), start_from=group):
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-bridge-{name}", source))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-bridge-{name}", source))
     assert sorted(record.json() for record in kafka.read_committed(target)) == [*written, 50]
     assert letters(kafka, source) == [POISON]
     async with triggering(make("again"), start_from="earliest"):
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-bridge-again", source))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-bridge-again", source))
     assert len(kafka.read_committed(target)) == 2 * 50
 
 
@@ -258,7 +258,7 @@ async def test_a_trigger_starts_nothing_again(
         caplog.clear()
         with caplog.at_level(logging.WARNING, logger="saga.trigger"):
             async with triggering(project(name)):
-                await until(lambda: "the reader waits" in caplog.text)
+                await until_in_thread(lambda: "the reader waits" in caplog.text)
         results = [one for one in await check_kafka(project(name), client) if one.check == "kafka triggers"]
         assert f"{results[0].message}; {results[0].help}" in caplog.text
         return caplog.text
@@ -266,7 +266,7 @@ async def test_a_trigger_starts_nothing_again(
     create_topics(project(saga))
     kafka.produce(topic, *range(20), "no number", 2000)
     async with triggering(project(saga)):
-        await until(lambda: fully_consumed(kafka, group(saga), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group(saga), topic))
     assert sorted(map(str, letters(kafka, topic))) == ["2000", "no number"]
 
     renamed = f"{saga}-new"
@@ -274,7 +274,7 @@ async def test_a_trigger_starts_nothing_again(
     assert f"the group {group(saga)}, which belongs to no trigger any more" in text
     kafka.produce(topic, 21)
     async with triggering(project(renamed), start_from=group(saga)) as metrics:
-        await until(lambda: fully_consumed(kafka, group(renamed), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group(renamed), topic))
         assert count(metrics, "saga_trigger_started_total") == 1
     await asyncio.to_thread(delete_group, kafka, group(renamed))
     await asyncio.to_thread(delete_group, kafka, group(saga))
@@ -282,16 +282,16 @@ async def test_a_trigger_starts_nothing_again(
     text = await waits(saga)
     assert f"its events have started sagas before, such as {saga}-" in text
     async with triggering(project(saga), start_from="earliest") as metrics:
-        await until(lambda: fully_consumed(kafka, group(saga), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group(saga), topic))
         assert count(metrics, "saga_trigger_started_total") == 1  # the event that only the renamed saga has had
     assert len(letters(kafka, topic)) == 2
 
     await asyncio.to_thread(delete_group, kafka, group(saga))
     async with triggering(project(saga), start_from="latest") as metrics:
-        await until(lambda: bool(committed(kafka, group(saga), topic)))
+        await until_in_thread(lambda: bool(committed(kafka, group(saga), topic)))
         assert fully_consumed(kafka, group(saga), topic)
 
     async def all_started() -> bool:
         return await started(saga) == 21
 
-    await until(all_started)
+    await until_in_thread(all_started)

@@ -11,12 +11,12 @@ import pytest
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import BrokerProcess
 from tests.helpers.processes import TemporalServer, TriggerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     fresh,
     fully_consumed,
     open_shop,
     produce_keyed,
-    until,
     write_project,
 )
 
@@ -56,14 +56,14 @@ async def test_sigterm_while_the_broker_is_frozen(postgres_server: DatabaseServe
     try:
         produce_keyed(broker, topic, [(f"k{number % 4}", number) for number in range(total)])
         process.start()
-        await until(lambda: len(shop.effects()) > 20)
+        await until_in_thread(lambda: len(shop.effects()) > 20)
         broker.freeze()
         await asyncio.sleep(1.5)  # offsets are committed every half second: one commit is under way
         assert await asyncio.to_thread(process.stop, 90) == 1
         assert "Kafka does not answer" in process.tail()
         broker.thaw()
         process.start()
-        await until(lambda: fully_consumed(broker, f"{prefix}-consumer-note", topic), 120)
+        await until_in_thread(lambda: fully_consumed(broker, f"{prefix}-consumer-note", topic))
     finally:
         process.kill()
         broker.kill()
@@ -97,7 +97,7 @@ async def test_sigterm_of_a_reply_listener_while_the_broker_is_frozen(
         process.start()
         for number in range(50):
             broker.produce(f"{prefix}-replies", number, headers={"sagakey": f"s-{number}/ask", "sagaoutcome": "done"})
-        await until(lambda: "reply without a request ignored" in process.tail())
+        await until_in_thread(lambda: "reply without a request ignored" in process.tail())
         broker.freeze()
         assert await asyncio.to_thread(process.stop, 90) in (0, 1)
         assert not process.running

@@ -10,13 +10,13 @@ import pytest
 from sagas import Message, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     count,
     fully_consumed,
     open_shop,
     project_of,
     triggering,
-    until,
 )
 
 NOWHERE = "127.0.0.1:1"
@@ -44,13 +44,13 @@ async def test_handlers_that_hang_leave_other_consumers_alone(
     kafka.produce(slow, *range(16))
     async with triggering(project) as metrics:
         try:
-            await until(lambda: caplog.text.count(WAITING) == 16)
+            await until_in_thread(lambda: caplog.text.count(WAITING) == 16)
             kafka.produce(fast, *range(20))
-            await until(lambda: fully_consumed(kafka, f"{settings.prefix}-consumer-fast", fast))
+            await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-consumer-fast", fast))
             assert sorted(calls) == list(range(16)), "no second attempt beside the first one"
         finally:
             may_return.set()
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-consumer-slow", slow))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-consumer-slow", slow))
         assert count(metrics, "saga_dead_letters_total") == 0
     assert shop.inbox() == {"DONE": 36}
     assert sorted(calls) == sorted([*range(16), *range(16)])

@@ -18,6 +18,7 @@ from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.raw_producer import produce_raw
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
     count,
@@ -26,7 +27,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     open_shop,
     project_of,
     triggering,
-    until,
 )
 
 LARGE = {"max.message.bytes": "20000000"}
@@ -144,12 +144,12 @@ async def test_each_hostile_record_is_a_dead_letter_and_each_good_one_starts_one
             mixed.append((order(good[number + 1]), None, UNREAD))
     async with running_worker(project) as client, triggering(project) as metrics:
         await asyncio.to_thread(write, kafka, topic, mixed[:1])
-        await until(lambda: count(metrics, "saga_trigger_started_total") == 1)
+        await until_in_thread(lambda: count(metrics, "saga_trigger_started_total") == 1)
         await asyncio.to_thread(write, kafka, topic, mixed[1:])
         await asyncio.to_thread(produce_raw, kafka.address, topic, order("name"), [(b"\xff\xfe", b"x"), (b"ok", b"y")])
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic), timeout=120)
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
         assert count(metrics, "saga_trigger_started_total") == len(good)
-        await until(lambda: _starts_exactly(client, saga, {f"{saga}-{id}" for id in good}))
+        await until_in_thread(lambda: _starts_exactly(client, saga, {f"{saga}-{id}" for id in good}))
     dead = kafka.read_committed(f"{topic}.dlq")
     assert len(dead) == len(bad) + 1
     reasons = [one.headers["sagadlqreason"] for one in dead]
@@ -213,7 +213,7 @@ async def test_a_consumer_and_a_bridge_get_past_hostile_records(kafka: Broker, s
         await asyncio.to_thread(produce_raw, kafka.address, topic, order("name"), [(b"\xff\xfe", b"x")])
         await asyncio.to_thread(write, kafka, topic, with_end[-1:])
         for group in (f"{settings.prefix}-consumer-book", f"{settings.prefix}-bridge-copy"):
-            await until(lambda group=group: fully_consumed(kafka, group, topic), timeout=120)
+            await until_in_thread(lambda group=group: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_dead_letters_total") >= 2 * 150
     dead = kafka.read_committed(f"{topic}.dlq")
     assert all(one.headers["sagadlqreason"] for one in dead)

@@ -27,6 +27,7 @@ from sagas.settings import KafkaSettings, SqlConnection
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.new_databases import new_url
 from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.waiting import LIMIT
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
@@ -244,7 +245,7 @@ async def test_a_nul_character_in_a_header_blocks_nothing(
 
     kafka.create_topic(setup.topic)
     handle = setup.consuming(book, kafka.settings(), max_attempts=1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT):
         await handle(setup.record(1, {}, **headers))
         await handle(setup.record(2, {}))
     assert await setup.effects() == [("booked", 2)]
@@ -258,7 +259,7 @@ async def test_a_nul_character_in_a_reason_blocks_nothing(setup: ConsumerSetup, 
         raise ValueError("bad value a\0b")
 
     kafka.create_topic(setup.topic)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT):
         await setup.consuming(fail, kafka.settings(), max_attempts=1)(setup.record(1, {}))
     assert await setup.inbox() == [(f"{setup.topic}-0-1", "DEAD")]
 

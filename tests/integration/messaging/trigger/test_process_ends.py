@@ -19,6 +19,7 @@ from sagas import Message, bridge, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer, TriggerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
     count,
@@ -28,7 +29,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     produce_keyed,
     project_of,
     triggering,
-    until,
     write_project,
 )
 
@@ -113,7 +113,7 @@ class PoisonedProject:
             found = [run.id async for run in client.list_workflows(f"WorkflowType = 'note-{self.prefix}'")]
             return sorted(found) if len(found) >= total else []
 
-        return await until(ids)
+        return await until_in_thread(ids)
 
     def attempts(self) -> Counter[str]:
         file = self.folder / "attempts"
@@ -217,10 +217,10 @@ async def test_attempts_of_other_processes_count(
     group, topic_id = f"{settings.prefix}-consumer-note", KafkaAdmin(settings).topic_id(topic)
     commit_mark(kafka, group, topic, 0, DeliveryMark(topic_id, "another", 64, 0, 2))
     async with triggering(project) as metrics:
-        await until(lambda: count(metrics, "saga_trigger_ended_attempts") == 2)
+        await until_in_thread(lambda: count(metrics, "saga_trigger_ended_attempts") == 2)
         assert committed_mark(kafka, group, topic).reader not in ("", "another")
-        await until(lambda: fully_consumed(kafka, group, topic))
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-consumer-other", other))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-consumer-other", other))
         assert count(metrics, "saga_trigger_ended_attempts") == 0
     assert calls == [(0, 3), (1, 1), (1, 2), (1, 3), *((number, 1) for number in range(2, 100))]
     assert len(shop.effects()) == 50
@@ -231,7 +231,7 @@ async def test_attempts_of_other_processes_count(
             kafka.produce(topic, 100, key="k")
         commit_mark(kafka, group, topic, offset, DeliveryMark(topic_id, "another", 64, offset, 3))
         async with triggering(project):
-            await until(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
         dead = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{topic}.dlq")]
         assert dead == ["ValueError: bad"] * 2 + ["it ended its process 3 times"] * number
     assert len(calls) == 102, "the handler was called for a record that had ended three processes"
@@ -285,7 +285,7 @@ async def test_sys_exit_fails_an_attempt(kafka: Broker, postgres_server: Databas
     for topic in topics[:3]:
         kafka.produce(topic, 1)
     async with triggering(project) as metrics:
-        await until(lambda: count(metrics, "saga_dead_letters_total") == 3)
+        await until_in_thread(lambda: count(metrics, "saga_dead_letters_total") == 3)
     for topic in topics[:3]:
         [dead] = kafka.read_committed(f"{topic}.dlq")
         assert "the code raised SystemExit" in dead.headers["sagadlqreason"]

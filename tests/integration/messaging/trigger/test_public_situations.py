@@ -15,6 +15,7 @@ from saga_workers.trigger.topic_inventory import create_topics
 from sagas import Message, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     Shop,
     committed,
@@ -24,7 +25,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     produce_keyed,
     project_of,
     triggering,
-    until,
 )
 
 NOWHERE = "127.0.0.1:1"
@@ -64,7 +64,7 @@ async def test_positions_that_an_operator_has_set_are_taken(kafka: Broker, shop:
     project = _project(tmp_path, kafka, shop, topic)
     produce_keyed(kafka, topic, [(str(number % 4), number) for number in range(20)])
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, _group(project), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project), topic))
     produce_keyed(kafka, topic, [("0", 100), ("1", 101)])
     ends = [TopicPartition(topic, partition, high) for partition, (_, high) in kafka.offsets(topic).items()]
     member = Consumer({"bootstrap.servers": kafka.address, "group.id": _group(project)})
@@ -72,7 +72,7 @@ async def test_positions_that_an_operator_has_set_are_taken(kafka: Broker, shop:
     member.close()
     produce_keyed(kafka, topic, [("0", 200), ("1", 201)])
     async with triggering(project):
-        await until(lambda: len(shop.effects()) == 22)
+        await until_in_thread(lambda: len(shop.effects()) == 22)
     assert _numbers(shop) == Counter([*range(20), 200, 201])
 
 
@@ -86,7 +86,7 @@ async def test_a_dead_letter_that_is_published_again_does_not_grow(kafka: Broker
     sizes = []
     async with triggering(project):
         for number in range(3):
-            await until(lambda number=number: len(kafka.read_committed(f"{topic}.dlq")) == number + 1)
+            await until_in_thread(lambda number=number: len(kafka.read_committed(f"{topic}.dlq")) == number + 1)
             letter = kafka.read_committed(f"{topic}.dlq")[-1]
             sizes.append(len(letter.headers))
             producer.produce(topic, b'"poison"', "k", headers=dict(letter.headers))
@@ -103,7 +103,7 @@ async def test_records_without_key_and_headers(kafka: Broker, shop: Shop, tmp_pa
     producer.produce(topic, b"5", b"")
     assert producer.flush(30) == 0
     async with triggering(project):
-        await until(lambda: fully_consumed(kafka, _group(project), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project), topic))
     assert _numbers(shop) == Counter(range(6))
 
 
@@ -121,7 +121,7 @@ async def test_members_that_come_and_go_while_handlers_are_busy(
                 async with triggering(project):
                     await asyncio.sleep(2)
             await asyncio.sleep(1)
-        await until(lambda: fully_consumed(kafka, _group(project), topic), timeout=120)
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project), topic))
     assert _numbers(shop) == Counter(range(1200))
     for key in map(str, range(8)):
         numbers = [number for what, number in shop.effects() if what == key]
@@ -137,9 +137,9 @@ async def test_retention_overtakes_a_slow_reader(
     project = _project(tmp_path, kafka, shop, topic, wait=0.05, client=client)
     produce_keyed(kafka, topic, [("k", number) for number in range(3000)])
     async with triggering(project):
-        await until(lambda: len(shop.effects()) > 5)
+        await until_in_thread(lambda: len(shop.effects()) > 5)
         kafka.delete_records(topic, 2990)
-        await until(lambda: fully_consumed(kafka, _group(project), topic), timeout=120)
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project), topic))
     numbers = _numbers(shop)
     assert set(range(2990, 3000)) <= set(numbers)
     assert max(numbers.values()) == 1
@@ -152,7 +152,7 @@ async def test_a_consumer_of_a_dead_letter_topic(kafka: Broker, shop: Shop, tmp_
     project = _project(tmp_path, kafka, shop, topic)
     kafka.produce(topic, 1, "poison", 2, headers={"sagadlqreason": "earlier", "sagadlqgroup": "another"})
     async with triggering(project) as metrics:
-        await until(lambda: fully_consumed(kafka, _group(project), topic))
+        await until_in_thread(lambda: fully_consumed(kafka, _group(project), topic))
         assert count(metrics, "saga_dead_letters_total") == 1
     [letter] = kafka.read_committed(f"{topic}.dlq")
     assert letter.headers["sagadlqreason"] == "ValueError: poison"

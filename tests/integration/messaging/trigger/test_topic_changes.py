@@ -17,7 +17,8 @@ from sagas import Message, bridge, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
-from tests.integration.messaging.trigger.trigger_environment import fresh, open_shop, project_of, triggering, until
+from tests.helpers.waiting import until_in_thread
+from tests.integration.messaging.trigger.trigger_environment import fresh, open_shop, project_of, triggering
 
 INSERT = "insert into effect (what, number) values (:what, :number)"
 
@@ -89,18 +90,18 @@ async def test_all_readers_take_them_alike(
     deletion = json.dumps({"op": "d", "before": {"id": 1}, "after": None}).encode()
     _produce(kafka, topic, 0, _row(1), deletion, None)
     async with triggering(project):
-        await until(lambda: have(1))
+        await until_in_thread(lambda: have(1))
         _add_partitions(kafka, topic, 2)
         _produce(kafka, topic, 1, _row(2))
-        await until(lambda: have(1, 2))
+        await until_in_thread(lambda: have(1, 2))
     _add_partitions(kafka, topic, 3)
     _produce(kafka, topic, 2, _row(3))
     _produce(kafka, topic, 0, _row(100), headers=[("ce_id", b"a"), ("ce_id", b"b")])
     _produce(kafka, topic, 0, _row(101), headers=[("ce_id", b"\xff")])
     _produce(kafka, topic, 0, _row(4), headers=[("team", b"a"), ("team", b"b"), ("other", b"\xff")])
     async with triggering(project):
-        await until(lambda: have(1, 2, 3, 4))
-        await until(lambda: len(kafka.read_committed(f"{topic}.dlq")) >= 6)
+        await until_in_thread(lambda: have(1, 2, 3, 4))
+        await until_in_thread(lambda: len(kafka.read_committed(f"{topic}.dlq")) >= 6)
     reasons = sorted(record.headers["sagadlqreason"] for record in kafka.read_committed(f"{topic}.dlq"))
     twice = "the header ce_id is there twice with different values: send it once"
     assert reasons == sorted([twice, "the header ce_id is not UTF-8 text: correct its producer"] * 3)

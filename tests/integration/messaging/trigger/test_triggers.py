@@ -18,6 +18,7 @@ from sagas.errors import UsageError
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, TriggerProcess
+from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import (
     committed,
     count,
@@ -27,7 +28,6 @@ from tests.integration.messaging.trigger.trigger_environment import (
     produce_keyed,
     project_of,
     triggering,
-    until,
     write_project,
 )
 
@@ -56,13 +56,13 @@ async def test_each_event_starts_one_saga(kafka: Broker, temporal: TemporalServe
     produce_keyed(kafka, topic, [(str(number % 7), {"order": number, "amount": 1.5}) for number in range(20)])
     async with running_worker(project) as client, triggering(project) as metrics:
         group = f"{settings.prefix}-trigger-{saga}-{topic}"
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_trigger_started_total") == 60
         assert count(metrics, "saga_trigger_lag") == 0
         stories = await asyncio.gather(*(ended(client, f"{saga}-{number}") for number in (0, 3, 59)))
         assert {story["state"] for story in stories} == {"COMPLETED"}
         assert stories[1]["input"] == {"order": 3, "amount": 1.5}
-        await until(lambda: _runs(client, saga, 60))
+        await until_in_thread(lambda: _runs(client, saga, 60))
 
 
 async def test_events_keep_the_digits_of_their_numbers(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_events_keep_the_digits_of_their_numbers(kafka: Broker, temporal: 
         producer.produce(topic, f'{{"order": {written}, "amount": {amount}}}', "a")
     assert producer.flush(30) == 0
     async with running_worker(project) as client, triggering(project) as metrics:
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
         story = await ended(client, f"{saga}-7")
         assert count(metrics, "saga_dead_letters_total") == 0
         assert count(metrics, "saga_trigger_started_total") == 1
@@ -100,10 +100,10 @@ async def test_aborted_events_start_nothing(kafka: Broker, temporal: TemporalSer
     produce_keyed(kafka, topic, [("a", {"order": -1})])
     async with running_worker(project) as client, triggering(project) as metrics:
         group = f"{settings.prefix}-trigger-{saga}-{topic}"
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_trigger_started_total") == 1
         assert count(metrics, "saga_dead_letters_total") == 0
-        await until(lambda: _runs(client, saga, 1))
+        await until_in_thread(lambda: _runs(client, saga, 1))
 
 
 def _abort(kafka: Broker, topic: str, many: int) -> None:
@@ -156,11 +156,11 @@ async def test_an_event_signals_the_waiting_saga(kafka: Broker, temporal: Tempor
         assert refused["state"] == "COMPENSATED"
         assert refused["reason"]["message"] == "card declined"
 
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_trigger_signalled_total") == 2
         # P10: a command for a saga that is over is answered with its state, and one for none at all likewise.
         kafka.produce(topic, {"order": 1}, {"order": 99}, headers={"kind": "payment"})
-        await until(lambda: fully_consumed(kafka, group, topic))
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     dead = {one.json()["order"]: one.headers for one in kafka.read_committed(f"{topic}.dlq")}
     assert dead[1]["sagadlqreason"] == f"{saga}-1 has already ended COMPLETED"
     assert dead[99]["sagadlqreason"] == f"there is no saga {saga}-99"
@@ -183,7 +183,7 @@ async def test_signals_that_a_saga_cannot_take(kafka: Broker, temporal: Temporal
         kafka.produce(topic, {"order": 2}, key="a", headers={"kind": "payment", "sagaoutcome": "maybe"})
         kafka.produce(topic, {"order": 2}, key="a", headers={"kind": "payment", "sagaoutcome": "failed"})
         kafka.produce(topic, {"order": "a\0b"}, key="a", headers={"kind": "payment"})
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
         refused = await ended(client, f"{saga}-2")
         assert (refused["state"], refused["reason"]["message"]) == ("COMPENSATED", "failed without a reason")
         assert count(metrics, "saga_trigger_signalled_total") == 1
@@ -212,7 +212,7 @@ async def test_a_duplicate_signal_is_not_a_dead_letter(kafka: Broker, temporal: 
         again = kafka.settings()
         other = project_of(tmp_path, again, temporal.address, actions=[note], definitions=definitions)
         async with triggering(other, start_from="earliest") as metrics:
-            await until(lambda: fully_consumed(kafka, f"{again.prefix}-trigger-{saga}-{topic}", topic))
+            await until_in_thread(lambda: fully_consumed(kafka, f"{again.prefix}-trigger-{saga}-{topic}", topic))
             assert count(metrics, "saga_dead_letters_total") == 0
             assert count(metrics, "saga_trigger_started_total") == 0
 
@@ -226,7 +226,7 @@ async def test_a_poison_message_is_dead_lettered_and_the_partition_continues(
     )
     kafka.produce(topic, b"not json", {"order": "many"}, {"order": 1}, {"order": 1, "amount": 2}, {"order": 2}, key="a")
     async with running_worker(project) as client, triggering(project) as metrics:
-        await until(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
         assert {(await ended(client, f"{saga}-{one}"))["state"] for one in (1, 2)} == {"COMPLETED"}
         assert count(metrics, "saga_dead_letters_total") == 3
     reasons = {
@@ -266,9 +266,9 @@ async def test_one_of_two_processes_is_killed_while_processing(
         for one in processes:
             one.start()
         produce_keyed(kafka, topic, [(str(number), {"order": number}) for number in range(total)])
-        await until(lambda: sum(committed(kafka, group, topic).values()) > 20)
+        await until_in_thread(lambda: sum(committed(kafka, group, topic).values()) > 20)
         processes[0].kill()
-        await until(lambda: fully_consumed(kafka, group, topic), 120)
+        await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     finally:
         for one in processes:
             one.kill()
@@ -279,7 +279,7 @@ async def test_one_of_two_processes_is_killed_while_processing(
         found = [run.id async for run in client.list_workflows(query)]
         return found if len(found) >= total else []
 
-    assert sorted(await until(ids)) == sorted(f"{saga}-{number}" for number in range(total))
+    assert sorted(await until_in_thread(ids)) == sorted(f"{saga}-{number}" for number in range(total))
 
 
 async def test_events_wait_while_temporal_is_down(kafka: Broker, tmp_path: Path) -> None:
@@ -297,15 +297,15 @@ async def test_events_wait_while_temporal_is_down(kafka: Broker, tmp_path: Path)
     try:
         async with triggering(project) as metrics:
             kafka.produce(topic, {"order": 0})
-            await until(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
             server.kill()
             produce_keyed(kafka, topic, [(str(number), {"order": number}) for number in range(1, 20)])
             await asyncio.sleep(3)
             assert await asyncio.to_thread(committed, kafka, group, topic) == {0: 1}
             server.start()
-            await until(lambda: fully_consumed(kafka, group, topic))
+            await until_in_thread(lambda: fully_consumed(kafka, group, topic))
             assert count(metrics, "saga_dead_letters_total") == 0
         async with running_worker(project) as client:
-            await until(lambda: _runs(client, saga, 20))
+            await until_in_thread(lambda: _runs(client, saga, 20))
     finally:
         server.kill()

@@ -32,6 +32,7 @@ from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, make_project
+from tests.helpers.waiting import until_in_thread
 
 
 def project_of(
@@ -101,27 +102,13 @@ def write_project(folder: Path, broker: Broker, *, temporal: str, database: str,
     return folder
 
 
-async def until(condition: Callable[[], Any], timeout: float = 60.0) -> Any:
-    """Wait for a condition (or an awaitable one) to hold; gives its value."""
-    end = asyncio.get_running_loop().time() + timeout
-    while True:
-        # In a thread: most conditions ask a broker, and the readers under test live on this loop.
-        value = await asyncio.to_thread(condition)
-        if asyncio.iscoroutine(value):
-            value = await value
-        if value:
-            return value
-        assert asyncio.get_running_loop().time() < end, "it did not come true in time"
-        await asyncio.sleep(0.1)
-
-
 async def ended(client: Client, saga_id: str) -> dict[str, Any]:
     """The story of a saga that an event is about to start, when it is over or parked."""
 
     async def there() -> bool:
         return await describe_run(client.temporal, saga_id) is not None
 
-    await until(there)
+    await until_in_thread(there)
     return await finished(client, saga_id)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
 from tests.integration.spark.day_close_project import DayCloseProject, open_day_close_project
 
 TIMEOUT = 240.0
@@ -147,10 +147,3 @@ async def stuck(client: Client, saga: str) -> list[str]:
     wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
     listed = [view async for view in list_stuck(client.locator, wanted, limit=10)]
     return [reason for view in listed if view.id == saga for reason in view.stuck or ()]
-
-
-async def until(found: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(TIMEOUT):
-        while not (value := found()):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    return value

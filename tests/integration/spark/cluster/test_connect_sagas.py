@@ -13,6 +13,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.spark_servers import ConnectProcess
+from tests.helpers.waiting import until
 from tests.integration.spark.cluster.gated_project import (
     GatedProject,
     completed_exactly,
@@ -20,7 +21,6 @@ from tests.integration.spark.cluster.gated_project import (
     open_gated_project,
     stuck,
     undo,
-    until,
 )
 from tests.integration.spark.runner.test_runner_killed import runner_of
 from tests.integration.spark.staging.test_staging import QUICK

@@ -14,13 +14,13 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.s3_server import BUCKET, S3A_JARS, S3Server, S3UnavailableError
+from tests.helpers.waiting import until
 from tests.integration.spark.cluster.gated_project import (
     GatedProject,
     completed_exactly,
     error_of,
     open_gated_project,
     undo,
-    until,
 )
 from tests.integration.spark.runner.test_runner_killed import runner_of
 from tests.integration.spark.sagas.crash_runner import clear_stage

@@ -14,6 +14,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.spark_servers import StandaloneCluster
+from tests.helpers.waiting import until
 from tests.integration.spark.cluster.gated_project import (
     GatedProject,
     completed_exactly,
@@ -21,7 +22,6 @@ from tests.integration.spark.cluster.gated_project import (
     open_gated_project,
     stuck,
     undo,
-    until,
 )
 
 pytestmark = pytest.mark.slow

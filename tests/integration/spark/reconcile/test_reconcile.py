@@ -35,7 +35,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.spark.reconcile.reconcile_environment import TIMEOUT, Shop, run_saga
 
 NOW = "extract(epoch from now())"
@@ -326,7 +326,7 @@ async def start_by_schedule(client: Client, shop: Shop, **input: str) -> str:
     handle = await client.temporal.create_schedule(schedule, Schedule(action=action, spec=spec))
     try:
         await handle.trigger()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT):
             while True:
                 if actions := (await handle.describe()).info.recent_actions:
                     break

@@ -16,7 +16,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 from tests.integration.spark.reconcile.reconcile_environment import Shop
 
 PLACED = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.spark.day_close_project import PARQUET, DayCloseProject, open_day_close_project
 
 TIMEOUT = 120.0
@@ -47,13 +47,6 @@ steps:
 """
 
 WAITING = "select count(*) as n from pg_locks where locktype = 'advisory' and objid = 4711 and not granted"
-
-
-async def until(found: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(TIMEOUT):
-        while not (value := found()):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-    return value
 
 
 def runner_of(day_close: DayCloseProject) -> psutil.Process | None:

@@ -16,6 +16,7 @@ from saga_workers.temporal.temporal_client import HeaderInterceptor
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.helpers.waiting import LIMIT
 from tests.integration.spark.day_close_project import open_day_close_project
 
 ROOT = Path(__file__).parents[4]
@@ -64,7 +65,7 @@ async def test_spark_steps_wait_for_another_worker_with_a_reason(
 
 async def _waiting_step(client: Client, saga: str) -> dict[str, Any]:
     """The step, once its view shows what it waits for."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + LIMIT
     while time.monotonic() < end:
         step = next(one for one in (await client.show(saga))["steps"] if one["id"] == "facts")
         if SENTENCE in str(step):

@@ -20,7 +20,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.environment import until
+from tests.helpers.waiting import until
 from tests.integration.spark.day_close_project import DayCloseProject, open_day_close_project
 from tests.integration.spark.sagas.crash_runner import clear_stage, of_saga
 from tests.integration.spark.sagas.topic_outputs import (
@@ -132,7 +132,7 @@ async def reads_the_same_again(client: Any, day_close: DayCloseProject, kafka: B
     """The second attempt of a job reads what the first has read, despite later records."""
     saga = f"replay-{uuid.uuid4()}"
     run = await client.start("replay", {}, id=saga)
-    await until((day_close.folder / "waits").exists, 240)
+    await until((day_close.folder / "waits").exists, limit=240)
     kafka.produce(topic, {"amount": "1000.00"}, key="late", headers={"sagaid": "other", "ce_id": "late"})
     (day_close.folder / "more.was.written").touch()
     await run.result()
