@@ -198,7 +198,7 @@ class _Analysis:
                 case exp.Bracket() | exp.Case() | exp.If() if self._is_condition(node, parent):
                     return True
                 case exp.Cast():
-                    if not self._passes(parent) and not self._values.is_row(node):
+                    if not self._is_own(parent) and not self._passes(parent) and not self._values.is_row(node):
                         return True
                 case exp.Anonymous() if parent.name.lower() in PASSING_FUNCTIONS:
                     pass
@@ -248,6 +248,11 @@ class _Analysis:
             exp.Case | exp.Coalesce | exp.Array | exp.Unnest | exp.Explode | exp.ArrayAppend | exp.ArrayPrepend
             | exp.ArrayConcat | exp.ArrayAgg | exp.If | exp.Connector,
         )  # fmt: skip
+
+    def _is_own(self, cast: Any) -> bool:
+        """Return whether a cast is to a type of the author, as a domain and a table are, which may keep the value."""
+        exp = self._exp
+        return any(type_.this is exp.DataType.Type.USERDEFINED for type_ in cast.to.find_all(exp.DataType))
 
     def _passes(self, cast: Any) -> bool:
         """Return whether a cast keeps all of a value."""
@@ -387,6 +392,8 @@ class _Analysis:
                 flow = replace(flow, cast=True, alone=False, through=flow.through or node.name)
             case exp.Dot() if isinstance(node.expression, exp.Anonymous):  # with the name of its schema
                 parts = [node.expression]
+            case exp.Dot():
+                parts = self._fields(node.this, node.name.lower(), frozenset())
             case exp.ArrayAppend() | exp.ArrayPrepend():
                 parts, flow = [node.this, node.expression], replace(flow, cast=True)
             case exp.ArrayConcat():
@@ -417,10 +424,33 @@ class _Analysis:
             if part is not None:
                 yield from self._parameters(part, flow)
 
+    def _fields(self, row: Any, name: str, visited: frozenset[int]) -> Iterator[Any]:
+        """The expressions behind a field of a row, as `(excluded).x` and `(p.w).x` read it."""
+        exp = self._exp
+        if id(row) in visited:
+            return
+        inner = [row.this] if isinstance(row, exp.Paren | exp.Alias) else []
+        if isinstance(row, exp.Column):
+            sources = list(self._sources(row))
+            if not row.table:
+                field = self._relations.column(name, row, row.name)
+                if next(self._sources(field), None) is not None:
+                    self._placed.add(id(row))
+                    yield field
+                    return
+            inner = sources
+        for part in inner:
+            yield from self._fields(part, name, visited | {id(row)})
+
+    def _sources(self, column: Any) -> Iterator[Any]:
+        yield from self._relations.sources(column)
+        yield from self._values.sources(column)
+
     def _of_written(self, node: Any, flow: _Flow) -> Iterator[_Flow]:
         """The parameters that reach a column of the statement, whose value ``node`` is."""
         self._placed.add(id(node))
         name = node.expressions[0].name if self._values.is_inserted(node) else node.name
+        name = node.table if name == "*" else name
         for part in self._values.sources(node):
             yield from self._parameters(part, replace(flow, via=flow.via or name.lower()))
 

@@ -14,6 +14,9 @@ class Relations:
 
     def __init__(self, exp: Any) -> None:
         self._exp = exp
+        self._of_stars: dict[tuple[str, int, str], Any] = {}
+        """Columns that stand for a part of a star: each is one, so that a query which reads itself has an end."""
+        self._expanding: set[int] = set()
 
     def rows(self, source: Any) -> Iterator[Sequence[Any]]:
         """The rows that are seen of a query or of VALUES, as expressions."""
@@ -62,19 +65,25 @@ class Relations:
         return rows if isinstance(rows, exp.Values | exp.Subquery) else None
 
     def sources(self, column: Any) -> Iterator[Any]:
-        """The expressions behind a column of a derived table, a common table expression or the source of a MERGE."""
+        """The expressions behind a column of a derived table, a common table expression or the source of a MERGE.
+
+        A name of a relation alone is its whole row.
+        """
         common, relations = self._scope(column)
         for relation in relations:
             if not column.table or relation.alias_or_name.lower() == column.table.lower():
                 if self._is_function(relation):
                     yield relation.this
                     continue
-                outputs = self._columns(relation, common)
+                outputs = list(self._columns(relation, common))
+                is_row = not column.table and relation.alias_or_name.lower() == column.name.lower()
+                is_row = is_row and column.name.lower() not in (name for name, _ in outputs)
                 for name, value in outputs:
-                    if name == column.name.lower():
+                    if is_row or name == column.name.lower():
                         yield value
-                    elif isinstance(value.parent, self._exp.Returning) and self.is_star(value):
-                        yield self.column(column.name, value)
+                    elif self.is_star(value):
+                        owner = value.table if isinstance(value, self._exp.Column) else ""
+                        yield self.column(column.name, value, owner)
 
     def _is_function(self, relation: Any) -> bool:
         """Return whether a relation has the rows of a function, whose columns have any names."""
@@ -98,9 +107,13 @@ class Relations:
 
     def _expanded(self, select: Any) -> Sequence[Any]:
         """The expressions of a query, with those behind each star where they are seen."""
+        if id(select) in self._expanding:
+            return select.expressions
+        self._expanding.add(id(select))
         values = list[Any]()
         for value in select.expressions:
             values += self._outputs(value) if self.is_star(value) else [value]
+        self._expanding.remove(id(select))
         return values
 
     def _outputs(self, star: Any) -> Sequence[Any]:
@@ -129,8 +142,10 @@ class Relations:
 
     def column(self, name: str, star: Any, owner: str = "") -> Any:
         """A column of the relations of a star, as if it stood in its place."""
-        column = self._exp.column(name, table=owner or None)
-        column.parent, column.arg_key = star.parent, star.arg_key
+        key = (name.lower(), id(star), owner)
+        if (column := self._of_stars.get(key)) is None:
+            column = self._of_stars[key] = self._exp.column(name, table=owner or None)
+            column.parent, column.arg_key = star.parent, star.arg_key
         return column
 
     def _scope(self, node: Any, *, own: bool = False) -> tuple[dict[str, Any], list[Any]]:

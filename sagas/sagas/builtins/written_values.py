@@ -19,7 +19,8 @@ class WrittenValues:
     def sources(self, node: Any) -> Iterator[Any]:
         """The expressions of which the statement makes the value that the column ``node``, or `values(x)`, has there.
 
-        Where an insert names no columns, these are all that may be the column's.
+        Where an insert names no columns, these are all that may be the column's. A row has
+        those of all columns: `excluded` and `excluded.*`, and in RETURNING the table.
         """
         exp = self._exp
         column = node.expressions[0] if self.is_inserted(node) else node
@@ -110,30 +111,36 @@ class WrittenValues:
         names = [column.name.lower() for column in alias.columns]
         if name in names and owner in ("", alias.name.lower()):
             yield from self._of_rows(insert, names, name)
+        elif (alias.name.lower() == owner and name == "*") or (alias.name.lower() == name and not owner):
+            yield from self._of_rows(insert, None, name)
         elif self.is_inserted(node) or owner == alias.name.lower():
             yield from self._of_rows(insert, self._columns(insert), name)
         elif self._in_order:
             yield from self._assigned(conflict.expressions, name, owner, child)
 
     def _of_returning(self, name: str, owner: str, written: Any) -> Iterator[Any]:
-        exp = self._exp
-        if owner not in ("", "new", self.target(written).alias_or_name.lower()):
+        exp, rows = self._exp, ("new", self.target(written).alias_or_name.lower())
+        if owner not in ("", *rows):
             return
+        is_row = name == "*" or (
+            not owner and name in rows and name not in map(str.lower, self.written_columns(written))
+        )
         match written:
             case exp.Insert():
-                yield from self._of_rows(written, self._columns(written), name)
+                yield from self._of_rows(written, None if is_row else self._columns(written), name)
                 if (conflict := written.args.get("conflict")) is not None:
-                    yield from self._assigned(conflict.expressions, name, "", None)
+                    yield from self._assigned(conflict.expressions, "*" if is_row else name, "", None)
             case exp.Update():
-                yield from self._assigned(written.expressions, name, "", None)
+                yield from self._assigned(written.expressions, "*" if is_row else name, "", None)
             case exp.Merge():
                 for when in written.args["whens"].expressions:
                     then = when.args.get("then")
                     if isinstance(then, exp.Update):
-                        yield from self._assigned(then.expressions, name, "", None)
+                        yield from self._assigned(then.expressions, "*" if is_row else name, "", None)
                     elif isinstance(then, exp.Insert) and then.expression is not None:
                         is_named = isinstance(then.this, exp.Tuple)
                         columns = [column.name.lower() for column in then.this.expressions] if is_named else None
+                        columns = None if is_row else columns
                         yield from self._of_row(columns, then.expression.expressions, name)
 
     def _columns(self, insert: Any) -> Sequence[str] | None:
@@ -158,6 +165,6 @@ class WrittenValues:
         for column, value in self.pairs(seen):
             element = self.element(column)
             other = element.table.lower() if isinstance(element, self._exp.Column) else ""
-            is_same = element.name.lower() == name and not (owner and other and owner != other)
+            is_same = name in ("*", element.name.lower()) and not (owner and other and owner != other)
             if value is not None and (is_same or other == name):  # or a field of the column
                 yield value

@@ -46,8 +46,41 @@ WHOLE_CASTS = ("n", "t", "ts", "tz")
 _EXPRESSIONS = ["{}", "coalesce({}, {})", "case when 1 = 1 then {} end", "({})", "nullif({}, null)"]
 _UPSERT = "insert into carried (id, {first}) values (:id, :v) on conflict (id) do update set "
 _CTE = "with p as (update carried set {first} = :v where id = :id "
+_RETURNED = "with p as (insert into carried (id, {first}) values (:id + 1000, :v) returning "
+_ROWS = [
+    *(
+        (f"{_UPSERT}{{last}} = {row}", "carried")
+        for row in (
+            "(excluded).{first}",
+            "(select (excluded).{first})",
+            "((excluded)::carried).{first}",
+            "((array[excluded])[1]).{first}",
+            "(case when true then excluded end).{first}",
+            "(select (e).{first} from (select excluded as e) s)",
+            "(select x.{first} from (select excluded.*) x)",
+            "(select (x).{first} from (select excluded.*) x)",
+        )
+    ),
+    *(
+        (f"{_RETURNED}{row}) update carried_log set {{last}} = {read} from p", "carried_log")
+        for row, read in (
+            ("(carried).{first} as m", "m"),
+            ("carried as w", "(p.w).{first}"),
+            ("carried", "(p.carried).{first}"),
+            ("carried as w", "(select (x.w).{first} from (select p.w) x)"),
+            ("*", "(p).{first}"),
+            ("*", "p.{first}"),
+            ("carried.*", "(select (x.w).{first} from (select p as w) x)"),
+        )
+    ),
+    (f"{_RETURNED}*) insert into carried_log (id, {{last}}) select (p).id, (p).{{first}} from p", "carried_log"),
+    (f"{_RETURNED}carried) insert into carried_log select (p.carried).* from p", "carried_log"),
+]
+"""Statements of PostgreSQL that give on whole rows."""
+
 FLOWS = {
     "postgres": [
+        *_ROWS,
         *((f"{_UPSERT}{{last}} = {of.replace('{}', 'excluded.{first}')}", "carried") for of in _EXPRESSIONS),
         (f"{_UPSERT}(id, {{last}}) = (excluded.id, excluded.{{first}})", "carried"),
         (f"{_UPSERT}(id, {{last}}) = (select excluded.id, excluded.{{first}})", "carried"),
@@ -168,6 +201,9 @@ async def _new_tables(database: GuardDatabase) -> None:
         for table in ("carried", "carried_log"):
             await connection.exec_driver_sql(f"drop table if exists {table}")
             await connection.exec_driver_sql(f"create table {table} (id integer primary key, {columns})")
+        if database.kind == "postgres":
+            await connection.exec_driver_sql("drop domain if exists carried_price")
+            await connection.exec_driver_sql("create domain carried_price as numeric")
 
 
 async def _run(database: GuardDatabase, statement: str, table: str, last: str, value: Any) -> tuple[Outcome, list[Any]]:
@@ -242,6 +278,10 @@ EDGES = {
          " select id, n2, n from p", Decimal("1.005")),
         ("with p as (update carried set n = :v where id = :id returning *) insert into carried_log (id, n2, n)"
          " select * from p", Decimal("1.005")),
+        *((flow.format(first="n", last="n2"), "1.005") for flow, _ in _ROWS if ").*" not in flow),
+        ("update carried set n2 = :v::carried_price where id = :id", "1.005"),
+        ("with recursive w as (select :v::numeric as a, 1 as k union all select w.* from w where false)"
+         " update carried set n2 = (select max(a) from w) where id = :id", "1.005"),
         *((flow.format(last="n2"), value) for flow, _ in _OPERATORS for value in ("1.005", Decimal("1.005"))),
     ],
     "mariadb": [
