@@ -21,11 +21,12 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
 
     before, words = machine.view(), list[str]()
     notes = [] if (note := _correction_note(machine, before, decision)) is None else [note]
+    left = machine.rows_left(decision.step)
     commands = list(machine.next(decision))
     while commands:
         match command := commands.pop(0):
             case Call(action=action) if action == SKIP_RESTORE:
-                words.append(_left_rows(before, decision.step))
+                words.append(_left_rows(decision.step, *left))
             case Call(action=action, id=id) if action == SEAL and decision.decision == "skip":
                 words.append(f"seal {command.entry}: unless it has happened already, it never will")
                 sealed = Outcome.done(marker="sealed")
@@ -66,18 +67,7 @@ def _remaining(row: ResidueView) -> str:
 _SHOWN_COMMAND = 300
 
 
-def _left_rows(view: SagaView, step: str) -> str:
+def _left_rows(step: str, names: list[str], count: int) -> str:
     """The consequence of skipping an automatic undo."""
-    parked = next((parked for parked in view.parked if parked.step == step), None)
-    rows = [
-        f"{row.table} {', '.join(f'{name}={text}' for name, text in row.key.items())}"
-        for row in (parked and parked.rows) or ()
-    ]
-    more = (parked and parked.rows_omitted) or 0
-    named = ", ".join(rows[:_SHOWN_ROWS])
-    others = max(0, len(rows) - _SHOWN_ROWS) + more
-    which = f": {named}{and_more(others)}" if rows else ""
+    which = f": {', '.join(names)}{and_more(count - len(names))}" if names else ""
     return f"undo {step}: its rows stay as they are now{which}; the saga will end RESIDUE and list them"
-
-
-_SHOWN_ROWS = 5

@@ -242,8 +242,7 @@ def _residue(view: SagaView) -> list[Line]:
         what = _RESIDUE_TEXTS[effect.kind]
         step = f"{effect.saga} {effect.step}" if effect.saga else effect.step
         lines.append([("! ", "bold red"), (step, "bold red"), (f": {what}{where}{key}", "")])
-        if effect.command:
-            lines.append([("    " + effect.command, "cyan")])
+        lines += [[("    " + line, "cyan")] for line in (effect.command or "").splitlines()]
     return lines
 
 

@@ -159,10 +159,9 @@ class Machine:
         """Why `saga undo` would be refused now (rule 15), as the end of a sentence; None if it would not."""
         return rollback.undo_refusal(self._run)
 
-    @property
-    def row_count(self) -> int:
-        """The maximum number of rows of the view."""
-        return sum(max(1, len(record.items or ())) for record in self._run.steps.values())
+    def rows_left(self, step: str) -> tuple[list[str], int]:
+        """The rows that stay if a parked automatic undo is skipped: the names of the first ones, and their number."""
+        return parked.rows_left(self._run, step)
 
     def labels(self) -> dict[str, str]:
         """The labels for search. Raises DefinitionError when they cannot be evaluated for this input."""

@@ -34,6 +34,11 @@ def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[s
     }
 
 
+def row_names(details: Mapping[str, Any]) -> list[str]:
+    """The rows that the details name, those first that keep the undo from going on."""
+    return list(dict.fromkeys(item["row"] for item in (*details["rows"], *details["sql"])))
+
+
 def images_query(run: SagaRun, entry: LedgerEntry) -> str:
     """SQL that reads the images of all rows that the step, or its nested saga, has changed."""
     saga_id, step = (text.replace("'", "''") for text in (run.saga_id, entry.id))

@@ -48,13 +48,17 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
 def _rows_left(
     run: SagaRun, entry: LedgerEntry, system: str | None, details: Mapping[str, Any] | None, key: str
 ) -> list[dict[str, Any]]:
-    """System, key and command of each row that stays as the step has left it. ``details``: None if nothing is known."""
+    """System, key and command of each row that stays as the step has left it. ``details``: None if nothing is known.
+
+    The rows may be in each other's way, so the command of the first one restores all of them.
+    """
+    rows: list[dict[str, Any]] = []
     named = details["sql"] if details else []
-    dialect = details["dialect"] if named and details else ""
-    rows = [
-        {"system": system, "key": item["row"], "command": restoring_command(dialect, item["sql"])} for item in named
-    ]
-    if details is None or details["open_rows"] > len({item["row"] for item in named}):
+    command = restoring_command(details["dialect"], [item["sql"] for item in named]) if details and named else None
+    for name in dict.fromkeys(item["row"] for item in named):
+        rows.append({"system": system, "key": name, "command": command})
+        command = f"-- restored by the SQL of {rows[0]['key']}"
+    if details is None or details["open_rows"] > len(rows):
         rows.append({"system": system, "key": key, "command": parked_rows.images_query(run, entry)})
     return rows
 

@@ -45,14 +45,19 @@ def restoring_script(dialect: str, statements: Sequence[str]) -> tuple[str, ...]
     return tuple(_sqlite(statements) if dialect == "sqlite" else _mysql(statements))
 
 
-def restoring_command(dialect: str, statement: str) -> str:
-    """One line that runs one of these statements, which is atomic by itself, in any session."""
+def restoring_command(dialect: str, statements: Sequence[str]) -> str:
+    """The script of these statements as one text: one line, where it is one statement, or each in a line of its own.
+
+    After an error the clients of SQLite ignore the rest of a line.
+    """
     if dialect == "postgresql":
-        return " ".join(map(str.strip, _postgresql([statement]).splitlines()))
+        return " ".join(map(str.strip, _postgresql(statements).splitlines()))
+    if len(statements) > 1:
+        return "\n".join(restoring_script(dialect, statements))
     if dialect == "sqlite":
-        return f"{statement};"
+        return f"{statements[0]};"
     settings = ", ".join(f"{name} = {value}" for name, value in _MYSQL_SETTINGS.items())
-    return f"SET NAMES utf8mb4; SET {settings}; {statement};"
+    return f"SET NAMES utf8mb4; SET {settings}; {statements[0]};"
 
 
 def _postgresql(statements: Sequence[str]) -> str:

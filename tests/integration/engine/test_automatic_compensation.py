@@ -173,7 +173,7 @@ async def test_the_residue_of_a_skipped_undo_names_its_rows(env: Environment) ->
         assert [(one["step"], one["kind"], one["system"]) for one in residue] == [("take", "effect_stays", "shop")] * 2
         assert {one["key"] for one in residue} == {"the row sku=A of stock", "the row id=1 of taken"}
         assert await stock(env) == {"A": 40, "B": 5}
-        await paste(env, [one["command"] for one in residue])
+        await paste(env, [line for one in residue for line in one["command"].splitlines()])
     assert (await stock(env), await rows(env, "select * from taken")) == ({"A": 5, "B": 5}, [])
 
 

@@ -352,7 +352,7 @@ async def test_the_sql_changes_no_row_if_a_row_has_changed_since(tables: Tables,
     assert any(CHANGED_SINCE in line for line in shown)
 
 
-async def test_the_commands_of_a_residue_restore_each_row(tables: Tables) -> None:
+async def test_the_command_of_a_residue_restores_its_rows(tables: Tables) -> None:
     kind = {"mariadb": "timestamp"}.get(tables.kind, "text")
     await tables.sql(f"create table @t (id int primary key, t {kind} null)")
     await tables.sql("insert into @t values (1, '2026-02-01 00:00:00'), (2, '2026-02-02 00:00:00')")
@@ -360,10 +360,28 @@ async def test_the_commands_of_a_residue_restore_each_row(tables: Tables) -> Non
     await tables.do(["delete from @t where id = 1", "update @t set t = null where id = 2"])
     await tables.sql("update @t set t = '2026-03-01 00:00:00' where id = 2")
     _, details = await parked(tables)
-    commands = [restoring_command(details["dialect"], change["sql"]) for change in details["sql"]]
-    for _ in range(2):  # the second time they find no row to change
-        await asyncio.to_thread(_paste, make_url(tables.database.url), tables.kind, commands)
+    for _ in range(2):  # the second time it finds no row to change
+        await run_residue(tables, details)
         assert await tables.dump() == before
+
+
+async def test_the_command_of_a_residue_restores_rows_that_exchange_unique_values(tables: Tables) -> None:
+    constraint = "unique (pos) deferrable" if tables.kind == "postgres" else "unique (pos)"
+    await tables.sql(f"create table @t (id int primary key, pos int, note varchar(9), {constraint})")
+    await tables.sql("insert into @t values (1, 1, 'a'), (2, 2, 'b'), (3, 3, 'c')")
+    before = await tables.dump()
+    swap = ["update @t set pos = -1 where id = 1", "update @t set pos = 1 where id = 2"]
+    await tables.do([*swap, "update @t set pos = 2 where id = 1"])
+    await tables.sql("update @t set note = 'other' where id = 1")
+    _, details = await parked(tables)
+    assert await run_residue(tables, details) == []
+    await tables.sql("update @t set note = 'a' where id = 1")
+    assert await tables.dump() == before
+
+
+async def run_residue(tables: Tables, details: Mapping[str, Any]) -> list[str]:
+    command = restoring_command(details["dialect"], [change["sql"] for change in details["sql"]])
+    return await asyncio.to_thread(_paste, make_url(tables.database.url), tables.kind, command.splitlines())
 
 
 async def test_a_deletion_names_all_values_of_the_row(tables: Tables) -> None:

@@ -113,10 +113,11 @@ def test_an_incomplete_view_is_marked() -> None:
 
 
 def test_residue_names_the_remaining_effect_and_the_command() -> None:
-    left = {"step": "pay", "kind": "effect_stays", "system": "bank", "key": "s-1/pay", "command": "bank refund 7"}
+    command = "bank refund 7\nbank close 7"
+    left = {"step": "pay", "kind": "effect_stays", "system": "bank", "key": "s-1/pay", "command": command}
     reported = text(story(state="RESIDUE", residue=[left]))
     assert "pay: its effect stays in bank (key s-1/pay)" in reported
-    assert "bank refund 7" in reported
+    assert "\n    bank refund 7\n    bank close 7" in reported
 
 
 @pytest.mark.parametrize(

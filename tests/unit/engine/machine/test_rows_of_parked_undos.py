@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from saga_workers.decision_preview import consequences
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.two_phase import ROLLBACK
 from sagas.definition.model import Compensation
-from sagas.protocol.messages import CallEnded
+from sagas.protocol.messages import CallEnded, DecisionMade
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.sql_text.restoring_script import restoring_script
+from sagas.sql_text.restoring_script import restoring_command, restoring_script
 from tests.unit.engine.machine.driver import MachineDriver, op, saga, step
 
 
@@ -91,6 +92,28 @@ def test_the_residue_names_the_rows() -> None:
     assert residue == {"step": "a", "kind": "effect_stays", "system": "shop", "key": ROW["row"]}
     assert command.startswith("DO $saga$ #variable_conflict use_column BEGIN SET LOCAL TimeZone = 'UTC';")
     assert f"; {SQL['sql']}; IF NOT FOUND THEN RAISE" in command
+
+
+OTHER = {"row": "the row id=2 of t", "sql": "DELETE FROM t WHERE id = 2"}
+TWO = {**DETAILS, "open_rows": 5, "sql": [OTHER, SQL, OTHER]}
+
+
+def test_the_rows_of_a_residue_are_restored_together() -> None:
+    """They may be in each other's way. Whoever runs all commands of the residue restores them, too."""
+    first, second, others = parked(DETAILS, now=TWO).decide("a", "skip").story["residue"]
+    assert (first["key"], second["key"]) == (OTHER["row"], SQL["row"])
+    assert first["command"] == restoring_command("postgresql", [change["sql"] for change in (OTHER, SQL, OTHER)])
+    assert second["command"] == "-- restored by the SQL of the row id=2 of t"
+    assert others["command"].startswith("SELECT table_name")
+
+
+def test_the_preview_of_a_skip_names_all_rows_that_stay() -> None:
+    driver = parked(TWO)
+    skip = DecisionMade("a", "skip", "because", "ada", driver.now)
+    assert consequences(driver.machine, skip) == [
+        "undo a: its rows stay as they are now: the row id=1 of t, the row id=2 of t and 3 more; the saga will end "
+        "RESIDUE and list them"
+    ]
 
 
 def test_nothing_remains_where_an_attempt_has_restored_the_rows() -> None:
