@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.exc import DBAPIError
 
 from saga_activities.automatic import sqlite
+from saga_activities.automatic.restore_order import missing_reference, reference_violations
 from saga_activities.automatic.row_image import differing
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
@@ -63,6 +64,7 @@ async def restoration_script(
 
 async def _script(sql: SqlSession, tables: Mapping[str, TableAccess], steps: Sequence[Sequence[HandChange]]) -> Script:
     statements: list[tuple[LockedRow, str]] = []
+    violations = await reference_violations(sql, tables) if sql.dialect == "sqlite" else frozenset[tuple[object, ...]]()
     async with sql.savepoint(keep=False):
         for changes in steps:
             waiting, refused = await _in_passes(sql, tables, changes, statements)
@@ -82,6 +84,8 @@ async def _script(sql: SqlSession, tables: Mapping[str, TableAccess], steps: Seq
                 return Script(statements, refused)
         if sql.dialect == "postgresql":
             return Script(statements, await _try(sql, [], "SET CONSTRAINTS ALL IMMEDIATE"))
+        if sql.dialect == "sqlite":
+            return Script(statements, await missing_reference(sql, tables, violations))
     return Script(statements)
 
 
@@ -223,9 +227,17 @@ def _rewritten(table: TableAccess, image: Image) -> Image:
 def _as_expected(dialect: str, table: TableAccess, image: Image, names: Iterable[str]) -> str:
     """The condition for the row with the key of ``image``, if these columns have its values."""
     shape = table.shape
-    conditions = [f"{column.quoted} = {literal(dialect, column, image[column.name])}" for column in shape.key_columns]
+    conditions = [_has_key(dialect, column, image[column.name]) for column in shape.key_columns]
     others = (shape.by_name[name] for name in names if name not in shape.key)
     return " AND ".join([*conditions, *(_has_value(dialect, column, image[column.name]) for column in others)])
+
+
+def _has_key(dialect: str, column: Column, text: str | None) -> str:
+    """The condition that a key column has a value that is equal to that of this text."""
+    value = literal(dialect, column, text)
+    if dialect == "postgresql" and ("." in column.type or not column.type.startswith(_PLAIN_KEYS)):
+        return f"{column.quoted} {column.compare.format(value)}"  # the text of a row would be one of no known type
+    return f"{column.quoted} = {value}"
 
 
 def _has_value(dialect: str, column: Column, text: str | None) -> str:
@@ -256,6 +268,9 @@ _WITHOUT_COLLATION = (
     "interval",
     "bytea",
 )
+
+_PLAIN_KEYS = (*_WITHOUT_COLLATION, "text", "character")
+"""Types of PostgreSQL of which a text without a type is read as a value in a comparison."""
 
 _EXACT_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 

@@ -284,6 +284,8 @@ WHERE m.type = 'table' AND (lower(f."table") = lower(:name) OR lower(m.name) = l
 """
 _SQLITE_VIOLATIONS = """SELECT "table" AS "table", rowid AS row, parent, fkid FROM pragma_foreign_key_check(:name)"""
 
+_SQLITE_FOREIGN_KEY = 'SELECT "from" AS "column" FROM pragma_foreign_key_list(:name) WHERE id = :number ORDER BY seq'
+
 
 async def _defer_constraints(sql: SqlSession, tables: Tables) -> Violations:
     """Check the constraints that allow it after all rows; returns what violates foreign keys of SQLite already."""
@@ -292,7 +294,7 @@ async def _defer_constraints(sql: SqlSession, tables: Tables) -> Violations:
     if sql.dialect != "sqlite":
         return frozenset()
     await sql.control("PRAGMA defer_foreign_keys = ON")
-    return await _sqlite_violations(sql, tables)
+    return await reference_violations(sql, tables)
 
 
 async def _check_deferred_constraints(sql: SqlSession, tables: Tables, before: Violations) -> None:
@@ -302,9 +304,7 @@ async def _check_deferred_constraints(sql: SqlSession, tables: Tables, before: V
             await _in_savepoint(sql, lambda: _set_constraints(sql, tables, "IMMEDIATE"))
         except _Refused as refusal:
             raise CannotRestore("the rows of the step", str(refusal), may_heal=refusal.may_heal) from refusal
-    if sql.dialect == "sqlite" and (violations := await _sqlite_violations(sql, tables) - before):
-        child, _, parent, _ = min(violations, key=str)
-        why = f"a row of {child} would refer to a missing row of {parent}"
+    if sql.dialect == "sqlite" and (why := await missing_reference(sql, tables, before)):
         raise CannotRestore("the rows of the step", why, may_heal=True)
 
 
@@ -315,7 +315,19 @@ async def _set_constraints(sql: SqlSession, tables: Tables, mode: str) -> None:
         await sql.control(f"SET CONSTRAINTS {', '.join(names)} {mode}")
 
 
-async def _sqlite_violations(sql: SqlSession, tables: Tables) -> Violations:
+async def missing_reference(sql: SqlSession, tables: Tables, before: Violations) -> str | None:
+    """The table and the foreign key of SQLite that a row violates by now, but not ``before``; None: there is none."""
+    violations = await reference_violations(sql, tables) - before
+    if not violations:
+        return None
+    child, _, parent, number = min(violations, key=str)
+    columns = await sql.all(_SQLITE_FOREIGN_KEY, {"name": child, "number": number})
+    key = ", ".join(row["column"] for row in columns)
+    return f"a row of {child} would refer to a missing row of {parent} (foreign key {key})"
+
+
+async def reference_violations(sql: SqlSession, tables: Tables) -> Violations:
+    """The rows of SQLite in these tables, or that refer to them, whose foreign key has no row."""
     names = {
         row["name"]
         for table in tables.values()

@@ -281,6 +281,8 @@ class TableAccess:
             text = sqlite.shown_value(text)
         elif self._sql.dialect != "postgresql":
             text = mysql.shown_value(self.shape.by_name[name], text)
+        if text.upper() == "NULL":
+            return f"'{text}'"  # a text, or null of JSON
         return shorten(printable_line(text), MAX_SHOWN)
 
     def shown_key(self, key: Key) -> str:

@@ -8,24 +8,19 @@ from html import escape
 from saga_cli.render.text import Line
 from sagas.protocol.saga_view import ParkedRowView, ParkedView, SagaView
 
-MAX_ROWS = 5
-"""Rows that are printed as text; the HTML table and the JSON have all that are known."""
-
-
 IMAGES = ("before", "after", "when it parked")
 
 
 def row_lines(parked: ParkedView) -> list[Line]:
     """The rows that keep the undo parked, and the SQL to paste."""
     lines: list[Line] = []
-    for row in (parked.rows or ())[:MAX_ROWS]:
+    for row in parked.rows or ():
         by = f", changed by {row.changed_by}" if row.changed_by else ""
         lines.append([("  row      ", "dim"), (f"{row.table} {_key(row)}", "bold"), (by, "dim")])
         for title, image in zip(IMAGES, _images(row), strict=True):
             lines.append([(f"    {title:<{max(map(len, IMAGES))}} ", "dim"), (_image(image), "")])
-    more = max(0, len(parked.rows or ()) - MAX_ROWS) + (parked.rows_omitted or 0)
-    if more:
-        lines.append([(f"    … and {more} more rows", "dim")])
+    if parked.rows_omitted:
+        lines.append([(f"    … and {parked.rows_omitted} more rows", "dim")])
     if parked.sql_note:
         lines.append([("  note     ", "dim"), (parked.sql_note, "yellow")])
     if parked.sql:

@@ -24,7 +24,8 @@ def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[s
     missing = details["open_rows"] - len({change["row"] for change in details["sql"]})
     notes = [f"the database refuses it now: {details['sql_refused']}"] if details["sql_refused"] else []
     if missing:
-        notes.append(f"{missing} more rows are restored by the retry; their images: {images_query(run, entry)}")
+        which = f"{missing} more rows" if statements else f"{missing} rows"
+        notes.append(f"{which} are restored by the retry; their images: {images_query(run, entry)}")
     return {
         "system": details.get("system") or operation.connection,
         "rows": rows,

@@ -333,6 +333,80 @@ async def test_long_values_do_not_make_the_details_long(tables: Tables) -> None:
     assert await tables.dump() == before
 
 
+KEYS = [
+    ("create type @t_of as (n numeric, t text)", "'(1.0,a)'"),
+    ("create domain @t_of as numeric check (value > 0)", "1.0"),
+    ("create type @t_of as enum ('a', 'b')", "'a'"),
+    ("create type @t_of as range (subtype = numeric)", "'[1.0,2)'"),
+    ("create domain @t_of as text[]", "'{a,\"b c\"}'"),
+]
+
+
+@pytest.mark.parametrize(("create", "key"), KEYS)
+async def test_the_sql_finds_a_row_by_a_key_of_any_type(tables: Tables, create: str, key: str) -> None:
+    if tables.kind != "postgres":
+        pytest.skip("the other databases have no types of their own")
+    await tables.sql(create, "create table @t (id @t_of primary key, n int)", f"insert into @t values ({key}, 5)")
+    before = await tables.dump()
+    try:
+        await tables.do(["update @t set n = 4"])
+        await tables.sql("update @t set n = 40")
+        _, details = await parked(tables)
+        assert (details["sql_refused"], await paste(tables, details)) == (None, [])
+        await accepted(tables, before, 0)
+    finally:
+        await tables.sql(f"drop {'domain' if 'domain' in create else 'type'} @t_of cascade")
+
+
+async def test_a_reference_that_would_be_open_is_announced(tables: Tables) -> None:
+    """Also if the database checks it at COMMIT."""
+    later = "deferrable initially deferred" if tables.kind == "postgres" else ""
+    reference = f"constraint of_parent foreign key (parent) references @t (id) {later}"
+    await tables.sql(f"create table @t (id int primary key, parent int, {reference})")
+    await tables.sql("insert into @t values (1, null)", "insert into @t values (2, 1)", "insert into @t values (3, 2)")
+    await tables.do(["delete from @t where id = 3", "delete from @t where id = 2"])
+    await tables.sql("delete from @t where id = 1")
+    before = await tables.dump()
+    _, details = await parked(tables)
+    assert await paste(tables, details)
+    assert await tables.dump() == before
+    refused = details["sql_refused"]
+    assert tables.named("@t") in refused
+    assert ("(foreign key parent)" if tables.kind == "sqlite" else "of_parent") in refused
+
+
+async def test_a_null_of_json_and_a_text_are_told_from_no_value(tables: Tables) -> None:
+    kind = {"postgres": "jsonb", "mariadb": "json"}.get(tables.kind, "text")
+    await tables.sql(f"create table @t (id int primary key, j {kind}, note varchar(9), n int)")
+    await tables.sql("insert into @t values (1, 'null', 'NULL', null)")
+    await tables.do(["delete from @t"])
+    await tables.sql("insert into @t values (1, null, null, 1)")
+    _, details = await parked(tables)
+    assert details["rows"][0]["before"] == {"j": "'null'", "note": "'NULL'", "n": "NULL"}
+
+
+async def test_a_table_with_a_new_trigger_has_advice_and_images(tables: Tables) -> None:
+    await tables.sql("create table @t (id int primary key, n int)", "insert into @t values (1, 5)")
+    before = await tables.dump()
+    await tables.do(["update @t set n = 4"])
+    create, drop = {
+        "postgres": (
+            "before update on @t for each row execute function suppress_redundant_updates_trigger()",
+            " on @t",
+        ),
+        "mariadb": ("before update on @t for each row set new.n = new.n", ""),
+        "sqlite": ("before update on @t begin select 1; end", ""),
+    }[tables.kind]
+    await tables.sql(f"create trigger @tg {create}")
+    why, details = await parked(tables)
+    assert tables.named("has the trigger @tg, which may change other rows; ") in why
+    assert "remove the cause, for instance drop the trigger, then retry" in why
+    assert (details["open_rows"], details["sql"], "images" in details) == (1, [], False)
+    await tables.sql(f"drop trigger @tg{drop}")
+    assert (await tables.undo()).result == {"restored": 1}
+    assert await tables.dump() == before
+
+
 TWO = [
     "create table @t (id int primary key, n int, note varchar(20))",
     "insert into @t values (1, 5, 'a'), (2, 5, 'b')",
