@@ -56,7 +56,8 @@ from saga_activities.guard.parameter_columns import (
 from saga_activities.guard.structured_forms import check_structured
 from saga_activities.guard.tables import ENGINE_TABLES
 from saga_activities.guard.time_columns import time_text
-from sagas.builtins.assigned_parameters import AssignedParameter, Passing, assigned_parameters, assigned_places
+from sagas.builtins.assigned_parameters import AssignedParameter, Passing, assigned_parameters
+from sagas.builtins.assigned_places import assigned_places
 from sagas.builtins.compared_parameters import ComparedParameter, compared_parameters
 from sagas.sql_text.calls import Call, enclosing_calls
 from sagas.sql_text.integer_places import integer_places
@@ -191,7 +192,7 @@ async def _assigned_texts(
     """The places of text that becomes a column's value, and is also at another place.
 
     In `set label = :v where at > :v`, PostgreSQL would give one parameter the type of the other place, and store the
-    text of a timestamp.
+    text of a timestamp; two columns of different types it would refuse.
     """
     repeated = {name for name in names if names.count(name) > 1} if statement.dialect == "postgresql" else set[str]()
     values = (value for row in parameters for name, value in row.items() if name in repeated)
@@ -206,12 +207,12 @@ def _named(
     statement: ParsedSql,
     names: Sequence[str],
     forms: Sequence[Sequence[Any]],
-    assigned: Collection[int],
+    assigned: frozenset[int],
 ) -> ExactStatement:
     """The statement for forms of parameters by their places, with as many parameters as it needs.
 
-    Places of the same form stay one parameter, unless only one is ``assigned`` to a column: `group by
-    left(s, :n)` is the `left(s, :n)` of the select list only so.
+    Places of the same form stay one parameter, unless one is ``assigned`` to a column: `group by left(s, :n)` is the
+    `left(s, :n)` of the select list only so, and `:v is null or id = :v` has a type.
     """
     by_name: dict[str, list[int]] = {}
     groups: list[int] = []
@@ -220,7 +221,7 @@ def _named(
         same = (
             number
             for number, first in enumerate(firsts)
-            if (at in assigned) == (first in assigned) and all(_is_same(row[at], row[first]) for row in forms)
+            if not {at, first} & assigned and all(_is_same(row[at], row[first]) for row in forms)
         )
         if (group := next(same, None)) is None:
             group = len(firsts)

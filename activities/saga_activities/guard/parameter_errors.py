@@ -22,6 +22,9 @@ _TEXT_AND_NUMBER = re.compile(
 )
 """Operands for which PostgreSQL has no operator: it makes neither a number of text nor text of a number."""
 
+_VERSUS = re.compile(r"(\w[\w ]*(?:\[\])?) versus (\w[\w ]*(?:\[\])?)")
+"""The types of the places of one parameter."""
+
 _SENT = re.compile(r"%%|%\((\w+)\)s")
 _DATE_SETTING = re.compile(r"\bdatestyle\b", re.IGNORECASE)
 
@@ -60,7 +63,9 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
     if about is None:
         return None
     if sqlstate == INCONSISTENT:
-        return f"cast each place of `{about[0]}` to the type that it has there, such as `{about[0]}::jsonb`"
+        types = _VERSUS.search(message)
+        example = "" if types is None else f", such as `{about[0]}::{types[1]}` and `{about[0]}::{types[2]}`"
+        return f"cast each place of `{about[0]}` to the type that it has there{example}"
     if sqlstate == UNTYPED:
         return f"cast it to the type of its value, such as `{about[0]}::text`"
     tokens = list(statement.significant())

@@ -10,7 +10,6 @@ from typing import Any
 from sagas.builtins.sql_relations import Relations
 from sagas.builtins.written_values import WrittenValues
 from sagas.sql_text.parsed import ParsedSql, parse_sql
-from sagas.sql_text.placeholders import numbered, place_of, placeholder_names
 from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.written_tables import (
     PASSING_FUNCTIONS,
@@ -92,14 +91,6 @@ def assigned_parameters(statement: str, dialect: str, passing: Passing = frozens
         return tuple(_of_tables(parsed, passing))
     analysis = _Analysis(SQLGLOT_DIALECTS[dialect], exp, passing)
     return tuple(dict.fromkeys(assigned for tree in trees for assigned in analysis.of(tree)))
-
-
-def assigned_places(statement: ParsedSql) -> frozenset[int]:
-    """The places of parameters that are seen to reach a column and also occur elsewhere."""
-    names = placeholder_names(statement)
-    targets = assigned_parameters(numbered(statement).source, statement.dialect)
-    places = {place_of(target.parameter) for target in targets if target.certain}
-    return frozenset(at for at in places if names.count(names[at]) > 1)
 
 
 def _of_tables(parsed: ParsedSql, passing: Passing) -> Iterator[AssignedParameter]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import pytest
@@ -143,3 +144,38 @@ async def test_a_column_of_text_has_the_text_that_is_also_compared(tables: Table
     for statement, value in statements.values():
         assert (await _plain(tables, statement, {"v": value})).kind == "done"
         assert (value,) in [tuple(row) for row in await tables.sql("select label from @place")]
+
+
+@pytest.mark.parametrize("value", ["2026-01-01", "7", None, 7, Decimal("7.0")])
+async def test_columns_of_different_types_get_one_parameter(tables: Tables, value: Any) -> None:
+    types = {"d": "date", "z": "timestamp", "i": "int", "l": "bigint", "n": "numeric(9,2)", "t": "varchar(20)"}
+    if not tables.names:
+        await tables.sql(f"create table @pair (id int primary key, {', '.join(map(' '.join, types.items()))})")
+    columns = ("d", "z", "t") if value == "2026-01-01" else ("d", *types) if value is None else ("i", "l", "n", "t")
+    for first, last in product(columns, columns):
+        if first == last:
+            continue
+        runs = [
+            f"insert into @pair (id, {first}, {last}) values (1, :v, :v)",
+            f"update @pair set {first} = :v, {last} = :v where id = 1",
+        ]
+        if value is None or isinstance(value, str):
+            chosen = f"coalesce({first}, :v), coalesce({last}, :v)"
+            runs.append(f"insert into @pair (id, {first}, {last}) select 2, {chosen} from @pair")
+        for run in runs:
+            outcome = await _plain(tables, run, {"v": value})
+            assert outcome.kind == "done", (run, value, outcome)
+        rows = await tables.sql(f"select {first} is null, {last} is null from @pair where id = 1")
+        assert tuple(map(bool, rows[0])) == (value is None, value is None), (first, last)
+        await tables.sql("delete from @pair")
+
+
+async def test_an_expression_of_a_group_stays_the_selected_one(tables: Tables) -> None:
+    await _fresh(tables)
+    for key in ("coalesce(label, :v)", "label"):
+        run = (
+            f"insert into @place (id, label, price) select 10 + count(*), {key}, 1 from @place where label <> :v"
+            f" group by {key} having count(*) > 0 order by {key} limit 1"
+        )
+        assert (await _plain(tables, run, {"v": "1"})).kind == "done", run
+        await tables.sql("delete from @place where id > 10")

@@ -264,10 +264,10 @@ async def test_errors_about_a_parameter_have_its_name(shop: GuardDatabase) -> No
         ("select 1 from :x", "stock", 'at or near ":x"', "a parameter is a value: write names of tables and columns"),
         ("select 1 where :x is null", "a", "data type of parameter :x", "such as `:x::text`"),
         (
-            "update stock set sku = :x, free = :x where sku = :a",
+            "select left(:x, :x), :a::text",
             "a",
-            "inconsistent types deduced for parameter :x; ",
-            "cast each place of `:x` to the type that it has there",
+            "inconsistent types deduced for parameter :x; text versus integer",
+            "cast each place of `:x` to the type that it has there, such as `:x::text` and `:x::integer`",
         ),
         ("select :a * :x", None, "operator is not unique", "cast the parameters, such as `:a::numeric`"),
         ("select 1 from stock where sku = :x", 5, "varying = bigint", "a number and text are compared"),

@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.guard.parameter_errors import (
     AMBIGUOUS,
-    INCONSISTENT,
     SYNTAX_ERROR,
     UNDEFINED,
     what_to_write,
@@ -28,7 +27,7 @@ from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
 from saga_workers.runtime.database_access import driver_errors, driver_message, unusable
 from saga_workers.runtime.databases import open_command_engine
-from sagas.builtins.assigned_parameters import assigned_places
+from sagas.builtins.assigned_places import assigned_places, places_apart
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
@@ -38,7 +37,7 @@ from sagas.settings import SqlConnection
 from sagas.settings.project import Project
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.parsed import ParsedSql, parse_sql
-from sagas.sql_text.placeholders import placeholder_names, with_own_names
+from sagas.sql_text.placeholders import with_own_names
 from sagas.sql_text.sql_statements import main_keyword, parse_guarded
 from sagas.sql_text.written_tables import changed_tables
 from sagas.text.shortening import join_names
@@ -236,8 +235,7 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
         refused = await attempts.prepare({})
         if refused is not None and (places := assigned_places(parsed)):
             # The run sends text that becomes a column's value apart from the same text at other places.
-            groups = tuple(int(at in places) for at in range(len(placeholder_names(parsed))))
-            apart = PostgresqlAttempts(raw, with_own_names(parsed, groups)[0])
+            apart = PostgresqlAttempts(raw, with_own_names(parsed, places_apart(parsed, places))[0])
             if await apart.prepare({}) is None:
                 attempts, refused = apart, None
         possible = None if refused is None else await possible_types(parsed, refused, attempts.prepare)
@@ -251,8 +249,6 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
     if refused is None:
         return None
     message = with_names(driver_message(refused.error), parsed.parameters)
-    if refused.code == INCONSISTENT and "[]" in (refused.error.diag.message_detail or ""):
-        raise _NotChecked(f"only a list has several types: {message}")
     if refused.code.startswith("23"):
         raise _NotChecked(f"it refuses NULL for a parameter: {message}")
     help = _HELP.get(refused.code, _ANY_HELP)
