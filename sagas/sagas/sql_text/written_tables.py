@@ -22,6 +22,7 @@ PASSING_FUNCTIONS = frozenset(
     values row array coalesce ifnull nvl nullif greatest least abs if iif max min sum any_value unnest array_append
     array_prepend array_cat array_replace array_fill array_agg multirange
     nvl2 elt collate first_value last_value nth_value lag lead trim_scale decode_oracle likely unlikely likelihood
+    binary name_const make_set text bpchar timestamptz
     """.split()  # noqa: SIM905
 )
 """Functions and words before a parenthesis that give their arguments on with the same digits."""

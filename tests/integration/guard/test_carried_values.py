@@ -46,6 +46,26 @@ WHOLE_CASTS = ("n", "t", "ts", "tz")
 _EXPRESSIONS = ["{}", "coalesce({}, {})", "case when 1 = 1 then {} end", "({})", "nullif({}, null)"]
 _UPSERT = "insert into carried (id, {first}) values (:id, :v) on conflict (id) do update set "
 _CTE = "with p as (update carried set {first} = :v where id = :id "
+_SAME = {
+    "postgres": (
+        *("text(:v)", "bpchar(:v)", "text(:v::text)", "coalesce(:v)", "nullif(:v, '')", "greatest(:v)"),
+        *("(select any_value(x) from (values (:v::text)) s(x))", "(array[:v])[1]"),
+    ),
+    "mariadb": (
+        *("binary(:v)", "binary (:v)", "BINARY((:v))", "binary :v", "cast(:v as binary)", "convert(:v, binary)"),
+        *("convert(:v using utf8mb4)", "decode_oracle(1, 1, :v, 0)", "name_const('x', :v)", "make_set(1, :v)"),
+        *("coalesce(:v)", "ifnull(:v, 1)", "nvl(:v, 1)", "nvl2(1, :v, 1)", "elt(1, :v)", "if(1 = 1, :v, 1)"),
+        *("(select max(x) from (select :v as x) s)", "(select lag(:v, 0) over ())", "nullif(:v, null)"),
+        *("(select first_value(:v) over ())", "(values (:v))", "(select :v)"),
+    ),
+    "sqlite": (
+        *("likely(:v)", "unlikely(:v)", "likelihood(:v, 0.5)", "coalesce(:v, 1)", "ifnull(:v, 1)", "iif(1, :v, 1)"),
+        *("(select max(x) from (select :v as x) s)", "(select lag(:v, 0) over ())", "nullif(:v, null)", "+:v"),
+        *("(select first_value(:v) over ())", "(values (:v))", "max(:v, :v)", "min(:v, :v)"),
+    ),
+}
+"""Expressions that give a parameter on as it is."""
+
 _RETURNED = "with p as (insert into carried (id, {first}) values (:id + 1000, :v) returning "
 _ROWS = [
     *(
@@ -81,6 +101,7 @@ _ROWS = [
 FLOWS = {
     "postgres": [
         *_ROWS,
+        *((f"update carried set {{last}} = {of} where id = :id", "carried") for of in _SAME["postgres"]),
         *((f"{_UPSERT}{{last}} = {of.replace('{}', 'excluded.{first}')}", "carried") for of in _EXPRESSIONS),
         (f"{_UPSERT}(id, {{last}}) = (excluded.id, excluded.{{first}})", "carried"),
         (f"{_UPSERT}(id, {{last}}) = (select excluded.id, excluded.{{first}})", "carried"),
@@ -134,15 +155,13 @@ FLOWS = {
             "insert into carried (id) values (:id) on duplicate key update {first} = :v, {last} = {first}",
             "carried",
         ),
-        ("update carried set {last} = decode_oracle(1, 1, :v, 0) where id = :id", "carried"),
-        ("update carried set {last} = binary :v where id = :id", "carried"),
-        ("update carried set {last} = cast(:v as binary) where id = :id", "carried"),
-        ("update carried set {last} = convert(:v using utf8mb4) where id = :id", "carried"),
+        ("update carried set {first} = :v, {last} = binary({first}) where id = :id", "carried"),
+        *((f"update carried set {{last}} = {of} where id = :id", "carried") for of in _SAME["mariadb"]),
     ],
     "sqlite": [
         *((f"{_UPSERT}{{last}} = {of.replace('{}', 'excluded.{first}')}", "carried") for of in _EXPRESSIONS),
         (f"{_UPSERT}(id, {{last}}) = (select excluded.id, excluded.{{first}})", "carried"),
-        ("update carried set {last} = likely(:v) where id = :id", "carried"),
+        *((f"update carried set {{last}} = {of} where id = :id", "carried") for of in _SAME["sqlite"]),
         (
             "insert into carried (id, {first}) select :id, x from (select :v as x) s where true"
             " on conflict (id) do update set {last} = excluded.{first}",
@@ -279,6 +298,8 @@ EDGES = {
         ("with p as (update carried set n = :v where id = :id returning *) insert into carried_log (id, n2, n)"
          " select * from p", Decimal("1.005")),
         *((flow.format(first="n", last="n2"), "1.005") for flow, _ in _ROWS if ").*" not in flow),
+        *((f"update carried set n2 = {of}::numeric where id = :id", "1.005") for of in _SAME["postgres"]),
+        ("update carried set ts0 = timestamptz(:v) where id = :id", "2026-01-01T10:00:00.75Z"),
         ("update carried set n2 = :v::carried_price where id = :id", "1.005"),
         ("with recursive w as (select :v::numeric as a, 1 as k union all select w.* from w where false)"
          " update carried set n2 = (select max(a) from w) where id = :id", "1.005"),
@@ -296,13 +317,13 @@ EDGES = {
         ("insert into carried (id, r) values (:id, :v) on duplicate key update v3 = values(r)", Decimal("1.005")),
         ("update carried set n = :v, i = n where id = :id", "2.5"),
         *((f"update carried set i = {of} where id = :id", value)
-          for of in ("decode_oracle(1, 1, :v, 0)", "binary :v", "cast(:v as binary)", "convert(:v using utf8mb4)")
+          for of in _SAME["mariadb"]
           for value in ("2.5", Decimal("2.5"))),
     ],
     "sqlite": [
         (f"{_UPSERT}t = excluded.r", Decimal("0.30000000000000004")),
         (f"{_UPSERT}t = excluded.b", Decimal("0.30000000000000004")), (f"{_UPSERT}r = excluded.t", "9007199254740993"),
-        ("update carried set r = likely(:v) where id = :id", "0.12345678901234567"),
+        *((f"update carried set r = {of} where id = :id", "0.12345678901234567") for of in _SAME["sqlite"]),
     ],
 }  # fmt: skip
 
