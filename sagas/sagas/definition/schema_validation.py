@@ -156,11 +156,12 @@ def without_dialects(schema: Any) -> Any:
 
 def _charged(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
     quadratic = name.startswith("unevaluated")
+    own_steps = 4 if name in ("$ref", "$dynamicRef") else 1  # a reference is resolved each time
 
     def charged(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         size = len(instance) if isinstance(instance, dict | list | str) else 0
         names = len(value) if name != "enum" and isinstance(value, dict | list) else 0
-        charge(1 + size // _SIZE_PER_STEP + names // _NAMES_PER_STEP)
+        charge(own_steps + size // _SIZE_PER_STEP + names // _NAMES_PER_STEP)
         if quadratic and size:  # and the message in jsonschema quotes the values
             charge(size * size // 100 + len(encode_json(instance)) // _TEXT_PER_STEP)
         return apply(validator, value, instance, schema)
@@ -269,6 +270,7 @@ def _one_of(validator: Any, alternatives: Any, instance: Any, schema: Any) -> It
 
 
 def _fits(validator: Any, schema: Any, instance: Any) -> bool:
+    charge(2)  # a validator of its own, and the error of one that does not fit
     return next(validator.descend(instance, schema), None) is None
 
 
