@@ -47,8 +47,9 @@ _SELECT_IMAGES = (
 
 async def restore(
     sql: SqlSession, entry_key: EntryKey, undone_steps: Collection[str] | None = None, *, inherited: bool = False
-) -> dict[str, int]:
-    """Restore the rows of an entry; returns their number as ``restored``.
+) -> dict[str, Any]:
+    """Restore the rows of an entry; returns their number as ``restored``, and ``left_to``, the entries whose undos
+    restore the others, if there are any.
 
     ``undone_steps``: only these steps of the saga are undone, so no row is left to another one; None: the root saga is.
     ``inherited``: only what other undos have passed on to this one, after something else has undone the step itself.
@@ -95,10 +96,16 @@ async def restore(
     except CannotRestore as error:
         hashes = {row.hash for row in open_rows}
         waiting = [row for row in stored if row["row_hash"] in hashes]
-        if error.may_heal and await pass_on_to_the_last(sql, reliance, waiting, types):
-            return {"restored": 0}
+        heir = await pass_on_to_the_last(sql, reliance, waiting, types) if error.may_heal else None
+        if heir is not None:
+            return _restored(0, entry_key, [*passed.heirs, heir])
         raise await cannot_restore(sql, entry_key, rows, error.why) from error
-    return {"restored": len(open_rows)}
+    return _restored(len(open_rows), entry_key, passed.heirs)
+
+
+def _restored(rows: int, entry_key: EntryKey, heirs: Sequence[EntryKey]) -> dict[str, Any]:
+    names = {heir.entry if heir.saga_id == entry_key.saga_id else f"{heir.saga_id}/{heir.entry}" for heir in heirs}
+    return {"restored": rows, **({"left_to": sorted(names)} if names else {})}
 
 
 async def check_decision(sql: SqlSession, *, entry_key: EntryKey, digest: str | None, inherited: bool = False) -> None:

@@ -133,12 +133,14 @@ class Reliance:
 
 @dataclass(frozen=True, slots=True)
 class PassedOn:
-    """The places of the images that other entries have now, and the rows that an entry which may stay has changed.
+    """The places of the images that other entries, ``heirs``, have now, and the rows that an entry which may stay has
+    changed.
 
     ``built_upon``: after the last image of the row, with the image after that change. ``blocked``: between two of them.
     """
 
     places: frozenset[int]
+    heirs: Sequence[EntryKey]
     built_upon: Mapping[LockedRow, str | None]
     blocked: frozenset[LockedRow]
 
@@ -171,7 +173,8 @@ async def pass_on(
                 built_upon[row] = other["after_image"]
     for heir, group in heirs.items():
         await _inherit(sql, heir, [stored[place] for place in sorted(group)], types)
-    return PassedOn(frozenset(place for group in heirs.values() for place in group), built_upon, frozenset(blocked))
+    places_given = frozenset(place for group in heirs.values() for place in group)
+    return PassedOn(places_given, list(heirs), built_upon, frozenset(blocked))
 
 
 async def _later_changes(sql: SqlSession, entry_key: EntryKey, hashes: Sequence[str]) -> dict[str, list[Row]]:
@@ -270,8 +273,10 @@ async def append_images(sql: SqlSession, entry_key: EntryKey, images: Sequence[d
     await sql.run(INSERT_IMAGE, rows)
 
 
-async def pass_on_to_the_last(sql: SqlSession, reliance: Reliance, stored: Sequence[Row], types: Types) -> bool:
-    """Give images that something keeps from being restored to the entry that is probably undone last; False: to none.
+async def pass_on_to_the_last(
+    sql: SqlSession, reliance: Reliance, stored: Sequence[Row], types: Types
+) -> EntryKey | None:
+    """Give images that something keeps from being restored to the entry that is probably undone last; None: to none.
 
     What is in the way may be rows of any entry that is still to be undone: they refer to the rows, or have their unique
     values.
@@ -295,11 +300,11 @@ async def pass_on_to_the_last(sql: SqlSession, reliance: Reliance, stored: Seque
             continue
         if key not in earlier:
             await _inherit(sql, key, stored, types)
-            return True
+            return key
         if key not in later and not await sql.all(_SELECT_CONFIRM, key.values):
             await _inherit(sql, key, stored, types, later=True)
-            return True
-    return False
+            return key
+    return None
 
 
 async def _inherit(

@@ -11,6 +11,24 @@ from sagas.protocol.saga_view import ParkedRowView, ParkedView, SagaView
 IMAGES = ("before", "after", "when it parked")
 
 
+def rows_left_to(view: SagaView, step: str) -> list[str]:
+    """The steps whose undos still have to restore rows that the undo of ``step`` has left to them."""
+    left_to = {row.id: row.compensation.left_to or () for row in view.steps if row.compensation}
+    states = {row.id: row.compensation.state for row in view.steps if row.compensation}
+    open_heirs: dict[str, None] = {}
+    waiting, seen = list(left_to.get(step, ())), {step}
+    while waiting:
+        heir = waiting.pop(0)
+        if heir in seen:
+            continue
+        seen.add(heir)
+        if states.get(heir) == "DONE":
+            waiting += left_to[heir]
+        else:
+            open_heirs[heir] = None  # also that of another saga, of which the view says nothing
+    return list(open_heirs)
+
+
 def row_lines(parked: ParkedView) -> list[Line]:
     """The rows that keep the undo parked, and the SQL to paste."""
     lines: list[Line] = []

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from saga_cli.output import echo, to_json
-from saga_cli.render.parked_rows import row_lines, rows_table
+from saga_cli.render.parked_rows import row_lines, rows_left_to, rows_table
 from saga_cli.render.text import (
     Line,
     Span,
@@ -216,11 +216,12 @@ def _undone(view: SagaView) -> tuple[list[str], list[str]]:
     undone, rest = [], []
     for step in view.steps:
         undo = step.compensation and step.compensation.state
-        if undo in ("DONE", "NOTHING_TO_UNDO"):
+        is_over = undo in ("DONE", "NOTHING_TO_UNDO")
+        if is_over and not rows_left_to(view, step.id):
             undone.append(step.id)
         # The undo of a nested saga is no operation of the parent before it begins.
-        elif step.state in ("DONE", "CONFIRMED", *_UNDER_WAY) and (
-            step.uses == "saga" or undo not in (None, "SKIPPED")
+        elif is_over or (
+            step.state in ("DONE", "CONFIRMED", *_UNDER_WAY) and (step.uses == "saga" or undo not in (None, "SKIPPED"))
         ):
             rest.append(step.id)
     return undone, rest
@@ -312,6 +313,8 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
             rows.append([])
             continue
         rows.append(_step_row(row, now))
+        if row.compensation and (heirs := rows_left_to(view, row.id)):
+            rows[-1][-1] = (f"↩ rows left to the undo of {', '.join(heirs)} ({row.compensation.uses})", "yellow")
         if row.id in with_residue and rows[-1][-1][0]:
             rows[-1][-1] = ("↩ ended RESIDUE (saga)", "red")
         texts = [text for text in _errors(row) if len(text) > _MAX_INLINE and text not in shown]

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.builtins.automatic import RESTORE
-from sagas.definition.model import Operation
+from sagas.definition.model import Operation, StepDefinition
 from sagas.machine.builtin_actions import NESTED, child_saga_id, has_nested_undo
 from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import ParkedRowView
 from sagas.sql_text.restoring_script import restoring_script
 
@@ -51,6 +52,12 @@ def images_query(run: SagaRun, entry: LedgerEntry) -> str:
         "SELECT table_name, row_key, before_image, after_image FROM saga_image"  # noqa: S608 - shown, not run
         f" WHERE {changes} AND sequence <> 0 ORDER BY created_at, sequence;"
     )
+
+
+def rows_left_to(step: StepDefinition, outcome: Outcome) -> list[str]:
+    """The entries whose undos restore rows of the step, after its own undo."""
+    restores = step.compensate is not None and any(action.uses == RESTORE for action in step.compensate.alternates)
+    return list(outcome.result.get("left_to", ())) if restores and isinstance(outcome.result, Mapping) else []
 
 
 def restore_details(entry: LedgerEntry, operation: Operation) -> Mapping[str, Any] | None:

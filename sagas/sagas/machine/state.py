@@ -64,7 +64,8 @@ class OperationState:
     ``outcome`` joins those of all attempts of its key. ``retry_baseline``: attempts that no longer count after
     an operator's retry. ``guard_decided``: the step's guard has decided; the action itself runs on another connection.
     ``undoes_confirmed``: ``compensate.confirmed`` is in use instead of an alternate. ``as_written``: an operator has
-    let it run with the arguments of the definition, although those of its step were corrected.
+    let it run with the arguments of the definition, although those of its step were corrected. ``left_to``: the entries
+    whose undos restore rows of this one.
     """
 
     state: OperationStatus = "PENDING"
@@ -81,6 +82,7 @@ class OperationState:
     guard_decided: bool = False
     undoes_confirmed: bool = False
     as_written: bool = False
+    left_to: list[str] = field(default_factory=list[str])
 
 
 @dataclass(slots=True)

@@ -170,6 +170,7 @@ def _operation_view(uses: str | None, operation: OperationState | None, hidden: 
         error=_error(operation.error),
         arguments=None if uses == RESTORE else _arguments(operation, hidden),  # its rows are in `parked`
         ended_at=format_timestamp(operation.ended_at),
+        left_to=tuple(operation.left_to) or None,
     )
 
 

@@ -135,6 +135,9 @@ class OperationView(JsonView):
     arguments: _Arguments = None
     next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None
     ended_at: Timestamp | None = None
+    left_to: Annotated[
+        tuple[str, ...] | None, "the steps whose automatic undos restore rows of this one, which is DONE", OMITTED
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

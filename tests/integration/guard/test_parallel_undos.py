@@ -100,6 +100,28 @@ async def test_parallel_steps_are_undone_in_any_order(
 
 
 @everywhere
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (ADD.format(1), ADD.format(2)),  # the row was changed later
+        ("insert into @basket (id) values (9)", "insert into @line values (9, 9)"),  # the row is still referenced
+    ],
+)
+async def test_an_undo_names_those_to_which_it_leaves_rows(
+    first: str, second: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    steps = {"first": ParallelStep([first]), "second": ParallelStep([second])}
+    async with _tables(kind, request, tmp_path) as tables:
+        before = await tables.dump()
+        await play(tables, steps, "saga")
+        left = await undo(tables, "first", steps["first"])
+        assert left.result == {"restored": 0, "left_to": ["second"]}
+        assert "left_to" not in (await undo(tables, "second", steps["second"])).result
+        await row_locks.release(tables.database.engine, tables.entry(saga="saga").saga_id)
+        assert await tables.dump() == before
+
+
+@everywhere
 async def test_images_that_are_passed_on_are_in_the_order_of_their_changes(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -214,6 +214,23 @@ def test_the_rows_of_a_parked_undo_are_shown_with_their_sql() -> None:
     assert lines[lines.index("    BEGIN;") :][:3] == ["    BEGIN;", "      DELETE FROM x;", "    COMMIT;"]
 
 
+def undone(id: str, state: str, *left_to: str) -> dict[str, Any]:
+    undo = {"uses": "sql.restore", "state": state, **({"left_to": list(left_to)} if left_to else {})}
+    return step(id, "PARKED" if state == "PARKED" else "COMPENSATED", outcome="done", compensation=undo)
+
+
+@pytest.mark.parametrize(
+    ("shelf", "words", "remains"),
+    [("PARKED", "rows left to the undo of shelf", "remains  shelf, write, swap"), ("DONE", "undone", None)],
+)
+def test_rows_that_another_undo_has_to_restore_are_not_undone(shelf: str, words: str, remains: str | None) -> None:
+    steps = [undone("shelf", shelf), undone("write", "DONE", "shelf"), undone("swap", "DONE", "write")]
+    waits = [parked_rows(1) | {"step": "shelf"}] if remains else []
+    lines = text(story(state="PARKED" if remains else "COMPENSATED", phase="backward", steps=steps, parked=waits))
+    assert lines.count(f"↩ {words} (sql.restore)") == (2 if remains else 3)
+    assert ("  " + (remains or "remains") in lines) == bool(remains)
+
+
 def test_the_page_has_a_table_of_the_rows_of_a_parked_undo() -> None:
     page = view_page(story(state="PARKED", parked=[parked_rows(7)]))
     assert "<h2>Rows of take in shop</h2>" in page

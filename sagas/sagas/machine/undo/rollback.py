@@ -17,6 +17,7 @@ from sagas.machine.internal_events import (
     LookUpEffect,
 )
 from sagas.machine.locking import locks
+from sagas.machine.parked_rows import rows_left_to
 from sagas.machine.state import FORWARD_CALLS, Flight, LedgerEntry, OperationState, SagaRun
 from sagas.machine.undo import savepoints
 from sagas.protocol.outcomes import Outcome
@@ -306,6 +307,7 @@ def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         entry.resolved = True
     else:
         entry.state, undo.state = "COMPENSATED", "DONE"
+        undo.left_to = rows_left_to(run.step(entry), outcome)
     entry.decision = None
     run.post(CompensationSettled(entry))
 

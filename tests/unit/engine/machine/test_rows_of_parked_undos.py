@@ -116,6 +116,16 @@ def test_the_preview_of_a_skip_names_all_rows_that_stay() -> None:
     ]
 
 
+def test_the_view_says_to_which_undo_rows_are_left() -> None:
+    first, second = undone_by(RESTORE), replace(undone_by(RESTORE), id="b")
+    left = Outcome.done({"restored": 0, "left_to": ["a"]})
+    parks = Outcome("failed", failure=Failure("Parked", "why", DETAILS), attempt=1, retryable=False, park_reason="why")
+    answers = {"c": "rejected", "b~undo": left, "a~undo": parks}
+    driver = MachineDriver(saga(first, second, step("c")), answers=answers, restore=True).run()
+    assert driver.row("b")["compensation"]["left_to"] == ["a"]
+    assert "left_to" not in driver.row("a")["compensation"]
+
+
 def test_nothing_remains_where_an_attempt_has_restored_the_rows() -> None:
     driver = parked(DETAILS, now=None)
     driver.answers["saga.skip"] = Outcome.done({"restored": 1})
