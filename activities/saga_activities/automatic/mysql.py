@@ -139,7 +139,9 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
 
 def _table_obstacles(table: Row, columns: Sequence[Row], shown: str) -> Iterator[str]:
     if table["kind"] != "BASE TABLE":
-        yield f"{shown} is not an ordinary table"
+        is_versioned = table["kind"] == "SYSTEM VERSIONED"
+        history = " (WITH SYSTEM VERSIONING keeps all rows in a history, which no undo takes back)"
+        yield f"{shown} is not an ordinary table{history if is_versioned else ''}"
     elif table["engine_"] not in _ENGINES:
         yield f"the engine of {shown} ({table['engine_']}) has no transactions; use InnoDB"
     if not table["own"] and not table["has_locks"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.tokens import Token
@@ -49,6 +50,8 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
 
     ``message`` has names.
     """
+    if sqlstate in (SYNTAX_ERROR, UNDEFINED) and _has_question_mark(statement):
+        return "a parameter has a name: write `:name` for `?`"
     first = next(iter(statement.parameters), None)
     if first is not None and sqlstate == AMBIGUOUS:
         return f"null and text are sent without a type: cast the parameters, such as `:{first}::numeric`"
@@ -74,6 +77,15 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
         if token.kind == "parameter" and word == about[0].lower() and before in _TYPED_LITERALS:
             return f"write `{about[0]}::{before}` for `{before} {about[0]}`"
     return "a parameter is a value: write names of tables and columns, and keywords, into the statement itself"
+
+
+def _has_question_mark(statement: ParsedSql) -> bool:
+    """Return whether a `?` stands where an operand is expected; after one, it is an operator of jsonb."""
+    words = [statement.text_of(token).lower() for token in statement.significant()]
+    return any(
+        word == "?" and before in ("=", "<", ">", "(", ",", "limit", "offset", "like")
+        for before, word in pairwise(words)
+    )
 
 
 _FUNCTION = re.compile(r"function (?:\w+\.)?(\w+)\((.*?)\) does not exist")

@@ -16,6 +16,7 @@ from sagas.errors import UsageError
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.tokens import INSIGNIFICANT, shown, split_tokens
+from sagas.sql_text.unsupported_clauses import unsupported_clause
 
 ChangeKind = Literal["read", "insert", "update", "delete", "merge"]
 
@@ -139,6 +140,8 @@ def analyse(statement: str, dialect: str) -> RowChange:
             raise NotImageable(f"{first} is none of SELECT, INSERT, UPDATE, DELETE and MERGE")
         if tokens[0].text.upper() == "REPLACE":
             raise NotImageable(_REPLACE)
+        if (clause := unsupported_clause(statement, dialect)) is not None:
+            raise NotImageable(f"{clause} is not supported; write one plain statement of one table")
         trees = parse_trees(neutral, dialect, of_shape=True)
     except SqlglotError as error:
         raise NotImageable(_why_unreadable(error, dialect)) from None

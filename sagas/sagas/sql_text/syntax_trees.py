@@ -48,7 +48,13 @@ def parse_trees(statement: str, dialect: str, *, of_shape: bool = False) -> list
 
 
 def _trees(parser: Any, tokens: Sequence[Any], statement: str) -> list[Any]:
-    return [tree for tree in parser.parse(tokens, statement) if tree is not None]
+    from sqlglot import exp
+
+    trees = [tree for tree in parser.parse(tokens, statement) if tree is not None]
+    for tree in trees:
+        for mark in [node for node in tree.find_all(exp.Placeholder) if node.this is None]:
+            mark.replace(exp.Null())  # a `?`, which is no parameter: the database refuses it
+    return trees
 
 
 @lru_cache(maxsize=4)

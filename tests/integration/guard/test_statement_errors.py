@@ -269,6 +269,12 @@ async def test_errors_about_a_parameter_have_its_name(shop: GuardDatabase) -> No
             "inconsistent types deduced for parameter :x; text versus integer",
             "cast each place of `:x` to the type that it has there, such as `:x::text` and `:x::integer`",
         ),
+        (
+            "update stock set free = ? where sku = :a",
+            "a",
+            "syntax error",
+            "a parameter has a name: write `:name` for `?`",
+        ),
         ("select :a * :x", None, "operator is not unique", "cast the parameters, such as `:a::numeric`"),
         ("select 1 from stock where sku = :x", 5, "varying = bigint", "a number and text are compared"),
         ("select 1 from amount_row where at = :x", 5, "= bigint", "cast it where it stands, as `:x::int`"),

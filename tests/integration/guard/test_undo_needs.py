@@ -337,3 +337,12 @@ async def test_what_is_no_plain_table_of_sqlite_is_named(tables: Tables, create:
     refused = await tables.do(["update @v set n = 3"])
     assert (refused.kind, refused.retryable) == ("failed", False)
     assert tables.named(reason) in str(refused.failure)
+
+
+async def test_a_table_that_keeps_a_history_is_named(tables: Tables) -> None:
+    if tables.kind != "mariadb":
+        pytest.skip("only MariaDB has WITH SYSTEM VERSIONING")
+    await tables.sql("create table @h (id int primary key, n int) with system versioning")
+    refused = await tables.do(["update @h set n = 3"])
+    assert (refused.kind, refused.retryable) == ("failed", False)
+    assert tables.named("@h is not an ordinary table (WITH SYSTEM VERSIONING keeps") in str(refused.failure)

@@ -247,6 +247,11 @@ CERTAIN = {
         "cast each place of `:x` to the type that it has there",
     ),
     "select extract(year from :x)": ("<extract(", "extract", "cast it (`:x::date` or `:x::timestamptz`)"),
+    "update stock set free = ? where sku = :x": (
+        "<where",
+        "syntax error",
+        "a parameter has a name: write `:name` for `?`",
+    ),
     "select date :x": ("<:x", 'syntax error at or near ":x"', "write `:x::date` for `date :x`"),
     "select now() - interval :x": ("<:x", 'syntax error at or near ":x"', "write `:x::interval` for `interval :x`"),
     "select 1 from :x": (
