@@ -65,12 +65,11 @@ async def restore(
         tables, images = await open_tables(sql, types, stored)
     except NeedsOperator as error:
         # Without the digest: nobody has seen the rows, and `done` compares them.
-        details = {name: value for name, value in unread_rows(stored).items() if name != "images"}
         advice = (
             "remove the cause, for instance drop the trigger, then retry; or restore the rows by hand as their images"
             " say, then decide done"
         )
-        raise NeedsOperator(f"{error.why}; {advice}", **details) from error
+        raise NeedsOperator(f"{error.why}; {advice}", **{**unread_rows(stored), "images": None}) from error
     try:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
