@@ -50,6 +50,8 @@ STATEMENT_NOTE = "statement: "
 _LAST_STATEMENTS = ("COMMIT", "PREPARE TRANSACTION")
 """The engine's own statements that check deferred constraints and run deferred triggers."""
 
+_OFFSET_TIME = re.compile(r"Incorrect (?:datetime|timestamp) value: '[^']*[+-]\d\d:\d\d'")
+_UNREAD = re.compile(r'invalid input syntax for type [^:]+: "(.*)"')
 _MAX_STATEMENT = 300
 MAX_QUOTED = 120
 """Characters of the statement in a message; its details have more."""
@@ -196,6 +198,10 @@ def failed_outcome(classified: ClassifiedError, error: BaseException | None = No
 def _in_names(classified: ClassifiedError, error: BaseException | None) -> tuple[ClassifiedError, str | None]:
     """The error with the author's names of parameters, and what to write instead if one of them is at fault."""
     query, written = getattr(error, "statement", None), None if error is None else _whole_statement(error)
+    if _OFFSET_TIME.search(classified.message):
+        return classified, "a datetime has no offset there: give the time in UTC, such as 2026-05-01T10:00:00Z"
+    if (names := _given_text(classified.message, getattr(error, "params", None))) is not None:
+        return replace(classified, message=f"{classified.message}, the value of {names}"), None
     if not isinstance(query, str) or written is None or classified.code not in OF_PARAMETERS:
         return classified, None
     try:
@@ -204,6 +210,17 @@ def _in_names(classified: ClassifiedError, error: BaseException | None) -> tuple
         return classified, None
     message = with_names(classified.message, sent_names(query, parsed))
     return replace(classified, message=message), what_to_write(classified.sqlstate, message, parsed)
+
+
+def _given_text(message: str, given: Any) -> str | None:
+    """The parameters whose text PostgreSQL cannot read as a value of a type; None: this is not seen."""
+    text = _UNREAD.fullmatch(message)
+    if text is None or not isinstance(given, dict):
+        return None
+    # A parameter with several forms is sent as several, of which the further ones have names of the engine.
+    bases = {name: re.sub(r"_\d+$", "", name) for name, value in given.items() if value == text[1]}
+    names = dict.fromkeys(f":{base if base in given else name}" for name, base in bases.items())
+    return " or ".join(names) or None
 
 
 def failed_statement(error: BaseException) -> str | None:

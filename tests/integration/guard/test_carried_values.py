@@ -345,3 +345,14 @@ async def test_all_columns_of_written_rows_are_compared_in_their_order(guard_dat
     run = "with p as (update carried set n = :v where id = :id returning *) insert into carried_log select * from p"
     outcome, rows = await _run(guard_database, run, "carried_log", "n", Decimal("1.005"))
     assert (outcome.kind, rows) == ("done", [Decimal("1.005")])  # the column i, of integers, does not get it
+
+
+async def test_a_datetime_with_an_offset_is_to_be_in_utc(guard_database: GuardDatabase) -> None:
+    if guard_database.kind != "mariadb":
+        return  # the others have types or texts with an offset
+    await _new_tables(guard_database)
+    run = "insert into carried (id, ts) values (:id, :v)"
+    outcome, rows = await _run(guard_database, run, "carried", "ts", "2026-05-01T10:00:00+02:00")
+    assert rows == []
+    assert outcome.failure is not None
+    assert "give the time in UTC, such as 2026-05-01T10:00:00Z" in outcome.failure.message

@@ -275,6 +275,12 @@ async def test_errors_about_a_parameter_have_its_name(shop: GuardDatabase) -> No
             "syntax error",
             "a parameter has a name: write `:name` for `?`",
         ),
+        (
+            "update amount_row set at = :x where :a = ''",
+            "",
+            'type date: "", the value of :a or :x',
+            "correct the value",
+        ),
         ("select :a * :x", None, "operator is not unique", "cast the parameters, such as `:a::numeric`"),
         ("select 1 from stock where sku = :x", 5, "varying = bigint", "a number and text are compared"),
         ("select 1 from amount_row where at = :x", 5, "= bigint", "cast it where it stands, as `:x::int`"),
