@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from saga_activities.automatic.changed_rows import StepRows, cannot_restore, unread_rows, unrestored_rows
-from saga_activities.automatic.restoration import Types, load_images, open_tables
-from saga_activities.automatic.restore_order import CannotRestore, read_rows
+from saga_activities.automatic.restoration import Types, load_images, open_tables, present_rows
+from saga_activities.automatic.restore_order import CannotRestore
 from saga_activities.automatic.row_changes import images_digest, mark_undone
 from saga_activities.automatic.row_image import net_images
 from saga_activities.connections import DatabaseConnections
@@ -95,4 +95,4 @@ async def _close(sql: SqlSession, name: str, saga_id: str, decided: str | None, 
 async def _step_rows(sql: SqlSession, types: Types, stored: list[Row], digest: str) -> StepRows:
     tables, images = await open_tables(sql, types, stored)
     first, last = net_images(images)
-    return StepRows(tables, first, last, await read_rows(tables, last), digest, images)
+    return StepRows(tables, first, last, await present_rows(tables, last), digest, images)

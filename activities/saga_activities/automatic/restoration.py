@@ -28,7 +28,7 @@ from saga_activities.automatic.row_changes import (
     pass_on,
     pass_on_to_the_last,
 )
-from saga_activities.automatic.row_image import RowImage, net_images
+from saga_activities.automatic.row_image import Images, RowImage, net_images
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
 from saga_activities.automatic.table_shape import check_change
@@ -81,9 +81,9 @@ async def restore(
     stored = [row for place, row in enumerate(stored) if place not in passed.places]
     first, last = net_images(images)
     try:
-        current = await read_rows(tables, last)
+        current = await present_rows(tables, last)
     except CannotRestore as error:
-        raise NeedsOperator(error.why) from error
+        raise NeedsOperator(error.why, **{**unread_rows(stored), "images": None}) from error
     # A row that is as before this step is restored, unless it is so by a later step, whose undo would change it again.
     built_upon = frozenset(row for row, image in passed.built_upon.items() if current.get(row) == _decoded(image))
     rows = StepRows(tables, first, last, current, digest, images, built_upon | passed.blocked)
@@ -123,7 +123,7 @@ async def check_decision(sql: SqlSession, *, entry_key: EntryKey, digest: str | 
             return
         tables, images = await open_tables(sql, types, stored)
         first, last = net_images(images)
-        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored), images)
+        rows = StepRows(tables, first, last, await present_rows(tables, last), images_digest(stored), images)
     except (NeedsOperator, CannotRestore) as error:
         unreadable = unread_rows(stored)
         if unreadable["images"] == digest:
@@ -147,7 +147,7 @@ async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, An
         types, stored = await load_images(sql, entry_key)
         tables, images = await open_tables(sql, types, stored)
         first, last = net_images(images)
-        rows = StepRows(tables, first, last, await read_rows(tables, last), images_digest(stored), images)
+        rows = StepRows(tables, first, last, await present_rows(tables, last), images_digest(stored), images)
     except (NeedsOperator, CannotRestore):
         return None
     return await unrestored_rows(sql, entry_key, rows)
@@ -162,6 +162,22 @@ async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, list
     if header is None or int(header["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
     return decode_json(header["before_image"]), [row for row in rows if row is not header]
+
+
+async def present_rows(tables: Mapping[str, TableAccess], last: Images) -> Images:
+    """The rows as they are now, locked, with their images from after the step in ``last``; None: there is none.
+
+    Raises :class:`CannotRestore` also if a row is not found by a key whose type has changed: it may have another value.
+    """
+    current = await read_rows(tables, last)
+    for row, image in last.items():
+        if image is not None and current[row] is None and tables[row.table].has_other_keys:
+            raise CannotRestore(
+                row.label,
+                "no row has this key, whose type a migration has changed since the step ran, so it may have another"
+                " key now; look for it, restore it by hand if it is there, then decide done",
+            )
+    return current
 
 
 def _decoded(text: str | None) -> Image | None:
@@ -180,12 +196,15 @@ async def open_tables(
             if name not in tables:
                 tables[name] = TableAccess(sql, await shape_of_table(sql, name))
             shape = tables[name].shape
-            texts = tuple(decode_json(row["row_key"]))
-            if len(texts) != len(shape.key):
-                raise NotImageable(f"{shape.name} has another primary key than when the step ran")
+            key = decode_json(row["row_key"])
+            if tuple(key) != shape.key:
+                now = ", ".join(shape.key) or "none"
+                raise NotImageable(
+                    f"the primary key of {shape.name} was {', '.join(key)} when the step ran, and is {now} now"
+                )
             before, after = _decoded(row["before_image"]), _decoded(row["after_image"])
             image = RowImage(
-                locked_row(tables[name], Key(row["row_hash"], texts)),
+                locked_row(tables[name], Key(row["row_hash"], tuple(key.values()))),
                 before,
                 after,
                 row["statement"],

@@ -33,7 +33,8 @@ class LockedRow:
     """A row: its table (``TableShape.quoted``), the hash of its canonical key, and what people call it.
 
     ``hash`` is the key of the row in the engine's tables, whatever the length of its own: rows of one table that are
-    equal for the database have the same one.
+    equal for the database have the same one. ``key_text`` is the key as JSON: each column with its text, in the order
+    of the key.
     """
 
     table: str
@@ -41,17 +42,15 @@ class LockedRow:
     key: Key = field(compare=False)
     label: str = field(compare=False)
     lock_table: str = field(compare=False)
-
-    @property
-    def key_text(self) -> str:
-        return encode_json(list(self.key.texts)).decode()
+    key_text: str = field(compare=False)
 
 
 def locked_row(table: TableAccess, key: Key) -> LockedRow:
     """The row of ``table`` with this key."""
     shape = table.shape
     label = f"the row {table.shown_key(key)} of {shape.name}"
-    return LockedRow(shape.quoted, key.hash, key, label, shape.lock_table)
+    key_text = encode_json(dict(zip(shape.key, key.texts, strict=True))).decode()
+    return LockedRow(shape.quoted, key.hash, key, label, shape.lock_table, key_text)
 
 
 OWN_TABLE = "saga_row_lock"

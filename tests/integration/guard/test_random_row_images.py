@@ -94,7 +94,7 @@ async def run_step(shop: Shop, saga: str, statements: list[str], changes: list[s
 
 def _key_text(row: tuple[Any, ...], shop: Shop) -> str:
     text = f"text:{row[0].encode().hex().upper()}" if shop.kind == "sqlite" else row[0]
-    return f'["{text}"]'
+    return f'{{"sku":"{text}"}}'
 
 
 def _of(rows: list[tuple[Any, ...]], keys: set[str], shop: Shop) -> list[tuple[Any, ...]]:
