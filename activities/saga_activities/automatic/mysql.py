@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.exc import DBAPIError
 
-from saga_activities.automatic.table_shape import Column, Reference, TableShape
+from saga_activities.automatic.table_shape import UNCERTAIN, Column, Reference, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.sessions import SQL_MODE
 from sagas.sql_text.restoring_script import RESTORING_SQL_MODE
@@ -211,10 +211,11 @@ _FAMILIES = (
     ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"),
     tuple(_BYTE_TYPES),
     ("date",),
-    ("datetime", "timestamp"),
+    ("datetime",),
+    ("timestamp",),
     ("time",),
 )
-"""Types whose values have the same texts."""
+"""Types whose values have the same texts, whatever the session that changes a column from one to another."""
 
 
 def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
@@ -231,7 +232,7 @@ def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
         _, _, scale = column.type.partition(",")
         return [_with_scale(text, int(scale.rstrip(") zerofilunsgd") or 0)) for text in texts]
     if not any(before in family and now in family for family in _FAMILIES):
-        raise NotImageable("values of both types may differ as text")
+        raise NotImageable(UNCERTAIN)
     if before in ("datetime", "timestamp", "time"):
         digits = int((re.search(r"\((\d+)\)", column.type) or ["", "0"])[1])
         return [_with_scale(text, digits) for text in texts]

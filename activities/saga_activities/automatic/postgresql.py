@@ -6,11 +6,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, Reference, TableShape
+from saga_activities.automatic.table_shape import TEXT_ALIAS, UNCERTAIN, Column, Reference, TableShape
 from saga_activities.guard.session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange
 
-_SHAPE = """
+_BASE = """(WITH RECURSIVE base AS (SELECT t.* UNION ALL
+          SELECT d.* FROM base JOIN pg_type d ON d.oid = base.typbasetype WHERE base.typtype = 'd')
+        SELECT CASE WHEN typtype = 'e' THEN 'enum' WHEN typnamespace <> 'pg_catalog'::regnamespace THEN 'other'
+          WHEN typelem = 0 OR typlen <> -1 THEN typname
+          ELSE (SELECT 'array of ' || typname FROM pg_type e WHERE e.oid = base.typelem) END
+        FROM base WHERE typtype <> 'd')"""
+"""The built-in type behind the domains of the type ``t``."""
+
+_SHAPE = f"""
 SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relispartition AS partition,
   c.relpersistence = 't' AS temporary,
   EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid OR inhrelid = c.oid) AS inherits,
@@ -26,12 +34,7 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
       'type', CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN format_type(a.atttypid, a.atttypmod)
         ELSE quote_ident(tn.nspname) || '.' || quote_ident(t.typname)
           || coalesce(substring(format_type(a.atttypid, a.atttypmod) from '[(].*[)]$'), '') END,
-      'base', (WITH RECURSIVE base AS (SELECT t.* UNION ALL
-          SELECT d.* FROM base JOIN pg_type d ON d.oid = base.typbasetype WHERE base.typtype = 'd')
-        SELECT CASE WHEN typtype = 'e' THEN 'enum' WHEN typnamespace <> 'pg_catalog'::regnamespace THEN 'other'
-          WHEN typelem = 0 OR typlen <> -1 THEN typname
-          ELSE (SELECT 'array of ' || typname FROM pg_type e WHERE e.oid = base.typelem) END
-        FROM base WHERE typtype <> 'd'),
+      'base', {_BASE},
       'equals', (SELECT 'OPERATOR(' || quote_ident(os.nspname) || '.' || o.oprname || ')'
         FROM pg_index i, generate_series(0, i.indnkeyatts - 1) AS at
         JOIN pg_opclass k ON true JOIN pg_amop m ON m.amopfamily = k.opcfamily
@@ -257,18 +260,46 @@ def _obstacles(row: Any, name: str) -> Iterable[str]:
         yield f"the user of the connection has no right to lock rows of {name}; grant update on {name}"
 
 
+_SAME_VALUES = (
+    ("int2", "int4", "int8", "numeric"),
+    ("float4", "float8"),
+    ("text", "varchar", "bpchar", "enum"),
+    ("date", "timestamp"),
+)
+"""Types whose values are the same if the cast back says so, whatever the session that casts them."""
+
+_OTHER_VALUES = ("other", "bit")
+"""Types whose values may differ although they have the same base: it is not known, or the cast adds to them."""
+
+
+def _keeps_values(before: str, now: str) -> bool:
+    """True if a change from one base to the other does not depend on its session."""
+    array = "array of "
+    if before.startswith(array) and now.startswith(array):
+        before, now = before.removeprefix(array), now.removeprefix(array)
+    if before == now:
+        return before not in _OTHER_VALUES
+    return any(before in family and now in family for family in _SAME_VALUES)
+
+
 async def convert(sql: SqlSession, old: str, column: Column, texts: Sequence[str]) -> list[str]:
     """The texts of values whose column had the type ``old`` as the texts of its type now.
 
     Raises :class:`NotImageable` if a value is not the same afterwards.
     """
-    if await sql.scalar("SELECT to_regtype(:old) IS NULL", {"old": old}):
+    base = f"SELECT {_BASE} FROM pg_type t WHERE t.oid = to_regtype(:type)"
+    before, now = [await sql.scalar(base, {"type": kind}) for kind in (old, column.type)]
+    if before is None:
         raise NotImageable(f"the type {old} does not exist any more")
+    if not _keeps_values(before, now):
+        raise NotImageable(UNCERTAIN)
+    was = f"CAST(given.value AS {old})"
+    value = f"CAST({was} AS {column.type})"
+    # The column stands alone in its query, so that no other name there can be its own.
     statement = (
-        f"SELECT {column.read} AS text, CAST(CAST({column.quoted} AS {old}) AS text) = CAST(was AS text) AS same"
-        f" FROM (SELECT at, was, CAST(was AS {column.type}) AS {column.quoted}"
-        f" FROM (SELECT at, CAST(text AS {old}) AS was"
-        " FROM unnest(CAST(:texts AS text[])) WITH ORDINALITY AS given(text, at)) AS before) AS after ORDER BY at"
+        f"SELECT (SELECT {column.read} FROM (SELECT {value} AS {column.quoted}) AS changed) AS text,"
+        f" CAST(CAST({value} AS {old}) AS text) = CAST({was} AS text) AS same"
+        " FROM unnest(CAST(:texts AS text[])) WITH ORDINALITY AS given(value, number) ORDER BY given.number"
     )
     rows = await sql.all(statement, {"texts": list(texts)})
     if not all(row["same"] for row in rows):
@@ -288,9 +319,9 @@ def merge_with_returning(change: RowChange, expressions: str) -> str:
     In RETURNING itself a column of the source could have the same name.
     """
     return (
-        f"WITH saga_merge AS (\n{change.statement}\nRETURNING merge_action() AS saga_action,"
+        f"WITH saga_merge AS (\n{change.statement}\nRETURNING merge_action() AS {TEXT_ALIAS}action,"
         f" {change.alias or change.table}.*\n)"
-        f" SELECT {expressions}, saga_action = 'INSERT' AS {TEXT_ALIAS}inserted FROM saga_merge"
+        f" SELECT {expressions}, {TEXT_ALIAS}action = 'INSERT' AS {TEXT_ALIAS}inserted FROM saga_merge"
     )
 
 

@@ -13,6 +13,9 @@ from sagas.sql_text.row_changes import NotImageable, RowChange
 TEXT_ALIAS = "saga_image_"
 """Prefix of the names of the columns of images in a result."""
 
+UNCERTAIN = "what its values have become depends on the statement and the session that changed it"
+"""Why values of a column are not converted to its present type."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -100,6 +103,9 @@ def check_change(shape: TableShape, change: RowChange) -> None:
         raise NotImageable(f"the table {shape.name} has no primary key")
     if any(name not in shape.by_name for name in shape.key):
         raise NotImageable(f"the primary key of {shape.name} has a generated column")
+    for column in shape.columns:
+        if column.name.lower().startswith(TEXT_ALIAS):
+            raise NotImageable(f"the column {column.name} of {shape.name} has a name that the engine uses itself")
     for column in shape.key_columns:
         if column.canonical is None:
             raise NotImageable(
