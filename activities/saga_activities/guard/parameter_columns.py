@@ -23,7 +23,7 @@ Parameters = Mapping[str, Any]
 _EXACT_INTEGERS = 1 << 24
 """From here on a float of four bytes skips integers."""
 
-NUMBER_TEXT = re.compile(r"\s*[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*", re.ASCII)
+NUMBER_TEXT = re.compile(r"\s*[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\s*", re.ASCII)
 """Text that is a number."""
 
 _POSITION = re.compile(r"\s*[-+]?[0-9]+\s*", re.ASCII)

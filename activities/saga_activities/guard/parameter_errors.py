@@ -66,7 +66,7 @@ def what_to_write(sqlstate: str, message: str, statement: ParsedSql) -> str | No
     if about is None:
         return None
     if sqlstate == INCONSISTENT:
-        types = _VERSUS.search(message)
+        types = _VERSUS.search(message[:2000])
         example = "" if types is None else f", such as `{about[0]}::{types[1]}` and `{about[0]}::{types[2]}`"
         return f"cast each place of `{about[0]}` to the type that it has there{example}"
     if sqlstate == UNTYPED:

@@ -9,7 +9,8 @@ _START = re.compile(r"\s*(?:(?:\[[-+0-9:\s]+\]\s*)+=\s*)?(?=[{(])")
 _OBJECT = re.compile(r'\s*\{\s*(?:"(?:[^"\\]|\\.)*"\s*:|\}\s*\Z)', re.DOTALL)
 """The beginning of an object of JSON, which no array has."""
 
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.|"")*)"', re.DOTALL)
+# Quotes that are not closed are read once: a search that starts again at each of them would take quadratic time.
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.|"")*+)"?', re.DOTALL)
 _ESCAPED = re.compile(r'\\(.)|"(")', re.DOTALL)
 
 

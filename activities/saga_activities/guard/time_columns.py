@@ -16,7 +16,7 @@ from saga_activities.guard.iso_times import iso_problem
 from sagas.text.exact_json import number_text
 
 _CLOCK = re.compile(
-    r"(?P<clock>\d+:\d{2}(?::\d{2})?|(?<=T)\d{2,6}|(?<=^\d{8})\d{6}(?!\d))(?:[.,](?P<fraction>\d+))?"
+    r"(?P<clock>(?<!\d)\d+:\d{2}(?::\d{2})?|(?<=T)\d{2,6}|(?<=^\d{8})\d{6}(?!\d))(?:[.,](?P<fraction>\d+))?"
     r"\s*(?P<zone>[+-]\d{1,2}(?::?\d{2}){0,2}|(?!(?:UTC|GMT)\b)[A-Za-z]{3,}[\w/]*)?",
     re.ASCII | re.IGNORECASE,
 )

@@ -54,7 +54,7 @@ def _problem(text: str, position: int, message: str) -> str:
     return "it cannot be read from here on: correct it"
 
 
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
 _MOST_BRACKETS = 20
 
 

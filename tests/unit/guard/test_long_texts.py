@@ -1,0 +1,51 @@
+"""Long texts, such as those of stored rows: reading them takes time in proportion to their length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from saga_activities.guard.number_notations import notations
+from saga_activities.guard.operand_forms import is_number_text
+from saga_activities.guard.text_literals import scalar_texts
+from saga_activities.guard.time_columns import time_text
+from sagas.text.exact_json import decode_json
+
+LENGTH = 200_000
+SECONDS = 10.0
+"""Of CPU, a hundred times what a busy machine takes; a search from each position of the text takes minutes."""
+
+UNITS = (
+    *("0", "0.", "0:", "00:00", "T0", "1e", "0_", ".0s", "a", "-", ",", " ", "\t"),
+    *('"', '"\\"', '""', "{", "[", "\\"),
+)
+
+
+def json_text(text: str) -> None:
+    try:
+        decode_json('{"a": [' + text)
+    except (ValueError, RecursionError):
+        return
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "times": time_text,
+    "numbers": is_number_text,
+    "notations": lambda text: list(notations(text)),
+    "array": lambda text: list(scalar_texts(f"{{{text}}}", composite=True)),
+    "composite": lambda text: list(scalar_texts(f"({text})", composite=True)),
+    "json": json_text,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_reading_takes_linear_time(reader: str) -> None:
+    for unit in UNITS:
+        for end in ("", "x", "x" + unit):
+            text = unit * (LENGTH // len(unit)) + end
+            began = time.process_time()
+            READERS[reader](text)
+            assert time.process_time() - began < SECONDS, (unit, end)
