@@ -95,6 +95,10 @@ class TableShape:
         return next((column for column in self.columns if column.name.lower() == name.lower()), None)
 
 
+_ROW_NUMBERS = frozenset(("rowid", "oid", "_rowid_"))
+"""The names by which a statement of SQLite reaches the number of a row, unless a column has the name."""
+
+
 def check_change(shape: TableShape, change: RowChange) -> None:
     """Raise :class:`NotImageable` if the statement's effect could not be undone from images of the table's rows."""
     for obstacle in shape.obstacles:
@@ -117,6 +121,9 @@ def check_change(shape: TableShape, change: RowChange) -> None:
     if change.kind in ("delete", "merge") and shape.delete_obstacle:
         raise NotImageable(shape.delete_obstacle)
     assigned = _assigned(change)
+    for name in sorted(assigned & _ROW_NUMBERS):
+        if shape.named(name) is None:
+            raise NotImageable(f"it assigns {name}, the hidden number of the rows of {shape.name}: no image has it")
     changed = changes_key(shape, change)
     if changed and not (change.kind == "update" and shape.returns_updates):
         raise NotImageable(f"it changes the primary key of {shape.name} ({', '.join(changed)})")

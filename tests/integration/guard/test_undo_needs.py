@@ -346,3 +346,23 @@ async def test_a_table_that_keeps_a_history_is_named(tables: Tables) -> None:
     refused = await tables.do(["update @h set n = 3"])
     assert (refused.kind, refused.retryable) == ("failed", False)
     assert tables.named("@h is not an ordinary table (WITH SYSTEM VERSIONING keeps") in str(refused.failure)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "update @n set RowId = 9 where id = 1",
+        "update @n set _rowid_ = 9",
+        "insert into @n values (1, 2) on conflict (id) do update set oid = 9",
+    ],
+)
+async def test_the_hidden_number_of_a_row_is_not_assigned(tables: Tables, statement: str) -> None:
+    if tables.kind != "sqlite":
+        pytest.skip("only rows of SQLite have it")
+    await tables.sql("create table @n (id int primary key, n int)", "insert into @n values (1, 1)")
+    refused = await tables.do([statement])
+    assert (refused.kind, refused.retryable) == ("failed", False)
+    assert "the hidden number of the rows" in str(refused.failure)
+    assert await tables.database.rows(tables.named("select rowid, id, n from @n")) == [(1, 1, 1)]
+    await tables.sql("create table @o (id int primary key, oid int)", "insert into @o values (1, 1)")
+    assert (await tables.do(["update @o set oid = 9"])).kind == "done"
