@@ -21,12 +21,12 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
 
     before, words = machine.view(), list[str]()
     notes = [] if (note := _correction_note(machine, before, decision)) is None else [note]
-    left = machine.rows_left(decision.step)
+    row_names, row_count = machine.rows_left(decision.step)
     commands = list(machine.next(decision))
     while commands:
         match command := commands.pop(0):
             case Call(action=action) if action == SKIP_RESTORE:
-                words.append(_left_rows(decision.step, *left))
+                words.append(_left_rows(decision.step, row_names, row_count))
             case Call(action=action, id=id) if action == SEAL and decision.decision == "skip":
                 words.append(f"seal {command.entry}: unless it has happened already, it never will")
                 sealed = Outcome.done(marker="sealed")

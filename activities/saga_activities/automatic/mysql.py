@@ -140,7 +140,7 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
 def _table_obstacles(table: Row, columns: Sequence[Row], shown: str) -> Iterator[str]:
     if table["kind"] != "BASE TABLE":
         is_versioned = table["kind"] == "SYSTEM VERSIONED"
-        history = " (WITH SYSTEM VERSIONING keeps all rows in a history, which no undo takes back)"
+        history = " (WITH SYSTEM VERSIONING keeps all rows in a history, which no undo removes)"
         yield f"{shown} is not an ordinary table{history if is_versioned else ''}"
     elif table["engine_"] not in _ENGINES:
         yield f"the engine of {shown} ({table['engine_']}) has no transactions; use InnoDB"

@@ -236,7 +236,7 @@ def _has_key(dialect: str, column: Column, text: str | None) -> str:
     """The condition that a key column has a value that is equal to that of this text."""
     value = literal(dialect, column, text)
     if dialect == "postgresql" and ("." in column.type or not column.type.startswith(_PLAIN_KEYS)):
-        return f"{column.quoted} {column.compare.format(value)}"  # the text of a row would be one of no known type
+        return f"{column.quoted} {column.compare.format(value)}"  # text of a row would have no known type
     return f"{column.quoted} = {value}"
 
 
@@ -270,7 +270,7 @@ _WITHOUT_COLLATION = (
 )
 
 _PLAIN_KEYS = (*_WITHOUT_COLLATION, "text", "character")
-"""Types of PostgreSQL of which a text without a type is read as a value in a comparison."""
+"""Types of PostgreSQL of which text without a type is read as a value in a comparison."""
 
 _EXACT_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 
@@ -324,12 +324,12 @@ def _sqlite_literal(stored: str) -> str:
 
 
 def _is_portable(text: str) -> bool:
-    """True for a text that is the same in every session: in each encoding, and whether a backslash escapes or not."""
+    """True for text that is the same in every session: in each encoding, and whether a backslash escapes or not."""
     return text.isascii() and "\\" not in text and _is_plain(text)
 
 
 def _is_plain(text: str) -> bool:
-    """True for a text that can be shown and pasted as it is."""
+    """True for text that can be shown and pasted as it is."""
     return text == printable_line(text)
 
 

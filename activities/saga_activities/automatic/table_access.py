@@ -282,7 +282,7 @@ class TableAccess:
         elif self._sql.dialect != "postgresql":
             text = mysql.shown_value(self.shape.by_name[name], text)
         if text.upper() == "NULL":
-            return f"'{text}'"  # a text, or null of JSON
+            return f"'{text}'"  # text, or null of JSON
         return shorten(printable_line(text), MAX_SHOWN)
 
     def shown_key(self, key: Key) -> str:

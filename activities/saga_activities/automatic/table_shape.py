@@ -21,9 +21,9 @@ UNCERTAIN = "what its values have become depends on the statement and the sessio
 class Column:
     """A column that holds a value of its own, and how it is read as text and written from text.
 
-    ``type`` is the declared type, with everything that decides how a text is read. ``read`` is an expression of the
+    ``type`` is the declared type, with everything that decides how text is read. ``read`` is an expression of the
     exact text of the value; ``write`` is an expression with one ``{}`` for the parameter with this text.
-    ``canonical`` is an expression of a text that two values of a key share if and only if the database says they are
+    ``canonical`` is an expression for text that two values of a key share if and only if the database says they are
     equal; None: there is none. ``compare`` is the operator and the right side of a comparison with the value of such a
     text, as ``write``. ``rewritten``: the database assigns it at every update that does not.
     """

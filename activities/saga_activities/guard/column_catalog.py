@@ -83,7 +83,7 @@ _MARIADB_COLUMNS = _MYSQL_COLUMNS.replace(
          WHERE k.constraint_schema = coalesce(:schema, database()) AND k.table_name = :name
        ) THEN 'json' ELSE data_type END AS base""",
 )
-"""MariaDB's type JSON is a text with a check. With EXISTS the server would open each of its tables."""
+"""MariaDB's type JSON is text with a check. With EXISTS the server would open each of its tables."""
 
 _SQLITE_COLUMNS = "SELECT name, type FROM pragma_table_info(:name, coalesce(:schema, 'main')) ORDER BY cid"
 

@@ -90,7 +90,7 @@ def text_needs_care(value: Any, dialect: str) -> bool:
 
 
 def may_be_another(value: Any, dialect: str) -> bool:
-    """Return whether the column or the operand decides if a number is a text, or a text a number."""
+    """Return whether the column or the operand decides if a number is text, or a text a number."""
     if dialect == "postgresql":
         return False
     return is_number_text(value) or (dialect != "sqlite" and is_any_number(value))

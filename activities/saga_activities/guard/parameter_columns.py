@@ -40,7 +40,7 @@ _COORDINATE = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 
 
 class InexactNumber(UsageError):
-    """A number has more digits than its receiver holds, or a text more characters."""
+    """A number has more digits than its receiver holds, or text more characters."""
 
 
 def is_any_number(value: Any) -> bool:

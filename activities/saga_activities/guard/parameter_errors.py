@@ -128,7 +128,7 @@ def _arguments(tokens: Sequence[Token], words: Sequence[str], begin: int) -> lis
 
 
 def sent_names(query: str, statement: ParsedSql) -> list[str]:
-    """The author's parameters in the order of their numbers, of a text in psycopg's style that the engine has sent.
+    """The author's parameters in the order of their numbers, of text in psycopg's style that the engine has sent.
 
     A parameter with several forms is sent as several, of which the further ones have names of the engine.
     """

@@ -131,7 +131,7 @@ class HeldTime:
         return self._rounded(fraction)
 
     def compared_problem(self, text: str) -> str | None:
-        """The part of a text that MySQL and MariaDB would drop or add to compare it with a value of this range.
+        """The part of text that MySQL and MariaDB would drop or add to compare it with a value of this range.
 
         A date is compared as the midnight that it is, and digits after the second with all of them.
         """

@@ -19,8 +19,8 @@ class WrittenValues:
     def sources(self, node: Any) -> Iterator[Any]:
         """The expressions of which the statement makes the value that the column ``node``, or `values(x)`, has there.
 
-        Where an insert names no columns, these are all that may be the column's. A row has
-        those of all columns: `excluded` and `excluded.*`, and in RETURNING the table.
+        Where an insert names no columns, these are all that may be the column's. A row has those of all columns:
+        `excluded` and `excluded.*`, and in RETURNING the table.
         """
         exp = self._exp
         column = node.expressions[0] if self.is_inserted(node) else node
