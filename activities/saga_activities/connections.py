@@ -18,9 +18,9 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard.guard import Guard
-from saga_activities.guard.integer_parameters import send_integers_as_bigint
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.idle_connections import check_idle_connections
+from saga_activities.parameters.integer_parameters import send_integers_as_bigint
 from saga_activities.sessions import session_arguments
 from sagas.errors import UsageError
 from sagas.settings.connections import SqlConnection, async_url

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from saga_activities.guard.tables import ENGINE_TABLES
+from saga_activities.engine_tables import ENGINE_TABLES
 from sagas.sql_text.row_changes import NotImageable, RowChange
 
 if TYPE_CHECKING:

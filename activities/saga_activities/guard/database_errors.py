@@ -9,13 +9,7 @@ from typing import Any
 
 from sqlalchemy import exc as sa
 
-from saga_activities.guard.parameter_errors import (
-    OF_PARAMETERS,
-    own_hint,
-    sent_names,
-    what_to_write,
-    with_names,
-)
+from saga_activities.engine_tables import ENGINE_TABLES
 from saga_activities.guard.sqlstates import (
     LOCK_TIMEOUT,
     TIMED_OUT,
@@ -28,7 +22,13 @@ from saga_activities.guard.sqlstates import (
     sqlstate_of,
     what_to_correct,
 )
-from saga_activities.guard.tables import ENGINE_TABLES
+from saga_activities.parameters.parameter_errors import (
+    OF_PARAMETERS,
+    own_hint,
+    sent_names,
+    what_to_write,
+    with_names,
+)
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.sql_text.parsed import parse_sql

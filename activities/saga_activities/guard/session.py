@@ -20,12 +20,17 @@ from sqlalchemy.sql.expression import ClauseElement, TableClause, UpdateBase
 from sqlalchemy.sql.visitors import iterate
 
 from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
-from saga_activities.guard.exact_parameters import ExactStatement, exact_parameters, may_be_another, text_needs_care
-from saga_activities.guard.iso_times import may_be_time
-from saga_activities.guard.parameter_columns import needs_care
-from saga_activities.guard.parameter_types import parameter_types
-from saga_activities.guard.postgresql_places import checked_places
 from saga_activities.guard.table_engines import table_problem
+from saga_activities.parameters.exact_parameters import (
+    ExactStatement,
+    exact_parameters,
+    may_be_another,
+    text_needs_care,
+)
+from saga_activities.parameters.iso_times import may_be_time
+from saga_activities.parameters.parameter_columns import needs_care
+from saga_activities.parameters.parameter_types import parameter_types
+from saga_activities.parameters.postgresql_places import checked_places
 from saga_activities.result_columns import check_names, mysql_reader, undecodable_column
 from sagas.errors import AttemptOver, SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql, parse_sql

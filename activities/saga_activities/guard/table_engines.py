@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from saga_activities.guard.column_catalog import Query
-from saga_activities.guard.tables import ENGINE_TABLES
+from saga_activities.engine_tables import ENGINE_TABLES
+from saga_activities.parameters.column_catalog import Query
 
 TableName = tuple[str | None, str]
 """The schema (None: that of the connection) and the name of a table."""

@@ -54,15 +54,6 @@ class EntryKey:
         return f"{self.saga_id}/{self.entry}" + (f"@{self.generation}" if self.generation > 1 else "")
 
 
-ENGINE_TABLES = frozenset(
-    f"saga_{name}"
-    for name in """
-    guard outbox outbox_row outbox_home watermark version version_seen request inbox image image_row row_lock lock
-    lock_order lock_request lock_wait relay_lease run claim definition output
-    """.split()  # noqa: SIM905
-)
-"""The names of all tables of the engine, also those that not every database has."""
-
 # Tables of every guarded effect: the guard, its watermark and the schema version.
 metadata = sa.MetaData()
 

@@ -19,11 +19,11 @@ import pyarrow.parquet as pq
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from saga_activities.guard.float_operands import with_floats
-from saga_activities.guard.parameter_columns import Parameters
-from saga_activities.guard.parameter_types import types_of
-from saga_activities.guard.postgresql_places import checked_places
 from saga_activities.guard.sqlstates import healing_of, sqlstate_of
+from saga_activities.parameters.float_operands import with_floats
+from saga_activities.parameters.parameter_columns import Parameters
+from saga_activities.parameters.parameter_types import types_of
+from saga_activities.parameters.postgresql_places import checked_places
 from saga_activities.sessions import psycopg_arguments
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard.column_catalog import makes_numbers_of_text
+from saga_activities.parameters.column_catalog import makes_numbers_of_text
 from saga_workers.doctor.doctor_result import DoctorResult
 from sagas.text.shortening import join_names
 

@@ -14,20 +14,19 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from saga_activities.guard.parameter_errors import (
+from saga_activities.guard.table_engines import table_problem
+from saga_activities.parameters.parameter_errors import (
     AMBIGUOUS,
     SYNTAX_ERROR,
     UNDEFINED,
     what_to_write,
     with_names,
 )
-from saga_activities.guard.table_engines import table_problem
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
 from saga_workers.runtime.database_access import driver_errors, driver_message, unusable
 from saga_workers.runtime.databases import open_command_engine
-from sagas.builtins.assigned_places import assigned_places, places_apart
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
@@ -36,6 +35,7 @@ from sagas.errors import SagaError
 from sagas.settings import SqlConnection
 from sagas.settings.project import Project
 from sagas.sql_text.dialects import NAMES
+from sagas.sql_text.parameters.assigned_places import assigned_places, places_apart
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.placeholders import with_own_names
 from sagas.sql_text.sql_statements import main_keyword, parse_guarded

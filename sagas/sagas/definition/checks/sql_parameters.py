@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sagas.builtins.divided_parameters import divided_parameters, instead_of_divided
-from sagas.builtins.structured_parameters import PLACES, instead_of_structured, structured_places
 from sagas.definition.checks.expressions import operation_scope, template_type
 from sagas.definition.checks.sql_texts import WrittenSql, dialects_of, written_sql
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import SagaDraft
 from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.sql_text.parameters.divided_parameters import divided_parameters, instead_of_divided
+from sagas.sql_text.parameters.structured_parameters import PLACES, instead_of_structured, structured_places
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement

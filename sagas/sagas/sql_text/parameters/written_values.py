@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sagas.builtins.sql_relations import Relations
+from sagas.sql_text.parameters.relations import Relations
 
 
 class WrittenValues:

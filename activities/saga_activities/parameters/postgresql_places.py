@@ -12,24 +12,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from saga_activities.guard.column_catalog import Query, read_types
-from saga_activities.guard.float_operands import AskTypes, with_float_arrays
-from saga_activities.guard.iso_times import may_be_time
-from saga_activities.guard.json_parameters import UnusableParameter
-from saga_activities.guard.number_notations import notations, refuse_notations
-from saga_activities.guard.numeric_operands import numeric_operands, with_decimals
-from saga_activities.guard.operand_forms import NUMBERS
-from saga_activities.guard.own_types import refuse_rewritten
-from saga_activities.guard.parameter_columns import (
+from saga_activities.parameters.column_catalog import Query, read_types
+from saga_activities.parameters.float_operands import AskTypes, with_float_arrays
+from saga_activities.parameters.iso_times import may_be_time
+from saga_activities.parameters.json_parameters import UnusableParameter
+from saga_activities.parameters.number_notations import notations, refuse_notations
+from saga_activities.parameters.numeric_operands import numeric_operands, with_decimals
+from saga_activities.parameters.operand_forms import NUMBERS
+from saga_activities.parameters.own_types import refuse_rewritten
+from saga_activities.parameters.parameter_columns import (
     InexactNumber,
     ParameterColumn,
     Parameters,
     has_numbers,
     is_long_number,
 )
-from saga_activities.guard.text_literals import item_texts
-from saga_activities.guard.time_columns import HeldTime, time_text
-from sagas.builtins.assigned_parameters import AssignedParameter
+from saga_activities.parameters.text_literals import item_texts
+from saga_activities.parameters.time_columns import HeldTime, time_text
+from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import cast_parameters, cast_types, placeholder_names
 

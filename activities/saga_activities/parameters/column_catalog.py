@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from saga_activities.guard.parameter_columns import ParameterColumn, Parameters
-from saga_activities.guard.time_columns import mysql_time, postgresql_time, sqlite_time
-from sagas.builtins.assigned_parameters import AssignedParameter, StarColumn
+from saga_activities.parameters.parameter_columns import ParameterColumn, Parameters
+from saga_activities.parameters.time_columns import mysql_time, postgresql_time, sqlite_time
+from sagas.sql_text.parameters.assigned_parameters import AssignedParameter, StarColumn
 
 Query = Callable[[str, Parameters], Awaitable[Sequence[Mapping[str, Any]]]]
 """Runs a query with named parameters on the connection of the statement."""

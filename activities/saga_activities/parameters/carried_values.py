@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from saga_activities.guard.operand_forms import NUMBERS, is_number_text
-from saga_activities.guard.parameter_columns import InexactNumber, ParameterColumn, exact_number
-from sagas.builtins.assigned_parameters import AssignedParameter
+from saga_activities.parameters.operand_forms import NUMBERS, is_number_text
+from saga_activities.parameters.parameter_columns import InexactNumber, ParameterColumn, exact_number
+from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
 from sagas.text.exact_json import number_text
 from sagas.text.shortening import shorten
 

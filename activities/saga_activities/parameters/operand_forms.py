@@ -13,8 +13,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from saga_activities.guard.json_parameters import UnusableParameter
-from saga_activities.guard.parameter_columns import (
+from saga_activities.parameters.json_parameters import UnusableParameter
+from saga_activities.parameters.parameter_columns import (
     NUMBER_TEXT,
     InexactNumber,
     ParameterColumn,
@@ -23,8 +23,8 @@ from saga_activities.guard.parameter_columns import (
     is_rewritten,
     shown_operand,
 )
-from saga_activities.guard.time_columns import HeldTime, without_utc
-from sagas.builtins.compared_parameters import ComparedParameter
+from saga_activities.parameters.time_columns import HeldTime, without_utc
+from sagas.sql_text.parameters.compared_parameters import ComparedParameter
 from sagas.sql_text.parsed import ParsedSql
 from sagas.text.exact_json import decimal_problem
 from sagas.text.shortening import shorten

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
 
-from saga_activities.guard.json_parameters import UnusableParameter, as_json, for_array_column, for_json_column
-from saga_activities.guard.number_notations import refuse_notations
-from saga_activities.guard.text_literals import is_literal, item_texts, scalar_texts
-from saga_activities.guard.time_columns import HeldTime, in_utc, without_utc
-from sagas.builtins.assigned_parameters import AssignedParameter
+from saga_activities.parameters.json_parameters import UnusableParameter, as_json, for_array_column, for_json_column
+from saga_activities.parameters.number_notations import refuse_notations
+from saga_activities.parameters.text_literals import is_literal, item_texts, scalar_texts
+from saga_activities.parameters.time_columns import HeldTime, in_utc, without_utc
 from sagas.errors import UsageError
+from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
 from sagas.text.exact_json import decimal_problem, number_text
 from sagas.text.exact_numbers import is_exact_double, is_exact_single
 from sagas.text.shortening import shorten

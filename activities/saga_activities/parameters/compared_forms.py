@@ -6,10 +6,10 @@ import math
 from decimal import Decimal
 from typing import Any
 
-from saga_activities.guard.json_parameters import UnusableParameter, as_json, for_array_column
-from saga_activities.guard.operand_forms import NUMBERS
-from saga_activities.guard.parameter_columns import ParameterColumn, exact_number
-from sagas.builtins.compared_parameters import ComparedParameter
+from saga_activities.parameters.json_parameters import UnusableParameter, as_json, for_array_column
+from saga_activities.parameters.operand_forms import NUMBERS
+from saga_activities.parameters.parameter_columns import ParameterColumn, exact_number
+from sagas.sql_text.parameters.compared_parameters import ComparedParameter
 from sagas.text.exact_json import number_text
 from sagas.text.exact_numbers import is_exact_double
 

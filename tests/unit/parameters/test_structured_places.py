@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.builtins.structured_parameters import structured_places
 from sagas.sql_text.dialects import Dialect
+from sagas.sql_text.parameters.structured_parameters import structured_places
 from sagas.sql_text.parsed import parse_sql
 
 P, M, S = "postgresql", "mariadb", "sqlite"

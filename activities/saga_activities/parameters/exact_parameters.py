@@ -16,13 +16,14 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from saga_activities.guard.called_routines import read_routines
-from saga_activities.guard.carried_values import check_carried
-from saga_activities.guard.column_catalog import Query, read_columns
-from saga_activities.guard.compared_forms import compared_form, refuse_structured
-from saga_activities.guard.integer_parameters import as_written
-from saga_activities.guard.iso_times import may_be_time
-from saga_activities.guard.json_parameters import (
+from saga_activities.engine_tables import ENGINE_TABLES
+from saga_activities.parameters.called_routines import read_routines
+from saga_activities.parameters.carried_values import check_carried
+from saga_activities.parameters.column_catalog import Query, read_columns
+from saga_activities.parameters.compared_forms import compared_form, refuse_structured
+from saga_activities.parameters.integer_parameters import as_written
+from saga_activities.parameters.iso_times import may_be_time
+from saga_activities.parameters.json_parameters import (
     UnusableParameter,
     as_json,
     json_places,
@@ -30,7 +31,7 @@ from saga_activities.guard.json_parameters import (
     refuse_json_boolean,
     without_target,
 )
-from saga_activities.guard.operand_forms import (
+from saga_activities.parameters.operand_forms import (
     NUMBERS,
     as_number,
     check_bindable,
@@ -42,8 +43,8 @@ from saga_activities.guard.operand_forms import (
     is_number,
     is_number_text,
 )
-from saga_activities.guard.own_types import refuse_rewritten
-from saga_activities.guard.parameter_columns import (
+from saga_activities.parameters.own_types import refuse_rewritten
+from saga_activities.parameters.parameter_columns import (
     InexactNumber,
     ParameterColumn,
     Parameters,
@@ -53,14 +54,13 @@ from saga_activities.guard.parameter_columns import (
     is_long_number,
     needs_care,
 )
-from saga_activities.guard.structured_forms import check_structured
-from saga_activities.guard.tables import ENGINE_TABLES
-from saga_activities.guard.time_columns import time_text
-from sagas.builtins.assigned_parameters import AssignedParameter, Passing, assigned_parameters
-from sagas.builtins.assigned_places import assigned_places
-from sagas.builtins.compared_parameters import ComparedParameter, compared_parameters
+from saga_activities.parameters.structured_forms import check_structured
+from saga_activities.parameters.time_columns import time_text
 from sagas.sql_text.calls import Call, enclosing_calls
 from sagas.sql_text.integer_places import integer_places
+from sagas.sql_text.parameters.assigned_parameters import AssignedParameter, Passing, assigned_parameters
+from sagas.sql_text.parameters.assigned_places import assigned_places
+from sagas.sql_text.parameters.compared_parameters import ComparedParameter, compared_parameters
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import cast_types, numbered, place_of, placeholder_names, with_own_names
 from sagas.text.exact_json import decimal_problem, number_text

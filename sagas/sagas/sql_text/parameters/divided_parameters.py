@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from sagas.builtins.sql_relations import Relations
+from sagas.sql_text.parameters.relations import Relations
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.syntax_trees import parse_trees
 

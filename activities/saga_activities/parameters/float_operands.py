@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from saga_activities.guard.parameter_columns import Parameters, needs_care
-from sagas.builtins.compared_parameters import ComparedParameter, compared_parameters
+from saga_activities.parameters.parameter_columns import Parameters, needs_care
+from sagas.sql_text.parameters.compared_parameters import ComparedParameter, compared_parameters
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import placeholder_names
 from sagas.text.exact_json import number_text

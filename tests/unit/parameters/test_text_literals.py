@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saga_activities.guard.text_literals import is_literal, scalar_texts
+from saga_activities.parameters.text_literals import is_literal, scalar_texts
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saga_activities.guard.column_catalog import Query, read_columns
-from saga_activities.guard.json_parameters import UnusableParameter, is_array
-from saga_activities.guard.parameter_columns import ParameterColumn, Parameters
-from sagas.builtins.assigned_parameters import AssignedParameter
-from sagas.builtins.compared_parameters import compared_parameters
-from sagas.builtins.structured_parameters import PLACES, StructuredPlace, instead_of_structured, structured_places
+from saga_activities.parameters.column_catalog import Query, read_columns
+from saga_activities.parameters.json_parameters import UnusableParameter, is_array
+from saga_activities.parameters.parameter_columns import ParameterColumn, Parameters
+from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
+from sagas.sql_text.parameters.compared_parameters import compared_parameters
+from sagas.sql_text.parameters.structured_parameters import (
+    PLACES,
+    StructuredPlace,
+    instead_of_structured,
+    structured_places,
+)
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import numbered, place_of, placeholder_names
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard.number_notations import notations
-from saga_activities.guard.operand_forms import is_number_text
-from saga_activities.guard.text_literals import scalar_texts
-from saga_activities.guard.time_columns import time_text
+from saga_activities.parameters.number_notations import notations
+from saga_activities.parameters.operand_forms import is_number_text
+from saga_activities.parameters.text_literals import scalar_texts
+from saga_activities.parameters.time_columns import time_text
 from sagas.text.exact_json import decode_json
 
 LENGTH = 200_000

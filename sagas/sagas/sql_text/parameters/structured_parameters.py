@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from sagas.builtins.structured_functions import is_cast_type, taken_by, taken_by_name
+from sagas.sql_text.parameters.structured_functions import is_cast_type, taken_by, taken_by_name
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.syntax_trees import parse_trees
 from sagas.sql_text.written_tables import plain_statement

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from saga_activities.guard.operand_forms import is_number_text
-from saga_activities.guard.parameter_columns import ParameterColumn
-from sagas.builtins.compared_parameters import compared_parameters
+from saga_activities.parameters.operand_forms import is_number_text
+from saga_activities.parameters.parameter_columns import ParameterColumn
 from sagas.sql_text.calls import enclosing_calls
+from sagas.sql_text.parameters.compared_parameters import compared_parameters
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import cast_parameters, placeholder_names
 from sagas.text.exact_json import decimal_problem

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from saga_activities.guard.column_catalog import Query, mysql_column, read_types
-from saga_activities.guard.parameter_columns import ParameterColumn
-from saga_activities.guard.tables import ENGINE_TABLES
+from saga_activities.engine_tables import ENGINE_TABLES
+from saga_activities.parameters.column_catalog import Query, mysql_column, read_types
+from saga_activities.parameters.parameter_columns import ParameterColumn
 from sagas.sql_text.calls import called_functions
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.written_tables import PASSING_FUNCTIONS, written_tables

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-from saga_activities.guard.column_catalog import Query
-from saga_activities.guard.json_parameters import UnusableParameter
-from saga_activities.guard.parameter_columns import ParameterColumn, exact_number, is_long_number, needs_care
+from saga_activities.parameters.column_catalog import Query
+from saga_activities.parameters.json_parameters import UnusableParameter
+from saga_activities.parameters.parameter_columns import ParameterColumn, exact_number, is_long_number, needs_care
 from sagas.text.exact_json import number_text
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from sagas.builtins.assigned_parameters import assigned_parameters
+from sagas.sql_text.parameters.assigned_parameters import assigned_parameters
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import numbered, place_of, placeholder_names
 from sagas.sql_text.syntax_trees import parse_trees

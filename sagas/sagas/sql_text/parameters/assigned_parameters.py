@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from sagas.builtins.sql_relations import Relations
-from sagas.builtins.written_values import WrittenValues
+from sagas.sql_text.parameters.relations import Relations
+from sagas.sql_text.parameters.written_values import WrittenValues
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.written_tables import (

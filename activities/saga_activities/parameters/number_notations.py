@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from saga_activities.guard.json_parameters import UnusableParameter
+from saga_activities.parameters.json_parameters import UnusableParameter
 
 _NOTATION = re.compile(r"\s*+[-+]?(?:0[xob](?:_?[0-9a-f])+|(?=.*[0-9]_[0-9])[0-9_.e+-]+)\s*", re.ASCII | re.IGNORECASE)
 

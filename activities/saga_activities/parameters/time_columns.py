@@ -12,7 +12,7 @@ from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from saga_activities.guard.iso_times import iso_problem
+from saga_activities.parameters.iso_times import iso_problem
 from sagas.text.exact_json import number_text
 
 _CLOCK = re.compile(

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sagas.builtins.assigned_parameters import AssignedParameter
-from sagas.builtins.sql_relations import Relations
+from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
+from sagas.sql_text.parameters.relations import Relations
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from sagas.builtins.assigned_parameters import AssignedParameter
-from sagas.builtins.operand_kinds import NEUTRAL, NUMBER, TIME, UNKNOWN, OperandKind, OperandKinds
+from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
+from sagas.sql_text.parameters.operand_kinds import NEUTRAL, NUMBER, TIME, UNKNOWN, OperandKind, OperandKinds
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.written_tables import plain_statement

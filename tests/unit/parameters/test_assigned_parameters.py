@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.builtins.assigned_parameters import StarColumn, assigned_parameters
+from sagas.sql_text.parameters.assigned_parameters import StarColumn, assigned_parameters
 
 P, M, S = "postgresql", "mysql", "sqlite"
 
