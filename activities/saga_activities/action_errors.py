@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from sagas.protocol.outcomes import Failure
+from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import RAISED_AT, text_of
 from sagas.text.own_frames import noted_place
 
@@ -15,7 +16,7 @@ _MISTAKES = (LookupError, AttributeError, TypeError, NameError, ArithmeticError,
 
 def action_failure(error: BaseException) -> Failure:
     """The failure with the details of the author's exception, and with the place where it was raised."""
-    details, place = getattr(error, "details", None), noted_place(error)
+    details, place = attribute_of(error, "details"), noted_place(error)
     return Failure(
         type(error).__name__,
         action_error_message(error),

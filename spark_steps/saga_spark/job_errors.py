@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import InfrastructureError, Unavailable, UsageError
+from sagas.text.author_errors import make_ordinary
+from sagas.text.author_values import text_of
 
 
 class JobFailed(Exception):
@@ -110,6 +112,7 @@ def to_job_error(
     UsageError if no attempt can succeed; InfrastructureError if another one may; Unavailable, which says nothing about
     the job, if the JVM, the context or the session was lost.
     """
+    make_ordinary(error)
     text = _chain_text(error)
     if _is_spark_error(error) and any(phrase in text for phrase in _CONNECTION_LOST):
         return Unavailable(f"{what} was interrupted: {error_message(error)}")
@@ -190,7 +193,7 @@ def user_code_location(error: BaseException, folders: Sequence[str]) -> tuple[st
 def _spark_message(error: BaseException) -> str:
     """Spark's own message, up to where its query plan begins."""
     get = getattr(error, "getMessage", None)
-    text = (get() if get is not None else None) or str(error)
+    text = (get() if get is not None else None) or text_of(error)
     java = getattr(error, "java_exception", None)
     if java is not None and get is None:
         text = str(java.getMessage() or java.toString())
@@ -228,7 +231,7 @@ def _chain_text(error: BaseException) -> str:
     texts: list[str] = []
     seen: BaseException | None = error
     while seen is not None:
-        texts.append(f"{type(seen).__name__}: {seen}")
+        texts.append(f"{type(seen).__name__}: {text_of(seen)}")
         java = getattr(seen, "_origin", None) or getattr(seen, "java_exception", None)
         while java is not None:
             texts.append(str(java.toString()))

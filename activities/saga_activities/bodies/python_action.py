@@ -23,6 +23,7 @@ from saga_activities.guard.result_codec import UnusableResult, json_number, requ
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 from sagas.definition.action_arguments import bind
+from sagas.text.author_errors import make_ordinary
 from sagas.text.author_values import text_of
 from sagas.text.json_values import MAX_DEPTH
 
@@ -38,7 +39,8 @@ class InvalidArguments(ValueError):
 def bind_arguments(action: Action, arguments: Mapping[str, Any], step: str) -> dict[str, Any]:
     """The keyword arguments of the function, for ``step``. Raises InvalidArguments."""
     try:
-        return bind(action, arguments)
+        with ending_no_worker():  # a validator is the author's code
+            return bind(action, arguments)
     except ValueError as error:
         raise InvalidArguments(f"step {step}: {error}") from None
 
@@ -62,7 +64,7 @@ class CodeExited(Exception):
 
 
 class ending_no_worker(ContextDecorator):
-    """Turns SystemExit and its like into an ordinary error of an author's code. Raises CodeExited."""
+    """Turns what an author's code raises into an ordinary error, also SystemExit and its like. Raises CodeExited."""
 
     def __enter__(self) -> None:
         pass
@@ -70,7 +72,10 @@ class ending_no_worker(ContextDecorator):
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         # No future can hold a StopIteration.
         is_ordinary = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        if error is None or is_ordinary or isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        if error is None or isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            return
+        if is_ordinary:
+            make_ordinary(error)
             return
         name, text = type(error).__name__, text_of(error)
         words = f"{name}: {text}" if text else name
@@ -89,7 +94,8 @@ def jsonable(value: Any) -> Any:
         case Absent() | Unknown() | None | bool() | str():
             return value
     try:
-        return to_json_value(_with_exact_numbers(value))
+        with ending_no_worker():  # an iterator and a serializer are the author's code
+            return to_json_value(_with_exact_numbers(value))
     except PydanticSerializationError as error:
         raise UnusableResult(f"the result cannot be written as JSON, so return text instead: {error}") from error
     except RecursionError:

@@ -42,6 +42,7 @@ from sagas.errors import (
     UsageError,
 )
 from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome, refused_value, rejection
+from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import text_of
 
 GuardScript = Callable[[GuardTransaction], Awaitable[ScriptResult]]
@@ -127,7 +128,7 @@ class TransactionRunner:
             statement_error = None if tx is None else tx.sql.first_error
             await _roll_back(tx)
             if tx is not None and tx.kept_changes:
-                return outcome_of_error(ChangesKept(str(error)))
+                return outcome_of_error(ChangesKept(text_of(error)))
             if room.expired():
                 return outcome_of_error(
                     InfrastructureError(
@@ -253,7 +254,13 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
                 "failed", failure=Failure("UnusableResult", text_of(error), {"cannot_heal": True}), retryable=False
             )
         case DefiniteFailure():
-            return Outcome("failed", failure=Failure(error.type, text_of(error), error.details), retryable=False)
+            return Outcome(
+                "failed",
+                failure=Failure(
+                    attribute_of(error, "type", type(error).__name__), text_of(error), attribute_of(error, "details")
+                ),
+                retryable=False,
+            )
         case UnexpectedRows():
             return Outcome("failed", failure=Failure("UnexpectedRows", text_of(error)), conflict=True)
         case UsageError():
@@ -262,17 +269,21 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
         case InfrastructureError():
             return Outcome(
                 "failed",
-                failure=Failure("Infrastructure", text_of(error), error.details),
+                failure=Failure("Infrastructure", text_of(error), attribute_of(error, "details")),
                 infrastructure=True,
                 counted=not isinstance(error, Unavailable),
             )
         case RowLocked():
             # Not counted: the state machine repeats it until the saga has waited long enough.
-            failure = Failure(ROW_LOCKED, text_of(error), error.details)
+            failure = Failure(ROW_LOCKED, text_of(error), attribute_of(error, "details"))
             return Outcome("failed", failure=failure, infrastructure=True, counted=False)
         case NeedsOperator():
+            why = text_of(attribute_of(error, "why", error))
             return Outcome(
-                "failed", failure=Failure("Parked", error.why, error.details), retryable=False, park_reason=error.why
+                "failed",
+                failure=Failure("Parked", why, attribute_of(error, "details")),
+                retryable=False,
+                park_reason=why,
             )
     if failed_statement is not None and failed_statement.healing is not None:
         return database_errors.failed_outcome(failed_statement, statement_error)

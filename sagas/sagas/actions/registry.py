@@ -22,6 +22,8 @@ from typing import Any, TypeVar, get_type_hints
 from sagas.actions.signature import ANY_ARGUMENTS, Signature, function_place, read_signature, without_a_name
 from sagas.actions.type_schemas import type_schema
 from sagas.errors import UsageError
+from sagas.text.author_errors import make_ordinary
+from sagas.text.author_values import text_of
 
 ACTION_ATTRIBUTE = "__saga_action__"
 
@@ -192,9 +194,10 @@ def _load_module(name: str) -> ModuleType:
             f"the action module {name} needs {error.name}, which is not installed",
             help="install its package where the worker runs",
         ) from error
-    except UsageError:
-        raise
     except (Exception, SystemExit) as error:
+        make_ordinary(error)
+        if isinstance(error, UsageError):
+            raise
         raise UsageError(f"the action module {name} cannot be imported: {_describe_error(error)}") from error
 
 
@@ -213,17 +216,17 @@ def _load_file(name: str, root: Path) -> ModuleType:
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except UsageError:
-        del sys.modules[module_name]
-        raise
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
+        make_ordinary(error)
+        if isinstance(error, UsageError):
+            raise
         raise UsageError(f"the action file {name} cannot be loaded: {_describe_error(error)}") from error
     return module
 
 
 def _describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from sagas.definition.model import Operation, Retry
 from sagas.definition.sensitivity import hide_texts
 from sagas.errors import Rejected
+from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import reportable, text_of
 
 OutcomeKind = Literal["done", "rejected", "failed", "unknown", "late"]
@@ -107,7 +108,7 @@ class Outcome:
 def rejection(error: Rejected) -> Outcome:
     """The outcome of an action that has raised ``error``."""
     # A subclass need not call the constructor of Rejected.
-    message, details = getattr(error, "message", error), getattr(error, "details", {})
+    message, details = attribute_of(error, "message", error), attribute_of(error, "details", {})
     return Outcome("rejected", failure=Failure("Rejected", text_of(message), details), retryable=False)
 
 

@@ -17,11 +17,17 @@ RAISED_AT = "raised_at"
 
 
 def text_of(value: Any) -> str:
-    """The text of any value, also of an exception; never raises."""
+    """The text of any value, also of an exception; never raises.
+
+    An exception that is a dataclass has no text of its own: its fields are.
+    """
     if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
         return f"(an integer of more than {MAX_INTEGER_DIGITS:,} digits)"
     try:
-        return str(value)
+        text = str(value)
+        if not text and isinstance(value, BaseException) and dataclasses.is_dataclass(value):
+            return ", ".join(f"{field.name}={getattr(value, field.name)!r}" for field in dataclasses.fields(value))
+        return text
     except Exception as error:  # noqa: BLE001 - `__str__` is the author's code
         return f"(a {type(value).__name__} without a text: its __str__ raised {type(error).__name__})"
 

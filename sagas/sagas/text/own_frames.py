@@ -10,6 +10,10 @@ from types import TracebackType
 _ENGINE = frozenset({"sagas", "saga_activities", "saga_spark", "saga_workers", "saga_cli"})
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
+_TRACEBACK, _CAUSE, _CONTEXT = (
+    BaseException.__dict__[name].__get__ for name in ("__traceback__", "__cause__", "__context__")
+)
+
 
 def keep_own_frames(error: BaseException, *, package: str = "") -> None:
     """Leave only the author's frames in the tracebacks of an error and of those that caused it.
@@ -22,8 +26,9 @@ def keep_own_frames(error: BaseException, *, package: str = "") -> None:
         each = errors.pop()
         if each is not None and id(each) not in seen:
             seen.add(id(each))
-            each.__traceback__ = _own(each.__traceback__, package)
-            errors += [each.__cause__, each.__context__]
+            # A class of the author may refuse to have them assigned, or hide them.
+            BaseException.with_traceback(each, _own(_TRACEBACK(each), package))
+            errors += [_CAUSE(each), _CONTEXT(each)]
 
 
 _PLACE = "_saga_place"
@@ -32,7 +37,7 @@ _MAX_PLACE = 200
 
 def note_place(error: BaseException) -> None:
     """Keep the file and the line of the innermost frame, of an error of which only the author's frames are left."""
-    traceback = error.__traceback__
+    traceback = _TRACEBACK(error)
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     if traceback is None:

@@ -30,6 +30,7 @@ from saga_spark.storage import spark_path
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.trust import require_own_modules
+from sagas.text.author_errors import make_ordinary
 from sagas.text.exact_json import decode_json, encode_json
 
 if TYPE_CHECKING:
@@ -67,9 +68,10 @@ def run_job(
         check_signature(function, job.code, spark, inputs, job.params)
         try:
             returned = function(spark, inputs, **job.params)
-        except (JobFailed, UsageError):
-            raise
         except Exception as error:
+            make_ordinary(error)
+            if isinstance(error, JobFailed | UsageError):
+                raise
             raise to_job_error(error, job_label(job), settings.python_path) from error
     else:
         returned = _run_sql(spark, job, inputs)

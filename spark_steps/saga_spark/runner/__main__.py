@@ -29,6 +29,7 @@ from saga_spark.runner.task_context import TaskContext
 from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask
+from sagas.text.author_values import text_of
 from sagas.text.own_frames import keep_own_frames
 
 JVM_EXIT_TIMEOUT = 5.0
@@ -150,7 +151,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def named(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {text_of(error)}"
 
 
 def is_connection_error(error: BaseException | None) -> bool:

@@ -18,6 +18,7 @@ from saga_spark.job_errors import JobFailed, RunnerLost, Unequipped
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Rejected, Unavailable, UsageError
 from sagas.settings.masking import remember_settings
+from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import reportable, text_of
 from sagas.text.exact_json import decode_json, encode_json
 
@@ -66,25 +67,33 @@ def error_to_json(error: BaseException) -> dict[str, Any]:
     """The errors of the contract keep their kind; any other error is reported as a bug of the runner."""
     match error:
         case JobFailed():
-            return {"kind": "job", "message": text_of(error.message), "details": reportable(error.details)}
+            return {"kind": "job", "message": _message(error), "details": reportable(attribute_of(error, "details"))}
         case Unequipped():
-            return {"kind": "unequipped", "message": error.message, "help": error.help}
+            return {"kind": "unequipped", "message": _message(error), "help": attribute_of(error, "help")}
         case UsageError():
-            return {"kind": "usage", "message": error.message, "help": error.help}
+            return {"kind": "usage", "message": _message(error), "help": attribute_of(error, "help")}
         case Rejected():
-            return {"kind": "rejected", "message": text_of(error.message), "details": reportable(error.details)}
+            return {
+                "kind": "rejected",
+                "message": _message(error),
+                "details": reportable(attribute_of(error, "details")),
+            }
         case RunnerLost():
-            return {"kind": LOST, "message": str(error), "memory": error.memory}
+            return {"kind": LOST, "message": text_of(error), "memory": error.memory}
         case Unavailable():
-            return {"kind": "unavailable", "message": str(error)}
+            return {"kind": "unavailable", "message": text_of(error)}
         case InfrastructureError():
-            return {"kind": "infrastructure", "message": str(error)}
+            return {"kind": "infrastructure", "message": text_of(error)}
         case TaskCancelled():
             return {"kind": "cancelled", "message": "the run was cancelled"}
         case SourcesChanged():
             return {"kind": RETRY_KIND, "message": "the sources of jobs have changed"}
         case _:
             return {"kind": "infrastructure", "message": f"{type(error).__name__}: {text_of(error)}"}
+
+
+def _message(error: BaseException) -> str:
+    return text_of(attribute_of(error, "message", error))
 
 
 def error_from_json(data: Mapping[str, Any]) -> Exception:
