@@ -60,6 +60,18 @@ def probe_of(run: SagaRun, entry: LedgerEntry) -> Probe | None:
     return replace(probe, operation=replace(operation, with_=_with(operation.with_, given)))
 
 
+def note(run: SagaRun, entry: LedgerEntry) -> str | None:
+    """The warning before a correction of the step's arguments, which ``entry`` has already; None if its probe, should
+    it have one, may be asked.
+    """
+    if run.step(entry).probe is None or probe_of(run, entry) is not None:
+        return None
+    return (
+        f"the probe of {entry.id} {corrections.NOT_FOLLOWED} and is not asked about this call: if an attempt ends "
+        "without an answer, the call may have happened, and only a look at its system tells"
+    )
+
+
 def parking_reason(run: SagaRun, entry: LedgerEntry, reason: str) -> str:
     """The reason for parking a step, and why its probe did not answer the question."""
     unsure = entry.outcome == "unknown" and not entry.resolved

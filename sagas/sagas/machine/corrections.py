@@ -25,7 +25,7 @@ _SHOWN = 400
 """Characters of the arguments in a message."""
 
 NOT_FOLLOWED = "will not follow --with"
-"""A part of each :func:`note`."""
+"""A part of each warning before a correction."""
 
 _NAMES: Mapping[str, str] = {"undo": "compensation", "confirm": "confirm"}
 

@@ -28,7 +28,7 @@ from sagas.machine import (
 )
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.cancel import external_cause
-from sagas.machine.decisions import carrying_out, rules
+from sagas.machine.decisions import carrying_out, preview, rules
 from sagas.machine.decisions.form import malformed_decision
 from sagas.machine.finish import finish_command
 from sagas.machine.internal_events import (
@@ -159,9 +159,9 @@ class Machine:
         """Why `saga undo` would be refused now (rule 15), as the end of a sentence; None if it would not."""
         return rollback.undo_refusal(self._run)
 
-    def rows_left(self, step: str) -> tuple[list[str], int]:
-        """The rows that stay if a parked automatic undo is skipped: the names of the first ones, and their number."""
-        return parked.rows_left(self._run, step)
+    def decision_notes(self, decision: DecisionMade) -> preview.DecisionNotes:
+        """What to say about an accepted decision before it is carried out."""
+        return preview.decision_notes(self._run, decision)
 
     def labels(self) -> dict[str, str]:
         """The labels for search. Raises DefinitionError when they cannot be evaluated for this input."""

@@ -15,8 +15,8 @@ from sagas.machine.arguments import DEFINITION_FAILURE
 from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.calls import current_alternate
 from sagas.machine.corrections import is_open
-from sagas.machine.decisions.rules import corrects_with_arguments, decided_operation, possible_decisions
-from sagas.machine.parked_rows import restore_details, row_fields, row_names
+from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
+from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 from sagas.protocol.saga_view import ChildView, Decision, ParkedView
@@ -44,15 +44,6 @@ def rows(run: SagaRun) -> tuple[ParkedView, ...]:
         for wait in child.waits or ()
     )
     return tuple(_row(run, parked) for parked in run.parked.values()) + nested
-
-
-def rows_left(run: SagaRun, id: str) -> tuple[list[str], int]:
-    """The rows that are not as before the step, when its automatic undo parked: the first names, and their number."""
-    entry = run.entry(id)
-    if entry is None or (operation := decided_operation(run, entry, "undo")) is None:
-        return [], 0
-    details = restore_details(entry, operation)
-    return ([], 0) if details is None else (row_names(details), details["open_rows"])
 
 
 def children(run: SagaRun) -> tuple[ChildView, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from saga_workers.interventions import preview_decision
 from sagas.protocol.saga_view import ParkedView
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import handle
@@ -24,6 +25,12 @@ async def _terminate(saga: CancelledSaga) -> None:
 async def _refused(saga: CancelledSaga) -> ParkedView:
     view = await saga.shop.reached(saga.id, lambda view: bool(view.parked) and bool(view.parked[0].rows))
     return view.parked[0]
+
+
+async def _skipping(saga: CancelledSaga) -> list[str]:
+    """What `saga resolve … skip --dry-run` says about the undo of ``second``."""
+    decision = {"step": "second", "decision": "skip", "reason": "lost", "who": "ada"}
+    return await preview_decision(saga.shop.client.locator, saga.id, decision)
 
 
 @everywhere
@@ -49,6 +56,8 @@ async def test_done_is_refused_once_with_the_rows_that_are_not_as_before_the_nes
         await saga.shop.resolve(saga.id, "second", "done", evidence="by hand")
         parked = await _refused(saga)
         assert (parked.system, parked.rows and parked.rows[0].before) == ("shop", {"n": "0"})
+        (preview,) = await _skipping(saga)
+        assert f"{saga.second} has changed and not restored stay as they are now: the row " in preview
         await saga.shop.execute(*(parked.sql or ()))
         await saga.shop.resolve(saga.id, "second", "done", evidence="the SQL of saga show")
         view = await saga.shop.ended(saga.id)
@@ -61,6 +70,8 @@ async def test_the_rows_of_a_nested_saga_whose_undo_is_skipped_are_in_the_residu
 ) -> None:
     async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
         await _terminate(saga)
+        (preview,) = await _skipping(saga)
+        assert f"saga show {saga.second}`; their images: SELECT table_name" in preview
         await saga.shop.resolve(saga.id, "second", "skip")
         await saga.shop.reached(saga.first, lambda view: bool(view.parked))
         await saga.shop.restore((await saga.shop.client.view(saga.id)).residue)

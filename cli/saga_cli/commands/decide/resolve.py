@@ -263,7 +263,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
 
         return await ask_each(parked, decide, saga_of=lambda operation: operation.saga_id)
 
-    answers = with_locator(preview_all) if dry_run or not yes else []
+    answers = with_locator(preview_all) if dry_run or not yes or fields["with"] is not None else []
     if not dry_run and (yes or not all(isinstance(answer, SagaError) for answer in answers)):
         warn(target_line(load_settings()))
         several = ", ".join(f"{operation.saga_id} {operation.step}" for operation in parked[:5]) + (

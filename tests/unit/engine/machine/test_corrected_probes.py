@@ -11,7 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from saga_workers.decision_preview import consequences
 from sagas.expressions import compile_value
+from sagas.protocol.messages import DecisionMade
 from sagas.protocol.outcomes import Outcome
 from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step, undo
 
@@ -192,6 +194,22 @@ def test_the_position_and_the_list_of_an_item_come_with_its_value(
     driver = MachineDriver(saga(first), {"other": [{"acc": "X", "n": 1}]}, answers).run()
     driver.decide("a#0", "retry", arguments=new).run()
     assert ("a#0~probe" in driver.log, driver.state) == (asks, "COMPLETED" if asks else "PARKED")
+
+
+@pytest.mark.parametrize("retried", ["rejected", "unknown"])
+@pytest.mark.parametrize(("asked", "warns"), [("${{ input.acc }}", False), ("/${{ input.acc }}/", True), (None, False)])
+def test_the_preview_of_a_correction_says_that_the_probe_will_not_be_asked(
+    asked: str | None, warns: bool, retried: str
+) -> None:
+    first = step("a", do=op("debit", {"a": "${{ input.acc }}"}, on="shop"), on_failure="park", settle=0.0)
+    lookup = None if asked is None else replace(probe(), operation=op("ask", {"of": asked}))
+    answers: dict[str, Any] = {"a": [retried, "done"], "a~probe": "unknown"}
+    driver = MachineDriver(saga(replace(first, probe=lookup)), INPUT, answers).run()
+    decision = DecisionMade("a", "retry", "another account", "ada", driver.now, arguments={"a": "Z"})
+    assert driver.machine.check_decision(decision) is None
+    said = [words for words in consequences(driver.machine, decision) if "the probe of a will not follow" in words]
+    assert len(said) == warns
+    assert all("the call may have happened" in words for words in said)
 
 
 @pytest.mark.parametrize(("id", "asks"), [("fee-${{ input.region }}", True), ("fee-${{ input.acc }}", False)])
