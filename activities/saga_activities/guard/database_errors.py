@@ -12,6 +12,7 @@ from sqlalchemy import exc as sa
 from saga_activities.engine_tables import ENGINE_TABLES
 from saga_activities.guard.sqlstates import (
     LOCK_TIMEOUT,
+    OF_VALUES,
     TIMED_OUT,
     Healing,
     healing_of,
@@ -47,11 +48,13 @@ _ENGINE_TABLE = re.compile(rf"[\"'.»«„“ ]({'|'.join(sorted(ENGINE_TABLES))
 STATEMENT_NOTE = "statement: "
 """How the note of an exception begins that has the failed statement, with its placeholders."""
 
+VALUE_NOTE = "value: "
+"""How the note of an exception begins that names the parameter at fault, and its column."""
+
 _LAST_STATEMENTS = ("COMMIT", "PREPARE TRANSACTION")
 """The engine's own statements that check deferred constraints and run deferred triggers."""
 
 _OFFSET_TIME = re.compile(r"Incorrect (?:datetime|timestamp) value: '[^']*[+-]\d\d:\d\d'")
-_UNREAD = re.compile(r'invalid input syntax for type [^:]+: "(.*)"')
 _MAX_STATEMENT = 300
 MAX_QUOTED = 120
 """Characters of the statement in a message; its details have more."""
@@ -198,10 +201,11 @@ def failed_outcome(classified: ClassifiedError, error: BaseException | None = No
 def _in_names(classified: ClassifiedError, error: BaseException | None) -> tuple[ClassifiedError, str | None]:
     """The error with the author's names of parameters, and what to write instead if one of them is at fault."""
     query, written = getattr(error, "statement", None), None if error is None else _whole_statement(error)
+    if error is not None and (value := _note(error, VALUE_NOTE)) is not None:
+        sentence = _sentence(getattr(error, "orig", None) or error)
+        classified = replace(classified, message=classified.message.replace(sentence, f"{sentence}, {value}", 1))
     if _OFFSET_TIME.search(classified.message):
         return classified, "a datetime has no offset there: give the time in UTC, such as 2026-05-01T10:00:00Z"
-    if (names := _given_text(classified.message, getattr(error, "params", None))) is not None:
-        return replace(classified, message=f"{classified.message}, the value of {names}"), None
     if not isinstance(query, str) or written is None or classified.code not in OF_PARAMETERS:
         return classified, None
     try:
@@ -210,17 +214,6 @@ def _in_names(classified: ClassifiedError, error: BaseException | None) -> tuple
         return classified, None
     message = with_names(classified.message, sent_names(query, parsed))
     return replace(classified, message=message), what_to_write(classified.sqlstate, message, parsed)
-
-
-def _given_text(message: str, given: Any) -> str | None:
-    """The parameters whose text PostgreSQL cannot read as a value of a type; None: this is not seen."""
-    text = _UNREAD.fullmatch(message)
-    if text is None or not isinstance(given, dict):
-        return None
-    # A parameter with several forms is sent as several, of which the further ones have names of the engine.
-    bases = {name: re.sub(r"_\d+$", "", name) for name, value in given.items() if value == text[1]}
-    names = dict.fromkeys(f":{base if base in given else name}" for name, base in bases.items())
-    return " or ".join(names) or None
 
 
 def failed_statement(error: BaseException) -> str | None:
@@ -233,8 +226,21 @@ def failed_statement(error: BaseException) -> str | None:
 
 
 def _whole_statement(error: BaseException) -> str | None:
-    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(STATEMENT_NOTE)]
-    return notes[-1].removeprefix(STATEMENT_NOTE) if notes else None
+    return _note(error, STATEMENT_NOTE)
+
+
+def _note(error: BaseException, beginning: str) -> str | None:
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(beginning)]
+    return notes[-1].removeprefix(beginning) if notes else None
+
+
+def refused_text(error: BaseException) -> tuple[str, str] | None:
+    """The database's sentence about a value, and its words about the place; None for any other error."""
+    origin = getattr(error, "orig", None)
+    sqlstate = None if origin is None else sqlstate_of(origin)
+    if sqlstate is None or not sqlstate.startswith(OF_VALUES):
+        return None
+    return _sentence(origin), getattr(getattr(origin, "diag", None), "context", None) or ""
 
 
 def _explained(classified: ClassifiedError, instead: str | None, statement: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,7 +20,13 @@ from sqlalchemy.sql.elements import BindParameter, TextClause
 from sqlalchemy.sql.expression import ClauseElement, TableClause, UpdateBase
 from sqlalchemy.sql.visitors import iterate
 
-from saga_activities.guard.database_errors import MAX_QUOTED, STATEMENT_NOTE, classify_database_error
+from saga_activities.guard.database_errors import (
+    MAX_QUOTED,
+    STATEMENT_NOTE,
+    VALUE_NOTE,
+    classify_database_error,
+    refused_text,
+)
 from saga_activities.guard.table_engines import table_problem
 from saga_activities.parameters.exact_parameters import (
     ExactStatement,
@@ -31,6 +38,7 @@ from saga_activities.parameters.iso_times import may_be_time
 from saga_activities.parameters.parameter_columns import needs_care
 from saga_activities.parameters.parameter_types import parameter_types
 from saga_activities.parameters.postgresql_places import checked_places
+from saga_activities.parameters.refused_values import refused_value
 from saga_activities.result_columns import check_names, mysql_reader, undecodable_column
 from sagas.errors import AttemptOver, SagaError, UsageError
 from sagas.sql_text.parsed import ParsedSql, parse_sql
@@ -221,6 +229,7 @@ class SqlSession:
                 raise AttemptOver()
             self._running.add(task)
             self.used = True
+            given, prepared = None, None
             try:
                 given = _given_parameters(statement, parameters, named)
                 prepared = self._prepare(statement)
@@ -237,6 +246,8 @@ class SqlSession:
             except BaseException as error:
                 if isinstance(error, SQLAlchemyError):
                     error.add_note(f"{STATEMENT_NOTE}{statement}")
+                    if isinstance(prepared, ParsedSql) and given:
+                        await _name_value(error, prepared, [given] if isinstance(given, Mapping) else given)
                 self.forbid_commit(error)
                 raise
             finally:
@@ -384,6 +395,15 @@ def _given_parameters(
             f" for `{shown(str(statement), MAX_QUOTED)}`"
         )
     return first
+
+
+async def _name_value(error: SQLAlchemyError, statement: ParsedSql, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Note at the error which of these parameters has the value that the database refuses."""
+    if (text := refused_text(error)) is not None:
+        # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
+        analyse = partial(refused_value, statement, rows, *text)
+        if (value := analyse() if "sqlglot" in sys.modules else await asyncio.to_thread(analyse)) is not None:
+            error.add_note(f"{VALUE_NOTE}{value}")
 
 
 def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]], dialect: str) -> bool:

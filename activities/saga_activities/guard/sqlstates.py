@@ -49,7 +49,7 @@ _NEVER = (
 )  # fmt: skip
 _CONFLICT = "23"
 _SEVERAL_ROWS = "21"
-_VALUES = ("22", "23502", "23514", "44")
+OF_VALUES = ("22", "23502", "23514", "44")
 RIGHT = "42501"
 
 _POSTGRESQL_PLACES = {
@@ -229,7 +229,7 @@ def what_to_correct(sqlstate: str, *, is_file: bool = False, about_json: bool = 
         )
     if sqlstate.startswith(_SEVERAL_ROWS):
         return "give each row once, or correct the statement: it meets several rows where one is expected"
-    is_value = sqlstate.startswith(_VALUES)
+    is_value = sqlstate.startswith(OF_VALUES)
     help = "correct the value or the statement" if is_value else "correct the statement or the database"
     return (
         f"{help}: a value becomes JSON with the cast `:name::jsonb`" if about_json and sqlstate in _OTHER_TYPE else help

@@ -278,7 +278,7 @@ async def test_errors_about_a_parameter_have_its_name(shop: GuardDatabase) -> No
         (
             "update amount_row set at = :x where :a = ''",
             "",
-            'type date: "", the value of :a or :x',
+            'type date: "", the value of :x for the column at of amount_row',
             "correct the value",
         ),
         ("select :a * :x", None, "operator is not unique", "cast the parameters, such as `:a::numeric`"),
