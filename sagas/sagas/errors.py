@@ -40,6 +40,22 @@ class UsageError(SagaError):
     exit_code = 2
 
 
+def errors_together(errors: Sequence[SagaError]) -> SagaError:
+    """One error with the messages of several that do not depend on each other."""
+    if len(errors) == 1:
+        return errors[0]
+    lines = [
+        line
+        for each in errors
+        for line in (each.message if each.help is None else f"{each.message}; {each.help}", *each.more)
+    ]
+    together = SagaError(lines[0])
+    together.more = lines[1:]
+    codes = {each.exit_code for each in errors}
+    together.exit_code = codes.pop() if len(codes) == 1 else SagaError.exit_code
+    return together
+
+
 class AttemptOver(SagaError):
     """The attempt of this action has ended: it accepts no more statements and no more events."""
 

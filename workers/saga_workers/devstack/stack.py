@@ -25,7 +25,7 @@ from saga_workers.devstack.start_failure import cause, full_disk
 from saga_workers.devstack.temporal_server import TemporalService, local_port
 from saga_workers.trigger.topic_inventory import needs_trigger, uses_kafka
 from saga_workers.worker.spark_support import has_spark_steps, spark_unavailable_reason
-from sagas.errors import SagaError, UsageError, did_you_mean
+from sagas.errors import SagaError, UsageError, did_you_mean, errors_together
 from sagas.settings import Settings, load_settings
 from sagas.settings.masking import mask, mask_properties
 from sagas.settings.project import Project
@@ -158,8 +158,14 @@ class Stack:
 
             from saga_workers.runtime.databases import set_up_database
 
+            failures: list[SagaError] = []
             for connection in own:
-                asyncio.run(set_up_database(connection, current.kafka.shards, self.report))
+                try:
+                    asyncio.run(set_up_database(connection, current.kafka.shards, self.report))
+                except SagaError as error:
+                    failures.append(error)
+            if failures:
+                raise errors_together(failures)
 
     def _report_missing_setup(self) -> None:
         """Name the databases that are not this stack's own and that `saga setup` has not changed yet."""

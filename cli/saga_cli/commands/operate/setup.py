@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from saga_cli.context import load_settings, target_line, with_client
-from saga_cli.output import echo, print_document
+from saga_cli.output import echo, print_document, warn
+from sagas.errors import RefusedError, SagaError, errors_together
 
 
 def setup(
@@ -16,12 +19,14 @@ def setup(
         bool, typer.Option("--print", help="print the SQL and the commands for an administrator; change nothing")
     ] = False,
 ) -> None:
-    """Create search attributes, guard and outbox tables, and the topics that definitions name; apply schema files."""
+    """Create search attributes, guard and outbox tables, and the topics that definitions name; apply schema files.
+
+    What fails keeps nothing else from being set up; the errors are printed at the end.
+    """
     from saga_workers.doctor.automatic_steps import automatic_step_problems
     from saga_workers.runtime.databases import set_up_database, setup_sql
     from saga_workers.temporal import search_attributes
     from saga_workers.trigger import topic_inventory
-    from sagas.errors import RefusedError, SagaError
     from sagas.settings.project import Project
 
     settings = load_settings()
@@ -38,19 +43,28 @@ def setup(
 
     echo(target_line(settings))
     done: list[str] = []
-    for connection in settings.sql_connections():
-        asyncio.run(set_up_database(connection, settings.kafka.shards, echo))
-        done.append(f"tables of {connection.name}")
-        echo(f"✔ {done[-1]}")
+    failures: list[SagaError] = []
+    unusable: list[str] = []
 
-    problems = asyncio.run(automatic_step_problems(Project(settings)))
-    if problems:
-        refused = SagaError(problems[0], help="change these statements or tables, or write compensations")
-        refused.more = problems[1:]
-        raise refused
-    if problems is not None:
-        done.append("tables of automatic compensations")
-        echo(f"✔ {done[-1]}")
+    def finish(what: str) -> None:
+        done.append(what)
+        echo(f"✔ {what}")
+
+    for connection in settings.sql_connections():
+        with _collecting(failures):
+            unusable.append(connection.name)
+            asyncio.run(set_up_database(connection, settings.kafka.shards, echo))
+            unusable.remove(connection.name)
+            finish(f"tables of {connection.name}")
+
+    with _collecting(failures):
+        problems = asyncio.run(automatic_step_problems(Project(settings), without=unusable))
+        if problems:
+            refused = SagaError(problems[0], help="change these statements or tables, or write compensations")
+            refused.more = problems[1:]
+            raise refused
+        if problems is not None:
+            finish("tables of automatic compensations")
 
     async def add(client, _settings) -> list[str]:
         from temporalio.service import RPCError
@@ -66,13 +80,28 @@ def setup(
                 ) from error
         return names
 
-    names = with_client(add)
-    done.append("search attributes" + (f" {', '.join(names)}" if names else ""))
-    echo(f"✔ {done[-1]}")
-    if made := topic_inventory.create_topics(Project(settings)):
-        done.append(f"topics {', '.join(made)}")
-        echo(f"✔ {done[-1]}")
+    with _collecting(failures):
+        names = with_client(add)
+        finish("search attributes" + (f" {', '.join(names)}" if names else ""))
+    with _collecting(failures):
+        if made := topic_inventory.create_topics(Project(settings)):
+            finish(f"topics {', '.join(made)}")
+    if failures:
+        raise errors_together(failures)
     print_document({"done": done}, human=lambda: None)
+
+
+@contextmanager
+def _collecting(failures: list[SagaError]) -> Iterator[None]:
+    """Keep an error for the end of the command."""
+    try:
+        yield
+    except SagaError as error:
+        failures.append(error)
+    except Exception:
+        if failures:
+            warn(f"error: {errors_together(failures)}")
+        raise
 
 
 def _print_commands(commands: list[str], topics: list[str], sql: dict[str, str]) -> None:
