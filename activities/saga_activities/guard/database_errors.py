@@ -34,6 +34,7 @@ from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.sql_text.parsed import parse_sql
 from sagas.sql_text.tokens import RefusedStatement, shown
+from sagas.text.author_values import text_of
 
 _WRITE_REFUSED = ("25006", 1792)
 """A statement that writes, in a transaction that only reads: PostgreSQL, MySQL and MariaDB."""
@@ -170,12 +171,22 @@ def _error_message(origin: Any) -> str:
     return text[:_MAX_MESSAGE] or type(origin).__name__
 
 
+def message_of(error: BaseException) -> str:
+    """What a database says in an error, in one line without the statement; of any other error its text."""
+    classified = classify_database_error(error)
+    return text_of(error) if classified is None else classified.message
+
+
 def _sentence(origin: Any) -> str:
     """Return what the database says, without its number, the lines of the statement, and the values of a row."""
+    if isinstance(origin, sa.StatementError) and origin.orig is not None:
+        origin = origin.orig
     diagnostic = getattr(origin, "diag", None)
     primary = None if diagnostic is None else diagnostic.message_primary
     match getattr(origin, "args", ()):
         case (int(), words, *_):
+            text = words
+        case (words, *_) if isinstance(origin, sa.SQLAlchemyError):  # whose text has the statement, too
             text = words
         case _:
             text = origin

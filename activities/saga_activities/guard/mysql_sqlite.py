@@ -18,7 +18,12 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error, is_lock_timeout
+from saga_activities.guard.database_errors import (
+    STATEMENT_NOTE,
+    classify_database_error,
+    is_lock_timeout,
+    message_of,
+)
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
@@ -119,7 +124,7 @@ class SqlAlchemyTransaction:
             await self._send(self._lock_do, self._key_values)
         except DBAPIError as error:
             if is_lock_timeout(error):
-                raise RowLockTimeout(str(error.orig)) from error
+                raise RowLockTimeout(message_of(error)) from error
             raise
 
     async def refuse_do(self) -> None:
@@ -143,7 +148,7 @@ class SqlAlchemyTransaction:
         except SQLAlchemyError as error:
             classified = classify_database_error(error)
             if classified is not None and classified.connection_lost:
-                raise LostCommit(str(error)) from error
+                raise LostCommit(message_of(error)) from error
             error.add_note(f"{STATEMENT_NOTE}COMMIT")
             raise
 

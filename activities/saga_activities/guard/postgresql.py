@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlalchemy.sql.elements import TextClause
 
-from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error
+from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error, message_of
 from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
@@ -136,7 +136,7 @@ class PostgresTransaction:
         try:
             await self._send(_LOCK_DO, self._key_values())
         except psycopg.errors.LockNotAvailable as error:
-            raise RowLockTimeout(str(error).strip()) from error
+            raise RowLockTimeout(message_of(error)) from error
 
     async def refuse_do(self) -> None:
         await self._send(_REFUSE_DO, self._key_values())
@@ -161,7 +161,7 @@ class PostgresTransaction:
         except psycopg.Error as error:
             classified = classify_database_error(error)
             if self._raw.closed or (classified is not None and classified.connection_lost):
-                raise LostCommit(str(error)) from error
+                raise LostCommit(message_of(error)) from error
             error.add_note(f"{STATEMENT_NOTE}{self._final_statement}")
             raise
         if self.sql.used:

@@ -168,13 +168,13 @@ class TransactionRunner:
         limits = TransactionLimits(sent.scheduled_at, time.time() + COMMIT_GRACE, self.isolation)
         tx: GuardTransaction | None = None
         stored: Outcome | None = None
-        why = f"the response to COMMIT was lost: {error}"
+        why = f"the response to COMMIT was lost: {database_errors.message_of(error)}"
         try:
             async with asyncio.timeout(COMMIT_GRACE):
                 tx = await begin_transaction(self.engine, sent.entry_key, limits)
                 stored = rules.stored_outcome(sent.op, await tx.rows(), sent.args_hash)
         except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
-            why = f"{why}; the check of its outcome failed too: {second}"
+            why = f"{why}; the check of its outcome failed too: {database_errors.message_of(second)}"
         finally:
             await _roll_back(tx)
         if stored is not None:

@@ -71,6 +71,10 @@ def view_page(view: SagaView) -> str:
     return html_page(f"{view.id}: {view.saga} {view.state}", body)
 
 
+_BEGINNING = 80
+"""Characters of a statement that a message quotes in any case."""
+
+
 def view_lines(view: SagaView, *, now: datetime) -> list[Line]:
     """The whole view. ``now``: ages are counted to it."""
     blocks = [
@@ -110,7 +114,9 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
         lines.append([(f"{_reason_kind(reason)}{where}: ", "dim"), (reason_text(view), "")])
         message = reason_text(view)
         details = {
-            name: value for name, value in reason.details.items() if value is not None and str(value) not in message
+            name: value
+            for name, value in reason.details.items()
+            if value is not None and str(value)[: _BEGINNING if name == "statement" else None] not in message
         }
         if details:
             lines.append([("  " + ", ".join(_detail_words(details)), "dim")])

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.attempt_context import AttemptContext
+from saga_activities.guard.database_errors import message_of
 from saga_spark import ledger
 from saga_spark.job.job_spec import Input, Job, comparison_input, comparison_input_name
 from saga_spark.ledger import OutputRow, read_staged_files
@@ -71,7 +72,7 @@ class StagingAttempt:
             try:
                 await self._delete_unreferenced_files()
             except (SQLAlchemyError, OSError) as error:
-                self._attempt.logger.warning("staged files not deleted, left to the clean-up: %s", error)
+                self._attempt.logger.warning("staged files not deleted, left to the clean-up: %s", message_of(error))
             raise
         self.result = step_result(self.manifests, report)
 

@@ -133,6 +133,16 @@ def test_details_of_the_engine_are_words(details: dict[str, Any], words: str) ->
     assert words in text(story(reason=reason)).splitlines()[2]
 
 
+def test_a_statement_that_the_message_quotes_is_shown_once() -> None:
+    statement = f"insert into orders (id, {', '.join(f'column_{number}' for number in range(30))}) values (:id)"
+    message = f"the database cannot run the statement: no (22P02), in `{statement[:119]}…`; correct it"
+    details = {"code": "22P02", "statement": statement, "balance": 777}
+    reason = {"kind": "failed", "step": "pay", "type": "DataError", "message": message, "details": details}
+    reported = text(story(reason=reason))
+    assert "statement=" not in reported
+    assert "\n  balance=777\n" in reported
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "code"),
     [

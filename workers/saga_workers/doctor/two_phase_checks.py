@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.guard.schema import MYSQL_DIALECTS
 from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_prepared
 from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.runtime.database_access import driver_message
 from sagas.text.shell import saga_command
 from sagas.text.shortening import join_names
 
@@ -37,7 +38,11 @@ async def check_two_phase(name: str, engine: AsyncEngine) -> list[DoctorResult]:
         return [*results, *_stuck_results(name, await list_prepared(engine))]
     except DBAPIError as error:
         if engine.dialect.name == "mysql":
-            return [DoctorResult(check, False, f"XA RECOVER is refused: {error.orig}", "grant XA_RECOVER_ADMIN on *.*")]
+            return [
+                DoctorResult(
+                    check, False, f"XA RECOVER is refused: {driver_message(error)}", "grant XA_RECOVER_ADMIN on *.*"
+                )
+            ]
         raise
 
 

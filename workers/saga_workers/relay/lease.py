@@ -23,6 +23,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.tables import now_sql
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 
 LEASE_TERM = 6.0
@@ -156,7 +157,9 @@ async def hold_lease(leases: Leases, lease: Lease) -> AsyncIterator[asyncio.Even
                 async with asyncio.timeout(_STATEMENT_TIMEOUT):
                     await leases.release(lease)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
-                log.debug("lease not released, it will expire: %s", error, extra=fields(shard=lease.shard))
+                log.debug(
+                    "lease not released, it will expire: %s", driver_message(error), extra=fields(shard=lease.shard)
+                )
 
 
 async def _renew_until_lost(leases: Leases, lease: Lease, lost: asyncio.Event) -> None:
@@ -168,7 +171,7 @@ async def _renew_until_lost(leases: Leases, lease: Lease, lost: asyncio.Event) -
             async with asyncio.timeout(_STATEMENT_TIMEOUT):
                 ours = await leases.renew(lease)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            log.debug("lease not renewed: %s", error, extra=fields(shard=lease.shard))
+            log.debug("lease not renewed: %s", driver_message(error), extra=fields(shard=lease.shard))
             if time.monotonic() > good_until:
                 lost.set()
             continue

@@ -18,6 +18,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.config import require_client
 from saga_activities.messaging import inbox
 from saga_workers.client import Client
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
@@ -320,7 +321,7 @@ class TriggerTasks:
                         ):
                             await sleep_or_stop(0.1, self._stop)
                     except (SQLAlchemyError, OSError, TimeoutError) as error:
-                        log.warning("inbox not purged: %s", error, extra=fields(connection=name))
+                        log.warning("inbox not purged: %s", driver_message(error), extra=fields(connection=name))
                 await sleep_or_stop(PURGE_INTERVAL, self._stop)
         except ProcessStopping:
             return

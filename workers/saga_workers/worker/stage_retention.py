@@ -11,6 +11,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.database_errors import message_of
 from saga_spark.settings import SparkSettings
 from saga_spark.staging.stage_area import SagaLiveness, clean_up_stage, drop_undo_data
 from sagas.errors import SagaError
@@ -48,5 +49,5 @@ async def clean_stage_periodically(
         except RPCError as error:
             log.warning("stage area not cleaned up, Temporal does not answer: %s", error.message)
         except (SagaError, SQLAlchemyError, OSError) as error:
-            log.warning("stage area not cleaned up: %s", error)
+            log.warning("stage area not cleaned up: %s", message_of(error))
         await asyncio.sleep(CLEANUP_INTERVAL)

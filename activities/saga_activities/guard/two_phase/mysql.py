@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.database_errors import classify_database_error
+from saga_activities.guard.database_errors import classify_database_error, message_of
 from saga_activities.guard.mysql_sqlite import MysqlTransaction
 from saga_activities.guard.transaction import LostCommit, RowWrite
 from saga_activities.guard.two_phase.participant import PreparedTransactionBusy, StoreResult
@@ -38,7 +38,7 @@ class MysqlPreparation(MysqlTransaction):
         except SQLAlchemyError as error:
             classified = classify_database_error(error)
             if classified is not None and classified.connection_lost:
-                raise LostCommit(str(error)) from error
+                raise LostCommit(message_of(error)) from error
             raise
 
     async def release(self) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from saga_activities.guard import result_codec
+from saga_activities.guard.database_errors import message_of
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction, TransactionLimits
 from saga_activities.guard.transaction_runner import (
@@ -110,7 +111,7 @@ class RowTransactions(TransactionRunner):
 
     async def _recheck_commit(self, sent: SentCommit, error: Exception) -> Outcome:
         """The operation continues from whatever is there, so it is simply repeated."""
-        why = f"the response to COMMIT was lost: {error}"
+        why = f"the response to COMMIT was lost: {message_of(error)}"
         return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
 
 
@@ -159,13 +160,13 @@ class Preparation(TransactionRunner):
 
     async def _recheck_commit(self, sent: SentCommit, error: Exception) -> Outcome:
         """After a lost PREPARE: it happened if the transaction is there; if not, it may still come."""
-        why = f"the response to PREPARE was lost: {error}"
+        why = f"the response to PREPARE was lost: {message_of(error)}"
         try:
             async with asyncio.timeout(COMMIT_GRACE):
                 if await self._prepared.is_prepared(self._id):
                     return Outcome.done(result_codec.decode(self._result), attempt=None)
         except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
-            why = f"{why}; the check of its outcome failed too: {second}"
+            why = f"{why}; the check of its outcome failed too: {message_of(second)}"
         return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from saga_activities.guard.database_errors import message_of
 from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.transaction import RowWrite
 from saga_activities.guard.two_phase.participant import PreparedTransactionBusy, StoreResult
@@ -36,11 +37,11 @@ class PostgresPreparation(PostgresTransaction):
             await super().commit(None)
         except errors.ObjectNotInPrerequisiteState as error:
             raise InfrastructureError(
-                f"{str(error).splitlines()[0]}: set max_prepared_transactions of the server, and restart it"
+                f"{message_of(error)}: set max_prepared_transactions of the server, and restart it"
             ) from error
         except errors.DuplicateObject as error:
             raise InfrastructureError(
-                f"{str(error).splitlines()[0]}: another role has prepared a transaction under the id of this step; "
+                f"{message_of(error)}: another role has prepared a transaction under the id of this step; "
                 "roll it back, and keep saga_guard from other roles"
             ) from error
 
