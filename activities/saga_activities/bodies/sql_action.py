@@ -158,13 +158,15 @@ def restore_body(
 
 
 def with_inherited_rows(body: ActionBody, invocation: Invocation) -> ActionBody:
-    """The body, which undoes a confirmed step, and then the rows that other undos have passed on to this one."""
+    """The body, which undoes a confirmed step, and then the rows that other undos have passed on to this one.
+
+    Its result is that of :func:`restore`: nobody reads that of a compensation.
+    """
 
     async def run(sql: SqlSession | None) -> Any:
         assert sql is not None
-        result = await undo_by_statement(sql, body, _entry_key(invocation), _undone_steps(invocation))
-        await restore(sql, _entry_key(invocation), _undone_steps(invocation), inherited=True)
-        return result
+        await undo_by_statement(sql, body, _entry_key(invocation), _undone_steps(invocation))
+        return await restore(sql, _entry_key(invocation), _undone_steps(invocation), inherited=True)
 
     return run
 

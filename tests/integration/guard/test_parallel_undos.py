@@ -178,6 +178,21 @@ async def test_a_change_of_others_between_two_steps_is_kept(
 
 
 @everywhere
+async def test_an_undo_by_a_statement_names_those_to_which_it_leaves_inherited_rows(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    steps = cases(kind)["confirmed"]
+    async with _tables(kind, request, tmp_path) as tables:
+        before = await tables.dump()
+        await play(tables, steps, "saga")
+        assert (await undo(tables, "a", steps["a"])).result == {"restored": 0, "left_to": ["b"]}
+        assert (await undo(tables, "b", steps["b"])).result == {"restored": 0, "left_to": ["c"]}
+        assert "left_to" not in (await undo(tables, "c", steps["c"])).result
+        await row_locks.release(tables.database.engine, tables.entry(saga="saga").saga_id)
+        assert await tables.dump() == before
+
+
+@everywhere
 async def test_a_change_of_others_before_a_confirmed_step_is_undone_is_kept(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -307,7 +307,7 @@ def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         entry.resolved = True
     else:
         entry.state, undo.state = "COMPENSATED", "DONE"
-        undo.left_to = rows_left_to(run.step(entry), outcome)
+        undo.left_to = [] if undo.undoes_confirmed else rows_left_to(run.step(entry), outcome)
     entry.decision = None
     run.post(CompensationSettled(entry))
 
