@@ -218,6 +218,16 @@ CASES = [
         [("b", 7), ("c", 0), ("z", 2)],
     ),
     Case(
+        "a merge with the names of the engine",
+        [POSTGRES],
+        STOCK,
+        "merge into @stock as saga_action using (values ('a', 1, 5), ('z', 2, 6))"
+        " saga_merge(saga_image_action, saga_image_inserted, action)"
+        " on saga_merge.saga_image_action = saga_action.sku when matched then update set free = saga_image_inserted"
+        " when not matched then insert (sku, free) values (saga_image_action, saga_merge.action)",
+        [("a", 1), ("b", 7), ("c", 0), ("z", 6)],
+    ),
+    Case(
         "a new primary key",
         [POSTGRES, SQLITE],
         STOCK,
