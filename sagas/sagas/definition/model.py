@@ -169,6 +169,7 @@ class StepDefinition:
     """One step of the graph. ``needs`` is always explicit, even if the author left it out.
 
     ``commutative``: the author declares that the order relative to other sagas does not matter; nothing depends on it.
+    ``result_form`` is that of its action's result in commands for operators, if it is known not to be an object.
     """
 
     id: str
@@ -189,6 +190,7 @@ class StepDefinition:
     execution: Execution = "remote"
     guarantee: Guarantee = "at-least-once"
     savepoint: Savepoint | None = None
+    result_form: str | None = None
     commutative: bool = field(default=False, compare=False, metadata=NOT_PACKED)
 
     @property

@@ -39,12 +39,14 @@ _ANNOTATIONS = ("title", "description", "$comment", "examples")
 def digest_of(definition: Definition) -> str:
     """``sha256:…`` over the canonical JSON of everything that affects execution.
 
-    Descriptive texts and the order of steps in the file are left out: `needs` determines the order completely.
+    Descriptive texts, the forms of results and the order of steps in the file are left out: `needs` determines the
+    order completely.
     """
     data = to_snapshot(replace(definition, description="", digest=""))
     steps = {}
     for step in data["steps"]:
         step.pop("name", None)
+        step.pop("result_form", None)
         step["needs"] = sorted(step.get("needs", []))
         steps[step["id"]] = step
     data["steps"] = steps

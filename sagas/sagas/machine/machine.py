@@ -160,7 +160,7 @@ class Machine:
         return rollback.undo_refusal(self._run)
 
     def decision_notes(self, decision: DecisionMade) -> preview.DecisionNotes:
-        """What to say about an accepted decision before it is carried out."""
+        """The words about an accepted decision before it is carried out."""
         return preview.decision_notes(self._run, decision)
 
     def labels(self) -> dict[str, str]:

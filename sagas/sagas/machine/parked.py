@@ -20,6 +20,7 @@ from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 from sagas.protocol.saga_view import ChildView, Decision, ParkedView
+from sagas.text.json_forms import OBJECT, form_of_value
 from sagas.text.shell import saga_command
 
 MOST_REPORTED = 10
@@ -170,5 +171,11 @@ def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, d
 
 
 def _result_form(run: SagaRun, entry: LedgerEntry | None) -> str:
-    """The form of the result to write: that of `sql` is a list of rows, of most other actions an object."""
-    return "[{…}]" if entry is not None and run.step(entry).do.uses == "sql" else "{…}"
+    """The form of the result to write: as declared, or as other items of the step have returned it, or an object."""
+    if entry is None:
+        return OBJECT
+    step = run.step(entry)
+    if step.do.uses == "sql":
+        return "[{…}]"
+    returned = (form_of_value(other.result) for other in run.record(entry).entries)
+    return step.result_form or next((form for form in returned if form is not None), OBJECT)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sagas.actions.result_forms import result_form
 from sagas.builtins.messaging import EMITTERS, REQUEST, REQUEST_TIMEOUT
 from sagas.builtins.registry import READ_METHODS, is_read_call, is_spark_job
 from sagas.builtins.spark import JOB_HEARTBEAT, JOB_TIMEOUT, SPARK
@@ -53,6 +54,9 @@ from sagas.definition.parser.operation_builder import (
     with_hold,
     wrap,
 )
+
+if TYPE_CHECKING:
+    from sagas.actions import Action
 
 DEFAULT_TIMEOUT = 30.0
 MAX_LOCAL_TIMEOUT = 5.0
@@ -169,8 +173,13 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
         guarantee=_guarantee(do),
         savepoint=_build_savepoint(parsed.get("savepoint")),
         commutative=bool(parsed.get("commutative")),
+        result_form=_result_form(context.project.actions.get(uses)),
     )
     return StepDraft(parsed, step, tuple(drafts), after_commit)
+
+
+def _result_form(action: Action | None) -> str | None:
+    return None if action is None or action.batch else result_form(action.function)
 
 
 def _default_timeout(uses: str) -> float:

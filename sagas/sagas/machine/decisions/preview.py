@@ -26,7 +26,7 @@ class DecisionNotes:
 
 
 def decision_notes(run: SagaRun, decision: DecisionMade) -> DecisionNotes:
-    """What to say about an accepted decision before it is carried out."""
+    """The words about an accepted decision before it is carried out."""
     entry = run.entry(decision.step)
     if entry is None:
         return DecisionNotes("")
