@@ -97,7 +97,7 @@ class ObservedAttempt:
 
     @property
     def step(self) -> str:
-        """The step's id in the definition: ``reserve`` for the ledger id ``reserve#0``."""
+        """The step's id in the definition: ``reserve`` for the entry id ``reserve#0``."""
         return self.invocation.entry.partition("#")[0]
 
 

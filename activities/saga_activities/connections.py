@@ -103,7 +103,7 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
     elif backend in ("mysql", "mariadb"):
         arguments = {"connect_timeout": CONNECT_TIMEOUT}
     elif backend == "sqlite":
-        arguments = {"factory": Connection}
+        arguments = {"factory": SqliteConnection}
     try:
         engine = create_async_engine(
             target,
@@ -168,7 +168,7 @@ _INSTRUCTIONS = 10_000
 """Instructions of SQLite's virtual machine between two checks of the flag: less than a millisecond of work."""
 
 
-class Connection(sqlite3.Connection):
+class SqliteConnection(sqlite3.Connection):
     """Ends its transaction when it is closed.
 
     SQLite keeps the transaction of a closed connection, and so the write lock, as long as one of its cursors is open:

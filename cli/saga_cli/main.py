@@ -18,7 +18,7 @@ from saga_cli.output import INTERRUPTED, guard_streams, warn
 from sagas.errors import SagaError, UsageError
 
 
-def main(only: Command | None = None) -> NoReturn:
+def main(only: CommandEntry | None = None) -> NoReturn:
     """Run the command line of this process and end the process; ``only`` as in :func:`run`."""
     if sys.argv[1:2] != ["worker"]:
         # A command is short-lived, and most of its time is imports: collecting garbage among them finds none.
@@ -40,7 +40,7 @@ def main(only: Command | None = None) -> NoReturn:
     os._exit(code)
 
 
-def run(words: Sequence[str], only: Command | None = None) -> int:
+def run(words: Sequence[str], only: CommandEntry | None = None) -> int:
     """Run one command line and return its exit code; ``only``: the line has the options of this command alone."""
     try:
         if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be run by any Python
@@ -79,7 +79,7 @@ def _dispatch(words: list[str]) -> int:
     return run_command(command, words[1:])
 
 
-def run_command(command: Command, words: list[str]) -> int:
+def run_command(command: CommandEntry, words: list[str]) -> int:
     """Parse the options of one command and run it."""
     import typer
     from typer.main import get_command
@@ -164,7 +164,7 @@ def _help_text() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandEntry:
     """``target`` is ``module:attribute``; the attribute is a function, or a ``typer.Typer`` with sub-commands."""
 
     name: str
@@ -182,99 +182,109 @@ _RUN = "Run and observe"
 _DECIDE = "Intervene"
 _OPERATE = "Operate"
 
-COMMANDS: tuple[Command, ...] = (
-    Command("init", "saga_cli.commands.begin.init:init", "create a new project", _BEGIN),
-    Command(
+COMMANDS: tuple[CommandEntry, ...] = (
+    CommandEntry("init", "saga_cli.commands.begin.init:init", "create a new project", _BEGIN),
+    CommandEntry(
         "dev", "saga_cli.commands.begin.dev:app", "the embedded stack: up, restart, status, logs, psql, down", _BEGIN
     ),
     *(
         [
-            Command(
+            CommandEntry(
                 "demo", "saga_cli.commands.begin.demo:demo", "run real shopping baskets through real databases", _BEGIN
             )
         ]
         if CHECKOUT_DEMO.exists()
         else []
     ),
-    Command("validate", "saga_cli.commands.write.validate:validate", "check definitions", _WRITE),
-    Command(
+    CommandEntry("validate", "saga_cli.commands.write.validate:validate", "check definitions", _WRITE),
+    CommandEntry(
         "explain",
         "saga_cli.commands.write.explain:explain",
         "describe the plan, and what is undone when a step fails",
         _WRITE,
     ),
-    Command(
+    CommandEntry(
         "simulate", "saga_cli.commands.write.simulate:simulate", "simulate every failure point without a server", _WRITE
     ),
-    Command("graph", "saga_cli.commands.write.graph:graph", "draw the forward and the rollback graph", _WRITE),
-    Command("diff", "saga_cli.commands.write.diff:diff", "compare two versions of a definition", _WRITE),
-    Command(
+    CommandEntry("graph", "saga_cli.commands.write.graph:graph", "draw the forward and the rollback graph", _WRITE),
+    CommandEntry("diff", "saga_cli.commands.write.diff:diff", "compare two versions of a definition", _WRITE),
+    CommandEntry(
         "actions", "saga_cli.commands.write.actions:actions", "list the registered actions and their arguments", _WRITE
     ),
-    Command(
+    CommandEntry(
         "schema", "saga_cli.commands.write.schema:schema", "print the JSON Schema of the language, for editors", _WRITE
     ),
-    Command(
+    CommandEntry(
         "participant",
         "saga_cli.commands.write.participant:app",
         "test a service that sagas call; serve a reference participant",
         _WRITE,
     ),
-    Command("start", "saga_cli.commands.run.start:start", "start a saga, or one for each row of a file", _RUN),
-    Command(
+    CommandEntry("start", "saga_cli.commands.run.start:start", "start a saga, or one for each row of a file", _RUN),
+    CommandEntry(
         "batch",
         "saga_cli.commands.run.batch:app",
         "all sagas of one start --from: show, pause, cancel, start failed ones again",
         _RUN,
     ),
-    Command("list", "saga_cli.commands.run.list:list_sagas", "list sagas, one line each", _RUN),
-    Command("show", "saga_cli.commands.run.show:show", "show the state and the history of one saga", _RUN),
-    Command("watch", "saga_cli.commands.run.watch:watch", "follow a saga until it ends", _RUN),
-    Command("open", "saga_cli.commands.run.open:open_saga", "open the saga in the Temporal Web UI", _RUN),
-    Command("locks", "saga_cli.commands.run.locks:locks", "list locks, their owners and who waits for them", _RUN),
-    Command("cancel", "saga_cli.commands.decide.cancel:cancel", "cancel a running saga and undo its steps", _DECIDE),
-    Command("pause", "saga_cli.commands.decide.pause:pause", "stop a running saga from starting anything new", _DECIDE),
-    Command("resume", "saga_cli.commands.decide.pause:resume", "let a paused saga go on", _DECIDE),
-    Command("signal", "saga_cli.commands.decide.signal:send_signal", "send a signal to a saga that waits", _DECIDE),
-    Command("parked", "saga_cli.commands.decide.parked:parked", "list what needs an operator, grouped", _DECIDE),
-    Command("resolve", "saga_cli.commands.decide.resolve:resolve", "decide about a parked step", _DECIDE),
-    Command(
+    CommandEntry("list", "saga_cli.commands.run.list:list_sagas", "list sagas, one line each", _RUN),
+    CommandEntry("show", "saga_cli.commands.run.show:show", "show the state and the history of one saga", _RUN),
+    CommandEntry("watch", "saga_cli.commands.run.watch:watch", "follow a saga until it ends", _RUN),
+    CommandEntry("open", "saga_cli.commands.run.open:open_saga", "open the saga in the Temporal Web UI", _RUN),
+    CommandEntry("locks", "saga_cli.commands.run.locks:locks", "list locks, their owners and who waits for them", _RUN),
+    CommandEntry(
+        "cancel", "saga_cli.commands.decide.cancel:cancel", "cancel a running saga and undo its steps", _DECIDE
+    ),
+    CommandEntry(
+        "pause", "saga_cli.commands.decide.pause:pause", "stop a running saga from starting anything new", _DECIDE
+    ),
+    CommandEntry("resume", "saga_cli.commands.decide.pause:resume", "let a paused saga go on", _DECIDE),
+    CommandEntry(
+        "signal", "saga_cli.commands.decide.signal:send_signal", "send a signal to a saga that waits", _DECIDE
+    ),
+    CommandEntry("parked", "saga_cli.commands.decide.parked:parked", "list what needs an operator, grouped", _DECIDE),
+    CommandEntry("resolve", "saga_cli.commands.decide.resolve:resolve", "decide about a parked step", _DECIDE),
+    CommandEntry(
         "notify",
         "saga_cli.commands.decide.notify:notify",
         "show a saga's notifications; send one again",
         _DECIDE,
     ),
-    Command("undo", "saga_cli.commands.decide.undo:undo", "undo a saga that has completed", _DECIDE),
-    Command(
+    CommandEntry("undo", "saga_cli.commands.decide.undo:undo", "undo a saga that has completed", _DECIDE),
+    CommandEntry(
         "reconcile",
         "saga_cli.commands.operate.reconcile:reconcile",
         "compare sagas with databases, topics and tables",
         _OPERATE,
     ),
-    Command("worker", "saga_cli.commands.operate.worker:worker", "run a worker in the foreground", _OPERATE),
-    Command("relay", "saga_cli.commands.operate.relay:relay", "publish the events of the outboxes to Kafka", _OPERATE),
-    Command(
+    CommandEntry("worker", "saga_cli.commands.operate.worker:worker", "run a worker in the foreground", _OPERATE),
+    CommandEntry(
+        "relay", "saga_cli.commands.operate.relay:relay", "publish the events of the outboxes to Kafka", _OPERATE
+    ),
+    CommandEntry(
         "serve", "saga_cli.commands.operate.serve:serve", "start sagas and serve their outcomes over HTTP", _OPERATE
     ),
-    Command(
+    CommandEntry(
         "trigger",
         "saga_cli.commands.operate.trigger:trigger",
         "start and signal sagas with Kafka events, run consumers",
         _OPERATE,
     ),
-    Command(
+    CommandEntry(
         "setup",
         "saga_cli.commands.operate.setup:setup",
         "create search attributes, tables and topics; repeatable",
         _OPERATE,
     ),
-    Command("doctor", "saga_cli.commands.operate.doctor:doctor", "check everything that sagas need to run", _OPERATE),
+    CommandEntry(
+        "doctor", "saga_cli.commands.operate.doctor:doctor", "check everything that sagas need to run", _OPERATE
+    ),
 )
 
 ALIASES = {"describe": "show", "view": "show", "status": "show", "ls": "list", "inbox": "parked"}
 
 
-def find_command(name: str) -> Command | None:
+def find_command(name: str) -> CommandEntry | None:
     name = ALIASES.get(name, name)
     return next((command for command in COMMANDS if command.name == name), None)
 

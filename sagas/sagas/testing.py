@@ -55,7 +55,7 @@ class Sagas:
             cancel_at: cancel the saga while this step is in flight.
 
         Returns:
-            ``state``, ``undone`` (ledger ids in the order undone), ``output``, ``reason``, ``steps``, ``parked``,
+            ``state``, ``undone`` (entry ids in the order undone), ``output``, ``reason``, ``steps``, ``parked``,
             ``residue``, ``notifications`` (recorded, not delivered) and ``story``, the document of `saga show`.
 
         Raises:

@@ -281,7 +281,7 @@ def select_last_row_count(row: OutputRow) -> sa.Select[Any]:
     """The row count of the last publication of this output by this step of the saga (for `rows: {change: …}`).
 
     Publications without rows are passed over: no number of rows is a change of some per cent from none.
-    The step is the ledger id, so each item of a `for_each` is compared with the same item of the previous run.
+    The step is the entry id, so each item of a `for_each` is compared with the same item of the previous run.
     """
     columns = outputs.c
     same_output = (columns.place == row.place, columns.output == row.target.output)

@@ -82,7 +82,7 @@ class Manifest:
 class Target:
     """One output of one entry of one saga: the unit that is staged, published and reverted as a whole.
 
-    ``step`` is the ledger id (``facts``, ``facts#2``), ``output`` the output's name. ``generation`` is incremented when
+    ``step`` is the entry id (``facts``, ``facts#2``), ``output`` the output's name. ``generation`` is incremented when
     the entry runs again after it was undone.
     """
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.exc import DBAPIError
 
-from saga_activities.automatic.table_shape import UNCERTAIN, Column, Reference, TableShape
+from saga_activities.automatic.table_shape import UNCERTAIN, Column, ForeignKey, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.sessions import SQL_MODE
 from sagas.sql_text.restoring_script import RESTORING_SQL_MODE
@@ -274,11 +274,11 @@ def _with_scale(text: str, digits: int) -> str:
     return f"{whole}.{fraction.ljust(digits, '0')}" if digits else whole
 
 
-def _references(rows: Iterable[Row]) -> Iterator[Reference]:
+def _references(rows: Iterable[Row]) -> Iterator[ForeignKey]:
     for row in rows:
         on_delete, on_update = row["on_delete"] in _CHANGING_RULES, row["on_update"] in _CHANGING_RULES
         if on_delete or on_update:
-            yield Reference(row["table_"], (row["name"],), on_delete, on_update)
+            yield ForeignKey(row["table_"], (row["name"],), on_delete, on_update)
 
 
 async def open_references(sql: SqlSession, table: TableShape, condition: str, values: Mapping[str, object]) -> None:

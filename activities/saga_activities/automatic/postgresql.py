@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from saga_activities.automatic.table_shape import TEXT_ALIAS, UNCERTAIN, Column, Reference, TableShape
+from saga_activities.automatic.table_shape import TEXT_ALIAS, UNCERTAIN, Column, ForeignKey, TableShape
 from saga_activities.guard.session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange
 
@@ -225,11 +225,11 @@ def _lock_table(row: Any, name: str) -> tuple[str, list[str]]:
     return other, []
 
 
-def _references(keys: Iterable[Any]) -> Iterable[Reference]:
+def _references(keys: Iterable[Any]) -> Iterable[ForeignKey]:
     for unique in keys:
         on_delete, on_update = unique["delete"] in _CHANGING_ACTIONS, unique["update"] in _CHANGING_ACTIONS
         if on_delete or on_update:
-            yield Reference(unique["table"], tuple(unique["columns"]), on_delete, on_update)
+            yield ForeignKey(unique["table"], tuple(unique["columns"]), on_delete, on_update)
 
 
 def _obstacles(row: Any, name: str) -> Iterable[str]:

@@ -36,7 +36,7 @@ class HandChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class RestorationScript:
     """Statements in an order that works, each with the row it restores. ``refused``: why the last ones fail now."""
 
     statements: Sequence[tuple[LockedRow, str]]
@@ -48,7 +48,7 @@ async def restoration_script(
     tables: Mapping[str, TableAccess],
     changes: Sequence[HandChange],
     steps: Sequence[Sequence[HandChange]] = (),
-) -> Script:
+) -> RestorationScript:
     """The statements for these rows. Each was run, and all of them are rolled back.
 
     ``steps``: the same changes, one statement of the step after the other, the last first.
@@ -62,7 +62,9 @@ async def restoration_script(
         return at_once if one_by_one.refused else one_by_one
 
 
-async def _script(sql: SqlSession, tables: Mapping[str, TableAccess], steps: Sequence[Sequence[HandChange]]) -> Script:
+async def _script(
+    sql: SqlSession, tables: Mapping[str, TableAccess], steps: Sequence[Sequence[HandChange]]
+) -> RestorationScript:
     statements: list[tuple[LockedRow, str]] = []
     violations = await reference_violations(sql, tables) if sql.dialect == "sqlite" else frozenset[tuple[object, ...]]()
     async with sql.savepoint(keep=False):
@@ -81,12 +83,12 @@ async def _script(sql: SqlSession, tables: Mapping[str, TableAccess], steps: Seq
                     for change in waiting
                     for text in _statements(sql.dialect, tables[change.row.table], change)
                 ]
-                return Script(statements, refused)
+                return RestorationScript(statements, refused)
         if sql.dialect == "postgresql":
-            return Script(statements, await _try(sql, [], "SET CONSTRAINTS ALL IMMEDIATE"))
+            return RestorationScript(statements, await _try(sql, [], "SET CONSTRAINTS ALL IMMEDIATE"))
         if sql.dialect == "sqlite":
-            return Script(statements, await missing_reference(sql, tables, violations))
-    return Script(statements)
+            return RestorationScript(statements, await missing_reference(sql, tables, violations))
+    return RestorationScript(statements)
 
 
 async def _in_passes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from saga_activities.automatic.table_shape import Column, Reference, TableShape
+from saga_activities.automatic.table_shape import Column, ForeignKey, TableShape
 from saga_activities.guard.session import Row, SqlSession
 from sagas.sql_text.row_changes import NotImageable
 from sagas.sql_text.tokens import split_tokens
@@ -123,11 +123,11 @@ def _affinity(declared: str) -> str:
     return "REAL" if any(part in name for part in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
-def _references(rows: Iterable[Row], key: tuple[str, ...]) -> Iterator[Reference]:
+def _references(rows: Iterable[Row], key: tuple[str, ...]) -> Iterator[ForeignKey]:
     for row in rows:
         on_delete, on_update = row["on_delete"] in _CHANGING_ACTIONS, row["on_update"] in _CHANGING_ACTIONS
         if on_delete or on_update:
-            yield Reference(row["child"], (row["name"],) if row["name"] else key, on_delete, on_update)
+            yield ForeignKey(row["child"], (row["name"],) if row["name"] else key, on_delete, on_update)
 
 
 def read_text(value: object) -> str | None:

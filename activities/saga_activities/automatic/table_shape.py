@@ -39,7 +39,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ForeignKey:
     """A foreign key of another table to this one with an action that changes rows by itself.
 
     ``columns`` of this table; ``on_delete`` and ``on_update``: it has such an action.
@@ -65,7 +65,7 @@ class TableShape:
     quoted: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
-    references: tuple[Reference, ...] = ()
+    references: tuple[ForeignKey, ...] = ()
     unique_keys: tuple[tuple[str, ...], ...] = ()
     obstacles: tuple[str, ...] = ()
     insert_obstacle: str | None = None

@@ -172,7 +172,7 @@ def _error_message(origin: Any) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What a database says in an error, in one line without the statement; of any other error its text."""
+    """The sentence of a database in an error, in one line without the statement; of any other error its text."""
     classified = classify_database_error(error)
     return text_of(error) if classified is None else classified.message
 

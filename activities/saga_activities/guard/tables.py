@@ -27,7 +27,7 @@ def fits_guard_key(saga_id: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EntryKey:
-    """One generation of one entry: ``entry`` is the ledger id (``reserve#0``), ``generation`` starts at 1.
+    """One generation of one entry: ``entry`` is the entry id (``reserve#0``), ``generation`` starts at 1.
 
     Raises ``ValueError`` for an id that a database would truncate or fold: two sagas must never share a row.
     """
@@ -168,7 +168,7 @@ MAX_NAME = 200
 """Characters of a consumer's name, of the id of an event, and of an entity. Two of them form a key."""
 
 MAX_STEP_KEY = MAX_GUARD_ID + MAX_ENTRY + 20
-"""Characters of a step key: saga id, ledger id, generation and `/undo.N`."""
+"""Characters of a step key: saga id, entry id, generation and `/undo.N`."""
 
 DEFAULT_SHARDS = KafkaSettings().shards
 """Number of shards of a new outbox."""

@@ -78,7 +78,7 @@ class KafkaRequestAction:
             raise UsageError(f"{REQUEST} needs Temporal, which resumes the saga when the reply arrives")
         reply_topic = invocation.arguments.get("reply_topic") or default_reply_topic(self._kafka.prefix)
         command = build_command(invocation, reply_topic, attempt.traceparent)
-        waiter = Waiter(attempt.task_token, attempt.number, invocation.earlier_attempts)
+        waiter = WaitingAttempt(attempt.task_token, attempt.number, invocation.earlier_attempts)
 
         async def request(sql: SqlSession) -> Any:
             row = await lock_request(sql, _row_values(invocation, attempt, reply_topic))
@@ -208,7 +208,7 @@ _TOKEN_BYTES = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
+class WaitingAttempt:
     """The attempt of a request that waits for its reply.
 
     ``token`` is Temporal's task token; ``attempt`` counts from 1 within its call, ``earlier_attempts`` is the number of
@@ -228,9 +228,9 @@ class Waiter:
         return encode_json(waiter).decode()
 
     @staticmethod
-    def from_text(text: str) -> Waiter:
+    def from_text(text: str) -> WaitingAttempt:
         data = decode_json(text)
-        return Waiter(b64decode(data["token"]), data["attempt"], data["earlier"])
+        return WaitingAttempt(b64decode(data["token"]), data["attempt"], data["earlier"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class RequestRow:
 
     outcome: str | None
     data: str | None
-    waiter: Waiter | None
+    waiter: WaitingAttempt | None
     reply_topic: str | None = None
     reply_token: str | None = field(default=None, repr=False)
 
@@ -322,7 +322,7 @@ def _select_row(key: str) -> sa.Select[Any, Any, Any, Any, Any]:
 
 
 def _to_request_row(row: Any) -> RequestRow:
-    waiter = None if row.token is None else Waiter.from_text(row.token)
+    waiter = None if row.token is None else WaitingAttempt.from_text(row.token)
     return RequestRow(row.outcome, row.data, waiter, row.reply_topic, row.reply_token)
 
 

@@ -56,7 +56,7 @@ from saga_activities.parameters.parameter_columns import (
 )
 from saga_activities.parameters.structured_forms import check_structured
 from saga_activities.parameters.time_columns import time_text
-from sagas.sql_text.calls import Call, enclosing_calls
+from sagas.sql_text.calls import EnclosingCall, enclosing_calls
 from sagas.sql_text.integer_places import integer_places
 from sagas.sql_text.parameters.assigned_parameters import AssignedParameter, Passing, assigned_parameters
 from sagas.sql_text.parameters.assigned_places import assigned_places
@@ -248,7 +248,7 @@ class _Receivers:
     """The functions of the author that take a parameter, with the types of this argument."""
     casts: Sequence[str] = ()
     """The types to which the author casts the parameters."""
-    calls: Sequence[Sequence[Call]] = ()
+    calls: Sequence[Sequence[EnclosingCall]] = ()
     """The calls around each parameter, the innermost first."""
 
     def form(self, place: int, name: str, value: Any, *, check_text: bool) -> Any:

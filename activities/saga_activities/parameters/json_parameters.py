@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from sagas.errors import UsageError
-from sagas.sql_text.calls import Call
+from sagas.sql_text.calls import EnclosingCall
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import cast_types
 from sagas.text.exact_json import decode_json, encode_json
@@ -125,7 +125,7 @@ def for_json_column(name: str, value: Any, dialect: str, column: str) -> Any:
     return value
 
 
-def refuse_json_boolean(name: str, value: Any, calls: Sequence[Call], dialect: str) -> None:
+def refuse_json_boolean(name: str, value: Any, calls: Sequence[EnclosingCall], dialect: str) -> None:
     """Refuse a boolean that a function of SQLite would write into JSON as 1 or 0. Raises UnusableParameter."""
     function = calls[0] if dialect == "sqlite" and isinstance(value, bool) and calls else None
     if function is not None and function.direct and _WRITES_JSON.fullmatch(function.name.lower()):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.tokens import Token
+from sagas.sql_text.tokens import SqlToken
 
 _NUMBER = re.compile(r"\$([0-9]+)\b")
 
@@ -114,7 +114,7 @@ def _of_integer(message: str, statement: ParsedSql) -> str:
     return f"an integer is sent as bigint: {where}, or correct the statement"
 
 
-def _arguments(tokens: Sequence[Token], words: Sequence[str], begin: int) -> list[tuple[int, int]]:
+def _arguments(tokens: Sequence[SqlToken], words: Sequence[str], begin: int) -> list[tuple[int, int]]:
     """The first and the last index plus one of each argument of a call whose first token is ``begin``."""
     arguments, depth = [], 0
     for at in range(begin, len(tokens)):

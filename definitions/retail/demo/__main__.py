@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from saga_cli.main import Command, main
+from saga_cli.main import CommandEntry, main
 
 if __name__ == "__main__":
-    main(Command("demo", "demo.command:demo", "run real shopping baskets through real databases", ""))
+    main(CommandEntry("demo", "demo.command:demo", "run real shopping baskets through real databases", ""))

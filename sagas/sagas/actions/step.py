@@ -17,7 +17,7 @@ class Step:
 
     ``key`` is the idempotency key: the same for every attempt, different for the undo and the confirm; pass it to
     systems that support idempotency keys. ``forward_key`` is the key of the forward operation in all of them, so that
-    an undo can find what the forward operation created. ``id`` is the ledger id (``reserve#0``), ``attempt`` counts
+    an undo can find what the forward operation created. ``id`` is the entry id (``reserve#0``), ``attempt`` counts
     from 1, ``generation`` increases when a step runs again after it was undone.
     """
 

@@ -1,6 +1,6 @@
 """The rules for ids of sagas: the one place that decides about them, for starts from anywhere and for the workers.
 
-The engine forms the ids of its own runs from the saga's: ``<id>/<ledger id>`` for a nested saga, ``<id>~undo`` and
+The engine forms the ids of its own runs from the saga's: ``<id>/<entry id>`` for a nested saga, ``<id>~undo`` and
 ``<id>~notify-…``. Therefore no other run may contain ``/`` or ``~`` in its id: it would be taken for one of these.
 """
 

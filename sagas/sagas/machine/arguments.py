@@ -19,7 +19,7 @@ from sagas.expressions import ExpressionError, compile_expression, compile_value
 from sagas.expressions.limits import WorkMeter
 from sagas.expressions.template_syntax import OPENING
 from sagas.expressions.values import OmittedValue, UnusableValue
-from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
+from sagas.machine.state import Entry, EntryOperation, SagaRun, StepRecord
 from sagas.machine.state_budget import STATE_BUDGET
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import idempotency_key
@@ -41,7 +41,7 @@ def definition_outcome(error: DefinitionError) -> Outcome:
 
 
 def expression_context(
-    run: SagaRun, entry: LedgerEntry | None = None, *, key: str | None = None, with_own_result: bool = False
+    run: SagaRun, entry: Entry | None = None, *, key: str | None = None, with_own_result: bool = False
 ) -> dict[str, Any]:
     """The names an expression may use. ``with_own_result``: include the entry's own result, as in a compensation."""
     saga = saga_names(run.definition, run.saga_id, run.started_at)
@@ -75,7 +75,7 @@ def step_names(forward_key: str, key: str | None = None) -> dict[str, Any]:
     return {"key": key or forward_key, "forward_key": forward_key}
 
 
-def failure_cause(entry: LedgerEntry) -> dict[str, object]:
+def failure_cause(entry: Entry) -> dict[str, object]:
     """The cause of rollback for this entry: the error of its last attempt, whatever the merged outcome."""
     error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not respond", "details": {}}
     return {
@@ -87,7 +87,7 @@ def failure_cause(entry: LedgerEntry) -> dict[str, object]:
     }
 
 
-def failure_message(entry: LedgerEntry, op: EntryOperation) -> str:
+def failure_message(entry: Entry, op: EntryOperation) -> str:
     """The reason for parking an operation: its last error."""
     error, operation = entry.error, entry.id
     if op == "undo":
@@ -97,7 +97,7 @@ def failure_message(entry: LedgerEntry, op: EntryOperation) -> str:
     return f"{error['type']}: {error['message']}" if error else f"{operation} has not succeeded"
 
 
-def sent_arguments(entry: LedgerEntry, op: EntryOperation, operation: Operation) -> Mapping[str, Any]:
+def sent_arguments(entry: Entry, op: EntryOperation, operation: Operation) -> Mapping[str, Any]:
     """The arguments of an operation as they were sent; as they are written if they could not be computed."""
     sent = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
     if sent is not None and sent.arguments is not None:
@@ -105,14 +105,14 @@ def sent_arguments(entry: LedgerEntry, op: EntryOperation, operation: Operation)
     return (operation.with_ if operation.with_ is not None else entry.arguments) or {}
 
 
-def forward_arguments(run: SagaRun, entry: LedgerEntry, override: Mapping[str, Any] | None) -> dict[str, Any]:
+def forward_arguments(run: SagaRun, entry: Entry, override: Mapping[str, Any] | None) -> dict[str, Any]:
     """The arguments of a forward attempt. An operator's corrected arguments, ``override``, take precedence."""
     if override is not None:
         return dict(override)
     return render_forward_arguments(run.plan, run.work, run.step(entry), expression_context(run, entry))
 
 
-def forward_argument(run: SagaRun, entry: LedgerEntry, name: str) -> Any:
+def forward_argument(run: SagaRun, entry: Entry, name: str) -> Any:
     """One argument of a forward attempt, without the evaluation of the others; None if it is not given."""
     if entry.override is not None:
         return entry.override.get(name)
@@ -129,7 +129,7 @@ def render_forward_arguments(
 
 def operation_arguments(
     run: SagaRun,
-    entry: LedgerEntry,
+    entry: Entry,
     place: str,
     op: Operation,
     key: str,
@@ -223,7 +223,7 @@ FAIRNESS_KEY_BYTES = 64
 """Temporal rejects longer keys by failing the workflow task, which would repeat forever."""
 
 
-def fairness_key(run: SagaRun, entry: LedgerEntry) -> str | None:
+def fairness_key(run: SagaRun, entry: Entry) -> str | None:
     """Temporal's fairness key of the step's operations, evaluated with the names of the forward attempt."""
     source = run.step(entry).fairness_key
     if source is None or "${{" not in source:
@@ -237,7 +237,7 @@ def fairness_key(run: SagaRun, entry: LedgerEntry) -> str | None:
     return key
 
 
-def probe_verdict(run: SagaRun, entry: LedgerEntry, probe: Probe, outcome: Outcome) -> tuple[str, Any]:
+def probe_verdict(run: SagaRun, entry: Entry, probe: Probe, outcome: Outcome) -> tuple[str, Any]:
     """The verdict of a probe's response: ``done`` with the result, ``absent`` or ``unknown``."""
     response = _readable_response(outcome.result)
     if outcome.marker == "absent":
@@ -276,7 +276,7 @@ def wrong_value(plan: ExecutionPlan, place: str, source: Any, value: Any, proble
 _SHOWN_VALUES = 3
 
 
-def unmet_requirement(run: SagaRun, entry: LedgerEntry) -> str:
+def unmet_requirement(run: SagaRun, entry: Entry) -> str:
     """The message of a `require` without one: its condition, with the single values that it reads."""
     source = (run.step(entry).do.with_ or {}).get("that")
     if entry.override is not None or not isinstance(source, str):

@@ -13,7 +13,7 @@ from sagas.definition.saga_ids import check_saga_name
 from sagas.errors import UsageError
 from sagas.machine import arguments, row_images
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.state import Flight, LedgerEntry, SagaRun
+from sagas.machine.state import Entry, Flight, SagaRun
 from sagas.protocol.messages import CancelSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, idempotency_key
@@ -28,7 +28,7 @@ WAIT_SUFFIX = "~wait"
 """After the id of its entry: the id of the timer of a `wait`."""
 
 
-def evaluate(run: SagaRun, entry: LedgerEntry) -> Outcome:
+def evaluate(run: SagaRun, entry: Entry) -> Outcome:
     """The outcome of an action that is known at once. Raises DefinitionError."""
     match run.step(entry).do.uses:
         case "require":
@@ -38,7 +38,7 @@ def evaluate(run: SagaRun, entry: LedgerEntry) -> Outcome:
     return Outcome.done(_computed_arguments(run, entry).get("result"))  # `pass`
 
 
-def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
+def evaluate_require(run: SagaRun, entry: Entry) -> Outcome:
     """`require`: evaluate a condition; false is a rejection."""
     step_arguments = _computed_arguments(run, entry)
     if _condition(run, entry, "that", step_arguments.get("that")):
@@ -46,7 +46,7 @@ def evaluate_require(run: SagaRun, entry: LedgerEntry) -> Outcome:
     return _rejected(str(step_arguments.get("message") or arguments.unmet_requirement(run, entry)))
 
 
-def evaluate_finish(run: SagaRun, entry: LedgerEntry) -> Outcome:
+def evaluate_finish(run: SagaRun, entry: Entry) -> Outcome:
     """`finish`: if the condition is true, the saga completes with the output; of parallel ones the first counts."""
     ends = _condition(run, entry, "when", arguments.forward_argument(run, entry, "when"))
     if ends and run.finished_by is None:
@@ -66,7 +66,7 @@ def forget_finish(run: SagaRun) -> None:
         run.finished_by = run.output = None
 
 
-def _condition(run: SagaRun, entry: LedgerEntry, name: str, value: Any) -> bool:
+def _condition(run: SagaRun, entry: Entry, name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         source = (run.step(entry).do.with_ or {}).get(name)
         place = f"{entry.id}.{name}"
@@ -74,7 +74,7 @@ def _condition(run: SagaRun, entry: LedgerEntry, name: str, value: Any) -> bool:
     return value
 
 
-def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
+def start_wait(run: SagaRun, entry: Entry) -> Outcome | None:
     """`wait`: return the outcome if it is known already, else start a flight and return None."""
     step_arguments = _computed_arguments(run, entry)
     name = step_arguments.get("signal")
@@ -98,7 +98,7 @@ def start_wait(run: SagaRun, entry: LedgerEntry) -> Outcome | None:
     return None
 
 
-def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
+def wait_timer_fired(run: SagaRun, entry: Entry) -> Outcome:
     """The outcome of a wait whose timer has fired."""
     step_arguments = entry.arguments or {}
     if step_arguments.get("signal") is None:
@@ -112,7 +112,7 @@ def wait_timer_fired(run: SagaRun, entry: LedgerEntry) -> Outcome:
     return Outcome("rejected", failure=Failure("Timeout", message), attempt=1, retryable=False)
 
 
-def accept_signal(run: SagaRun, event: SignalReceived) -> list[LedgerEntry]:
+def accept_signal(run: SagaRun, event: SignalReceived) -> list[Entry]:
     """Store the first signal of a name; return the entries that were waiting for it."""
     if event.name in run.signals:
         return []
@@ -122,7 +122,7 @@ def accept_signal(run: SagaRun, event: SignalReceived) -> list[LedgerEntry]:
         "at": times.format_timestamp(event.at),
         "reject": event.reject,
     }
-    waiting: list[LedgerEntry] = []
+    waiting: list[Entry] = []
     for flight in list(run.flights.values()):
         if flight.kind != "wait":
             continue
@@ -140,7 +140,7 @@ def signal_outcome(signal: dict[str, object]) -> Outcome:
     return Outcome.done({"data": signal["data"], "by": signal["by"], "at": signal["at"]})
 
 
-def forget_rejection(run: SagaRun, entry: LedgerEntry) -> None:
+def forget_rejection(run: SagaRun, entry: Entry) -> None:
     """Drop the rejecting signal that ended this wait, so that it does not end the next one.
 
     A signal that arrived after the end of the wait still counts.
@@ -151,7 +151,7 @@ def forget_rejection(run: SagaRun, entry: LedgerEntry) -> None:
         del run.signals[name]
 
 
-def _computed_arguments(run: SagaRun, entry: LedgerEntry) -> dict[str, object]:
+def _computed_arguments(run: SagaRun, entry: Entry) -> dict[str, object]:
     if entry.arguments is None:
         entry.arguments = arguments.forward_arguments(run, entry, entry.override)
     return entry.arguments
@@ -161,7 +161,7 @@ def _rejected(message: str) -> Outcome:
     return Outcome("rejected", failure=Failure(REJECTED_TYPE, message), attempt=1, retryable=False)
 
 
-def start_child(run: SagaRun, entry: LedgerEntry) -> None:
+def start_child(run: SagaRun, entry: Entry) -> None:
     """Start the nested saga. Raises DefinitionError when its name or input cannot be evaluated."""
     if entry.arguments is None:
         entry.arguments = arguments.forward_arguments(run, entry, entry.override)
@@ -176,7 +176,7 @@ def start_child(run: SagaRun, entry: LedgerEntry) -> None:
     run.emit(command)
 
 
-def start_command(run: SagaRun, entry: LedgerEntry) -> StartSaga:
+def start_command(run: SagaRun, entry: Entry) -> StartSaga:
     step_arguments = entry.arguments or {}
     try:
         name = check_saga_name(step_arguments.get("name"))
@@ -193,11 +193,11 @@ def start_command(run: SagaRun, entry: LedgerEntry) -> StartSaga:
     )
 
 
-def child_saga_id(run: SagaRun, entry: LedgerEntry) -> str:
+def child_saga_id(run: SagaRun, entry: Entry) -> str:
     return idempotency_key(run.saga_id, entry.id, entry.generation)
 
 
-def has_nested_undo(run: SagaRun, entry: LedgerEntry) -> bool:
+def has_nested_undo(run: SagaRun, entry: Entry) -> bool:
     """True if the entry is undone by the undo of its nested saga."""
     step = run.step(entry)
     return is_nested(step) and step.compensate is None and entry.id in run.children
@@ -209,18 +209,18 @@ def forget_report(child: dict[str, Any]) -> None:
     child.pop("blocked", None)
 
 
-def cancel_command(run: SagaRun, entry: LedgerEntry, message: str) -> CancelSaga:
+def cancel_command(run: SagaRun, entry: Entry, message: str) -> CancelSaga:
     run.children[entry.id].pop("blocked", None)  # the cancel may unblock it; if not, it reports again
     return CancelSaga(entry.id, child_saga_id(run, entry), message)
 
 
-def undo_command(run: SagaRun, entry: LedgerEntry) -> UndoSaga:
+def undo_command(run: SagaRun, entry: Entry) -> UndoSaga:
     reason = (run.reason or {}).get("message") or "the parent saga is rolled back"
     saga = str(run.children[entry.id]["saga"])
     return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_saga_id(run, entry), str(reason))
 
 
-def child_ended(run: SagaRun, entry: LedgerEntry, event: SagaEnded, flight: Flight) -> Outcome:
+def child_ended(run: SagaRun, entry: Entry, event: SagaEnded, flight: Flight) -> Outcome:
     """The outcome of the step after the end of the nested saga or of its undo."""
     child = run.children.get(entry.id)
     if child is not None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition
-from sagas.machine.state import Flight, LedgerEntry, OperationState, SagaRun
+from sagas.machine.state import Entry, Flight, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.outcomes import Outcome
 
@@ -36,7 +36,7 @@ def call_retry(step: StepDefinition) -> Retry:
     )
 
 
-def remaining_of_call(entry: LedgerEntry, flight: Flight, retry: Retry) -> Retry:
+def remaining_of_call(entry: Entry, flight: Flight, retry: Retry) -> Retry:
     """The remaining retries of a call that follows an uncounted attempt."""
     if not entry.uncounted:
         return retry
@@ -44,7 +44,7 @@ def remaining_of_call(entry: LedgerEntry, flight: Flight, retry: Retry) -> Retry
     return replace(retry, max_attempts=max(retry.max_attempts - used, 1))
 
 
-def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
+def may_retry(run: SagaRun, entry: Entry) -> bool:
     """True when the step's retry policy allows another attempt; an operator's retry resets the count."""
     retry = run.step(entry).do.retry
     if entry.min_attempts - entry.retry_baseline >= retry.max_attempts:
@@ -53,19 +53,17 @@ def may_retry(run: SagaRun, entry: LedgerEntry) -> bool:
     return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
 
 
-def retries_without_limit(run: SagaRun, entry: LedgerEntry) -> bool:
+def retries_without_limit(run: SagaRun, entry: Entry) -> bool:
     """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
     return is_retried_without_limit(run, run.step(entry), "do")
 
 
-def schedule_retry(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
+def schedule_retry(run: SagaRun, entry: Entry, seconds: float) -> None:
     name = run.step(entry).name
     run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
 
 
-def count_attempts(
-    operation: LedgerEntry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry
-) -> None:
+def count_attempts(operation: Entry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry) -> None:
     """Add the attempts of a call that has ended to those of the operation."""
     operation.min_attempts, operation.attempts = outcomes.count_attempts(
         operation.min_attempts, attempts, operation.attempts, outcome, retry
@@ -83,18 +81,18 @@ def end_operation_call(operation: OperationState, action: Action, outcome: Outco
         operation.outcome = outcomes.merge_outcome(action, outcome, before, operation.outcome)
 
 
-def count_hidden_attempt(operation: LedgerEntry | OperationState) -> None:
+def count_hidden_attempt(operation: Entry | OperationState) -> None:
     """Count an attempt that may have been made: the next is not the only one, but no retry is used up."""
     operation.min_attempts += 1
     operation.retry_baseline += 1
 
 
-def counting_operation(entry: LedgerEntry, flight: Flight) -> LedgerEntry | OperationState | None:
+def counting_operation(entry: Entry, flight: Flight) -> Entry | OperationState | None:
     """The operation that counts the attempts of a call; None for a call without an effect."""
     return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
 
 
-def count_earlier_attempts(entry: LedgerEntry, flight: Flight, attempts: int, *, unsure: bool) -> None:
+def count_earlier_attempts(entry: Entry, flight: Flight, attempts: int, *, unsure: bool) -> None:
     """Count attempts of a call that goes on in another workflow; ``unsure``: they may have had an effect."""
     operation = counting_operation(entry, flight)
     if operation is None:

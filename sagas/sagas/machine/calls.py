@@ -15,7 +15,7 @@ from sagas.definition.model import Retry, StepDefinition, StepState, is_read, re
 from sagas.machine import arguments, builtin_actions, call_attempts, corrected_probes, row_images
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
-from sagas.machine.state import CallKind, EntryOperation, Flight, LedgerEntry, LookupPurpose, OperationState, SagaRun
+from sagas.machine.state import CallKind, Entry, EntryOperation, Flight, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import Call, CallEnded, CancelCall, CancelSaga, Command, GuardSpec, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
 from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, arguments_hash, idempotency_key
@@ -32,7 +32,7 @@ _OPERATION_OF = {"undo-mark": "undo", "confirm-mark": "confirm", "write": "do", 
 
 
 def send_call(
-    run: SagaRun, entry: LedgerEntry, kind: CallKind, purpose: LookupPurpose = "", *, background: bool = False
+    run: SagaRun, entry: Entry, kind: CallKind, purpose: LookupPurpose = "", *, background: bool = False
 ) -> None:
     """Send a call and register its flight. Raises DefinitionError when the arguments cannot be evaluated."""
     flight = Flight(_call_id(entry, kind), "call", entry.id, kind, run.now, purpose)
@@ -41,7 +41,7 @@ def send_call(
     run.emit(call)
 
 
-def build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def build_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     """Build the Call of a flight. Raises DefinitionError when the arguments cannot be evaluated."""
     call = _build_call(run, entry, flight)
     if call.guard is None or not run.step(entry).do.two_phase:
@@ -49,7 +49,7 @@ def build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     return replace(call, guard=replace(call.guard, two_phase=True))
 
 
-def _build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _build_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     match flight.call_kind:
         case "do":
             return _forward_call(run, entry, flight)
@@ -67,7 +67,7 @@ def _build_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
             return _confirm_call(run, entry, flight)
 
 
-def _call_id(entry: LedgerEntry, kind: CallKind) -> str:
+def _call_id(entry: Entry, kind: CallKind) -> str:
     if kind == "do":
         return entry.id
     if kind == "undo" and entry.undo is not None and entry.undo.alternate:
@@ -75,7 +75,7 @@ def _call_id(entry: LedgerEntry, kind: CallKind) -> str:
     return f"{entry.id}~{kind}"
 
 
-def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _forward_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step = run.step(entry)
     if entry.arguments is None:
         entry.arguments = arguments.forward_arguments(run, entry, entry.override)
@@ -98,12 +98,12 @@ def _forward_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     )
 
 
-def _forward_guard(run: SagaRun, entry: LedgerEntry, action: Action) -> GuardSpec:
+def _forward_guard(run: SagaRun, entry: Entry, action: Action) -> GuardSpec:
     scope = row_images.undo_scope(run, entry) if action.images else ""
     return GuardSpec(_required_connection(action), holds=action.holds, images=action.images, undo_scope=scope)
 
 
-def _probe_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _probe_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step = run.step(entry)
     probe = corrected_probes.probe_of(run, entry)
     assert probe is not None
@@ -114,13 +114,13 @@ def _probe_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     return _new_call(run, entry, flight, action, action.uses, call_arguments, f"? probe {step.name}")
 
 
-def _seal_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _seal_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step = run.step(entry)
     call = _new_call(run, entry, flight, step.do, SEAL, {}, f"? did {step.name} happen")
     return replace(call, guard=GuardSpec(_required_connection(step.do)), heartbeat=None, cancellable=False)
 
 
-def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _manual_result_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step = run.step(entry)
     if flight.purpose == "backward" and builtin_actions.has_nested_undo(run, entry):
         return _close_nested_call(run, entry, flight)
@@ -150,7 +150,7 @@ def _manual_result_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Cal
     return replace(call, op=op, key=key, guard=guard, earlier_attempts=earlier, heartbeat=None, cancellable=False)
 
 
-def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _undo_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
     action = current_alternate(step, undo)
@@ -190,7 +190,7 @@ def _undo_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     )
 
 
-def _forward_hash(run: SagaRun, entry: LedgerEntry) -> str | None:
+def _forward_hash(run: SagaRun, entry: Entry) -> str | None:
     """The hash of the arguments of an effect that this run may not have made.
 
     None: it has made it, or its arguments are not known any more.
@@ -208,14 +208,14 @@ def _forward_hash(run: SagaRun, entry: LedgerEntry) -> str | None:
 
 
 def _undo_arguments(
-    run: SagaRun, entry: LedgerEntry, undo: OperationState, override: Mapping[str, Any] | None
+    run: SagaRun, entry: Entry, undo: OperationState, override: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     place = "compensate.confirmed" if undo.undoes_confirmed else f"compensate.{undo.alternate}"
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo", undo.alternate)
     return arguments.operation_arguments(run, entry, place, current_alternate(run.step(entry), undo), key, override)
 
 
-def prepare_undo(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
+def prepare_undo(run: SagaRun, entry: Entry) -> dict[str, Any]:
     """The arguments of the compensation, computed once. Raises DefinitionError."""
     undo = entry.undo
     assert undo is not None
@@ -224,7 +224,7 @@ def prepare_undo(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
     return undo.arguments
 
 
-def prepare_confirm(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
+def prepare_confirm(run: SagaRun, entry: Entry) -> dict[str, Any]:
     """The arguments of the confirm, computed once. Raises DefinitionError."""
     action, confirm = run.step(entry).confirm, entry.confirm
     assert confirm is not None
@@ -235,9 +235,7 @@ def prepare_confirm(run: SagaRun, entry: LedgerEntry) -> dict[str, Any]:
     return confirm.arguments
 
 
-def arguments_without_override(
-    run: SagaRun, entry: LedgerEntry, op: EntryOperation, action: Action
-) -> Mapping[str, Any]:
+def arguments_without_override(run: SagaRun, entry: Entry, op: EntryOperation, action: Action) -> Mapping[str, Any]:
     """The arguments of an operation as the definition says, whatever an operator has given instead."""
     operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
     if operation is None or operation.override is None:
@@ -253,7 +251,7 @@ def arguments_without_override(
         return action.with_ or {}
 
 
-def _close_nested_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _close_nested_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     """Record that an operator has decided about the undo of a nested saga, whose images nobody will restore."""
     step, skipped = run.step(entry), flight.call_kind == "skip"
     details = restore_details(entry, step.do)
@@ -271,7 +269,7 @@ def _close_nested_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call
     return replace(call, op="undo", key=key, retry=retry, earlier_attempts=earlier, heartbeat=None, cancellable=False)
 
 
-def _skip_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _skip_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     if builtin_actions.has_nested_undo(run, entry):
         return _close_nested_call(run, entry, flight)
     step = run.step(entry)
@@ -283,7 +281,7 @@ def _skip_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
     return replace(call, guard=guard, retry=SKIP_RETRY, earlier_attempts=earlier, heartbeat=None, cancellable=False)
 
 
-def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
+def _confirm_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step, confirm = run.step(entry), entry.confirm
     assert confirm is not None
     assert step.confirm is not None
@@ -303,7 +301,7 @@ def _confirm_call(run: SagaRun, entry: LedgerEntry, flight: Flight) -> Call:
 
 def _new_call(
     run: SagaRun,
-    entry: LedgerEntry,
+    entry: Entry,
     flight: Flight,
     action: Action,
     uses: str,
@@ -345,7 +343,7 @@ def _new_call(
     )
 
 
-def _fairness_key_or_none(run: SagaRun, entry: LedgerEntry, flight: Flight) -> str | None:
+def _fairness_key_or_none(run: SagaRun, entry: Entry, flight: Flight) -> str | None:
     """The fairness key. It only orders work, so an error in it fails a forward attempt but never blocks a rollback."""
     try:
         return arguments.fairness_key(run, entry)
@@ -355,7 +353,7 @@ def _fairness_key_or_none(run: SagaRun, entry: LedgerEntry, flight: Flight) -> s
         return None
 
 
-def forget_unsent_arguments(entry: LedgerEntry, kind: CallKind) -> None:
+def forget_unsent_arguments(entry: Entry, kind: CallKind) -> None:
     """Drop arguments that no payload carries: no state with them could be handed on. A retry evaluates them anew."""
     operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}.get(kind)
     if operation is not None and operation.min_attempts == 0:
@@ -370,7 +368,7 @@ def current_alternate(step: StepDefinition, undo: OperationState) -> Action:
     return step.compensate.alternates[undo.alternate]
 
 
-def is_always_undone(run: SagaRun, entry: LedgerEntry) -> bool:
+def is_always_undone(run: SagaRun, entry: Entry) -> bool:
     """True for an attempted step whose compensation runs whatever became of the attempts."""
     compensate = run.step(entry).compensate
     return compensate is not None and compensate.always and entry.min_attempts > 0 and entry.state != "SKIPPED"
@@ -382,7 +380,7 @@ def guard_decides_first(step: StepDefinition, action: Action) -> bool:
 
 
 def _confirmed_undo(
-    run: SagaRun, entry: LedgerEntry, step: StepDefinition, key: str
+    run: SagaRun, entry: Entry, step: StepDefinition, key: str
 ) -> tuple[str, Mapping[str, Any]] | Literal["elsewhere"] | None:
     """The action and arguments that undo a confirmed effect in the guard's transaction.
 
@@ -451,7 +449,7 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
     return commands
 
 
-def _rest_of_call(call: Call, entry: LedgerEntry, flight: Flight, at: float) -> Call:
+def _rest_of_call(call: Call, entry: Entry, flight: Flight, at: float) -> Call:
     """A call that goes on after the attempts that another workflow has made of it: with the rest of its retries."""
     if not flight.attempts_made:
         return call

@@ -18,7 +18,7 @@ from sagas.machine.internal_events import (
     ReachCommitPoint,
 )
 from sagas.machine.locking import locks
-from sagas.machine.state import OUTPUT_STEP, LedgerEntry, ParkedOperation, SagaRun, StepRecord
+from sagas.machine.state import OUTPUT_STEP, Entry, ParkedOperation, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import RecordState
 from sagas.protocol.outcomes import Outcome
@@ -29,7 +29,7 @@ def start_committed(run: SagaRun) -> None:
     run.phase, run.state, run.committed_at = "committed", "COMMITTED", run.now
 
 
-def pivot_done(run: SagaRun, entry: LedgerEntry) -> None:
+def pivot_done(run: SagaRun, entry: Entry) -> None:
     """The pivot is done, which reaches the commit point."""
     run.post(EntrySettled(entry, True))
     run.post(ReachCommitPoint())
@@ -77,7 +77,7 @@ def reach_commit_point(run: SagaRun) -> None:
             confirm_step(run, run.steps[id])
 
 
-def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
+def undecided_pivot(run: SagaRun) -> Entry | None:
     """The pivot, if it has begun and its outcome is not known yet."""
     if run.plan.pivot is None or run.committed:
         return None
@@ -90,7 +90,7 @@ def undecided_pivot(run: SagaRun) -> LedgerEntry | None:
     return entry
 
 
-def stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
+def stop_pivot_attempts(run: SagaRun, entry: Entry) -> None:
     """Stop the attempts of a guarded pivot; an unguarded one may be retried, to learn its outcome."""
     guarded = run.step(entry).do.guarded
     flight = run.flights.get(entry.flight) if entry.flight else None
@@ -108,12 +108,12 @@ def stop_pivot_attempts(run: SagaRun, entry: LedgerEntry) -> None:
         run.post(LookUpEffect(entry, "pivot"))
 
 
-def pivot_is_blocked(run: SagaRun, entry: LedgerEntry) -> bool:
+def pivot_is_blocked(run: SagaRun, entry: Entry) -> bool:
     """True when a pending cancel or deadline forbids a new attempt of the pivot."""
     return run.pending_cause is not None and run.step(entry).pivot
 
 
-def pivot_attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
+def pivot_attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, before: int) -> None:
     """Rule 5: only the pivot's row is decisive. The last attempt's error is only the reason."""
     step = run.step(entry)
     if not step.do.guarded and _was_only_attempt(entry, outcome, before):
@@ -134,7 +134,7 @@ def pivot_attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, befo
         run.post(LookUpEffect(entry, "pivot"))
 
 
-def _was_only_attempt(entry: LedgerEntry, outcome: Outcome, before: int) -> bool:
+def _was_only_attempt(entry: Entry, outcome: Outcome, before: int) -> bool:
     return (
         outcome.kind in ("rejected", "failed") and outcomes.is_only_attempt(outcome, before) and entry.min_attempts <= 1
     )
@@ -170,7 +170,7 @@ def _confirm_entries(run: SagaRun, record: StepRecord) -> bool:
     return record.confirms_running == 0 and record.confirm_cursor >= len(record.entries)
 
 
-def confirm_entry(run: SagaRun, entry: LedgerEntry) -> None:
+def confirm_entry(run: SagaRun, entry: Entry) -> None:
     """Make the tentative effect of this entry final."""
     step, confirm = run.step(entry), entry.confirm
     assert confirm is not None
@@ -189,9 +189,7 @@ def confirm_entry(run: SagaRun, entry: LedgerEntry) -> None:
         run.park(entry, "confirm", str(error))
 
 
-def confirm_ended(
-    run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, mark: bool = False
-) -> None:
+def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None, *, mark: bool = False) -> None:
     """Handle the end of a confirm. It is retried without limit; only a definite rejection or a non-retryable failure
     parks it.
     """
@@ -227,7 +225,7 @@ def confirm_ended(
     run.start_flight(f"{entry.id}~confirm-retry", "timer", entry, "confirm", seconds=wait, summary=summary)
 
 
-def mark_confirmed(run: SagaRun, entry: LedgerEntry) -> None:
+def mark_confirmed(run: SagaRun, entry: Entry) -> None:
     confirm = entry.confirm
     assert confirm is not None
     entry.state, confirm.state, confirm.ended_at, confirm.error = "CONFIRMED", "DONE", run.now, None
@@ -236,7 +234,7 @@ def mark_confirmed(run: SagaRun, entry: LedgerEntry) -> None:
     run.post(ConfirmSettled(entry))
 
 
-def continue_after_confirm(run: SagaRun, entry: LedgerEntry) -> None:
+def continue_after_confirm(run: SagaRun, entry: Entry) -> None:
     """Continue after a confirm with the dependants' confirms, or, past the pivot, with the dependants themselves."""
     if run.plan.runs_after_commit(entry.step):
         run.post(EntrySettled(entry, True))

@@ -18,7 +18,7 @@ from sagas.definition.model import Probe
 from sagas.expressions import Expression, compile_expression, compile_value
 from sagas.expressions.template_syntax import split_template
 from sagas.machine import corrections
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 from sagas.text.exact_json import encode_json
 
 Path = tuple[str | int, ...]
@@ -28,7 +28,7 @@ _OF_THE_CALL = ("step", "saga", "response")
 """Names with which a probe may ask about any call: its key, its saga, and the answer."""
 
 
-def probe_of(run: SagaRun, entry: LedgerEntry) -> Probe | None:
+def probe_of(run: SagaRun, entry: Entry) -> Probe | None:
     """The probe of a step, which asks about the effect of its call; None: it has none, or none that may be asked."""
     step = run.step(entry)
     if step.probe is None or entry.override is None:
@@ -60,7 +60,7 @@ def probe_of(run: SagaRun, entry: LedgerEntry) -> Probe | None:
     return replace(probe, operation=replace(operation, with_=_with(operation.with_, given)))
 
 
-def note(run: SagaRun, entry: LedgerEntry) -> str | None:
+def note(run: SagaRun, entry: Entry) -> str | None:
     """The warning before a correction of the step's arguments, which ``entry`` has already; None if its probe, should
     it have one, may be asked.
     """
@@ -72,7 +72,7 @@ def note(run: SagaRun, entry: LedgerEntry) -> str | None:
     )
 
 
-def parking_reason(run: SagaRun, entry: LedgerEntry, reason: str) -> str:
+def parking_reason(run: SagaRun, entry: Entry, reason: str) -> str:
     """The reason for parking a step, and why its probe did not answer the question."""
     unsure = entry.outcome == "unknown" and not entry.resolved
     if not unsure or run.step(entry).probe is None or probe_of(run, entry) is not None:
@@ -103,7 +103,7 @@ class _Leaf:
         )
 
 
-def _leaf(run: SagaRun, entry: LedgerEntry, path: Path, value: Any) -> _Leaf:
+def _leaf(run: SagaRun, entry: Entry, path: Path, value: Any) -> _Leaf:
     if not isinstance(value, str):
         return _Leaf(path)
     expressions = [expression for _, expression in compile_value(value).expressions]
@@ -114,7 +114,7 @@ def _leaf(run: SagaRun, entry: LedgerEntry, path: Path, value: Any) -> _Leaf:
     return replace(leaf, read=leaf.names[0]) if is_read and leaf.names else leaf
 
 
-def _reading(run: SagaRun, entry: LedgerEntry, path: Path, expressions: list[Expression]) -> _Leaf:
+def _reading(run: SagaRun, entry: Entry, path: Path, expressions: list[Expression]) -> _Leaf:
     names = [reference.path for expression in expressions for reference in expression.references]
     derived: list[Name] = []
     for root, source in (("item", run.step(entry).for_each), ("index", run.step(entry).for_each)):

@@ -17,7 +17,7 @@ from sagas.definition.sensitivity import without_values
 from sagas.expressions import compile_value
 from sagas.expressions.template_syntax import split_template
 from sagas.machine.arguments import DefinitionError, forward_arguments
-from sagas.machine.state import EntryOperation, LedgerEntry, SagaRun, StepRecord
+from sagas.machine.state import Entry, EntryOperation, SagaRun, StepRecord
 from sagas.text.exact_json import readable_json
 from sagas.text.shortening import shorten_middle
 
@@ -30,7 +30,7 @@ NOT_FOLLOWED = "will not follow --with"
 _NAMES: Mapping[str, str] = {"undo": "compensation", "confirm": "confirm"}
 
 
-def is_open(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> bool:
+def is_open(run: SagaRun, entry: Entry, op: EntryOperation) -> bool:
     """True for an operation that does not follow the correction of its step, before an operator has decided about it.
 
     The guard may choose ``compensate.confirmed`` once a confirm has begun.
@@ -48,7 +48,7 @@ def is_open(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> bool:
     return (not certain and _ignores_correction(step, alternate)) or (begun and _ignores_correction(step, confirmed))
 
 
-def question(run: SagaRun, entry: LedgerEntry, op: EntryOperation, arguments: Mapping[str, Any]) -> str:
+def question(run: SagaRun, entry: Entry, op: EntryOperation, arguments: Mapping[str, Any]) -> str:
     """The question that an operator has to answer about the operation, which would be called with ``arguments``."""
     name, hidden = _NAMES[op], run.plan.hidden_values(run.input)
     corrected, written = (
@@ -80,14 +80,14 @@ def of_entries(run: SagaRun, record: StepRecord) -> dict[str, list[Any]]:
     return {**record.corrections, **given}
 
 
-def carry_over(run: SagaRun, entry: LedgerEntry) -> None:
+def carry_over(run: SagaRun, entry: Entry) -> None:
     """Correct an entry that runs again as in the run before it, unless its arguments are others now."""
     before = run.record(entry).corrections.pop(entry.id, None)
     if before is not None and before[0] == computed(run, entry):
         entry.override = before[1]
 
 
-def computed(run: SagaRun, entry: LedgerEntry) -> dict[str, Any] | None:
+def computed(run: SagaRun, entry: Entry) -> dict[str, Any] | None:
     """The arguments of a step as the definition has them; None if they cannot be evaluated."""
     try:
         return forward_arguments(run, entry, None)

@@ -30,7 +30,7 @@ from sagas.machine.internal_events import (
     StartAttempt,
 )
 from sagas.machine.locking import locks, row_locks
-from sagas.machine.state import LedgerEntry, OperationState, SagaRun, StepRecord
+from sagas.machine.state import Entry, OperationState, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import RecordState
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
@@ -118,7 +118,7 @@ def start_items(run: SagaRun, record: StepRecord) -> None:
         run.post(StartAttempt(entry))
 
 
-def entry_settled(run: SagaRun, entry: LedgerEntry, ok: bool) -> None:
+def entry_settled(run: SagaRun, entry: Entry, ok: bool) -> None:
     """Count a finished entry, start the next item, and settle the step when all its items are done."""
     record = run.record(entry)
     record.running -= 1
@@ -149,7 +149,7 @@ def _settle_step(run: SagaRun, record: StepRecord) -> None:
             run.ready.append(dependant)
 
 
-def start_attempt(run: SagaRun, entry: LedgerEntry) -> None:
+def start_attempt(run: SagaRun, entry: Entry) -> None:
     """Start a forward attempt. Rule 1: the compensation is registered before the attempt is scheduled."""
     step = run.step(entry)
     if run.phase == "backward":
@@ -174,7 +174,7 @@ def start_attempt(run: SagaRun, entry: LedgerEntry) -> None:
         attempt_ended(run, entry, arguments.definition_outcome(error), 0)
 
 
-def _register_operations(run: SagaRun, entry: LedgerEntry) -> None:
+def _register_operations(run: SagaRun, entry: Entry) -> None:
     step = run.step(entry)
     if step.compensate is not None and entry.undo is None:
         entry.undo = OperationState()
@@ -182,7 +182,7 @@ def _register_operations(run: SagaRun, entry: LedgerEntry) -> None:
         entry.confirm = OperationState()
 
 
-def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> None:
+def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None) -> None:
     """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
     outcome, attempts = row_locks.after_wait(run, entry, outcome, attempts)
@@ -216,7 +216,7 @@ def attempt_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: 
         attempts_ended(run, entry)
 
 
-def _record_attempt(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> None:
+def _record_attempt(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None) -> None:
     """Count the attempts of a call, and merge its outcome and error into those of the entry."""
     step = run.step(entry)
     before = entry.min_attempts
@@ -245,14 +245,14 @@ def _record_attempt(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts
         )
 
 
-def _merged_outcome(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> OutcomeKind:
+def _merged_outcome(run: SagaRun, entry: Entry, outcome: Outcome, before: int) -> OutcomeKind:
     step = run.step(entry)
     if is_read(step) or is_nested(step):
         return outcome.kind
     return outcomes.merge_outcome(step.do, outcome, before, entry.outcome, step.execution)
 
 
-def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
+def attempts_ended(run: SagaRun, entry: Entry) -> None:
     """End the attempts of an entry. An unguarded UNKNOWN is probed first; then `on_failure` decides."""
     step = run.step(entry)
     entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "failed"]
@@ -263,7 +263,7 @@ def attempts_ended(run: SagaRun, entry: LedgerEntry) -> None:
         run.post(ForwardFailed(entry))
 
 
-def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
+def retry_after_probe(run: SagaRun, entry: Entry) -> None:
     """After a probe's `absent`: call the participant again if the retry policy allows it."""
     retry = run.step(entry).do.retry
     if call_attempts.retries_without_limit(run, entry):
@@ -275,7 +275,7 @@ def retry_after_probe(run: SagaRun, entry: LedgerEntry) -> None:
         end_without_effect(run, entry)
 
 
-def end_without_effect(run: SagaRun, entry: LedgerEntry) -> None:
+def end_without_effect(run: SagaRun, entry: Entry) -> None:
     """End an entry whose retries are exhausted and which is known to have no effect."""
     if entry.outcome == "unknown":
         mark_nothing_to_undo(entry)
@@ -283,7 +283,7 @@ def end_without_effect(run: SagaRun, entry: LedgerEntry) -> None:
     run.post(ForwardFailed(entry))
 
 
-def mark_nothing_to_undo(entry: LedgerEntry) -> None:
+def mark_nothing_to_undo(entry: Entry) -> None:
     """The entry has no effect and will have none, which closes its compensation, too.
 
     An outcome that was unknown is known now: the last attempt's own word, or failed.
@@ -295,7 +295,7 @@ def mark_nothing_to_undo(entry: LedgerEntry) -> None:
         entry.undo.state = "NOTHING_TO_UNDO"
 
 
-def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome, doubted: bool) -> None:
+def _failed_after_commit(run: SagaRun, entry: Entry, outcome: Outcome, doubted: bool) -> None:
     """Past the commit point a failure cannot roll back: retry without limit, or park if a retry cannot help."""
     if not outcome.retryable and not doubted:
         run.park(entry, "do", arguments.failure_message(entry, "do"))
@@ -306,7 +306,7 @@ def _failed_after_commit(run: SagaRun, entry: LedgerEntry, outcome: Outcome, dou
     call_attempts.schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
 
 
-def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
+def _late_attempt_ended(run: SagaRun, entry: Entry) -> None:
     """Rule 16: the step was undone outside this run (a reused id, a reset). This is never a success."""
     if run.committed:
         entry.resolved = True
@@ -325,7 +325,7 @@ def _late_attempt_ended(run: SagaRun, entry: LedgerEntry) -> None:
         run.post(RequestRollback(cause, entry))
 
 
-def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
+def mark_done(run: SagaRun, entry: Entry, result: object) -> None:
     """Mark the entry as done: its effect exists exactly once."""
     step = run.step(entry)
     entry.result, run.kept_bytes = state_budget.fit_into_budget(run.kept_bytes, result)
@@ -350,7 +350,7 @@ def mark_done(run: SagaRun, entry: LedgerEntry, result: object) -> None:
         run.post(EntrySettled(entry, True))
 
 
-def _arguments_needed_later(run: SagaRun, entry: LedgerEntry) -> bool:
+def _arguments_needed_later(run: SagaRun, entry: Entry) -> bool:
     """True when a confirm or compensation in short form reuses the arguments of the forward call."""
     step = run.step(entry)
     later = (*step.compensations, *((step.confirm,) if step.confirm else ()))
@@ -362,7 +362,7 @@ def decision_still_counts(run: SagaRun, decision: Mapping[str, Any]) -> bool:
     return run.phase != "backward" or decision["decision"] == "done"
 
 
-def leave_to_rollback(run: SagaRun, entry: LedgerEntry) -> None:
+def leave_to_rollback(run: SagaRun, entry: Entry) -> None:
     """During a rollback: finish the attempts of an entry and leave it to :mod:`sagas.machine.undo.rollback`."""
     if entry.state in ("RUNNING", "PARKED"):
         closed = entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO"
@@ -376,7 +376,7 @@ def leave_to_rollback(run: SagaRun, entry: LedgerEntry) -> None:
     entry.ended_at = entry.ended_at or run.now
 
 
-def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
+def apply_on_failure(run: SagaRun, entry: Entry) -> None:
     """Apply `on_failure` to an entry whose retries are exhausted."""
     step = run.step(entry)
     if run.phase == "backward":
@@ -397,7 +397,7 @@ def apply_on_failure(run: SagaRun, entry: LedgerEntry) -> None:
         run.post(RequestRollback(arguments.failure_cause(entry), entry))
 
 
-def leave_out(run: SagaRun, entry: LedgerEntry) -> None:
+def leave_out(run: SagaRun, entry: Entry) -> None:
     """Go on without the step, after the compensation that runs whatever became of it."""
     if calls.is_always_undone(run, entry) and not run.committed:
         run.post(CompensateEntry(entry))
@@ -405,7 +405,7 @@ def leave_out(run: SagaRun, entry: LedgerEntry) -> None:
         continue_without(run, entry)
 
 
-def continue_without(run: SagaRun, entry: LedgerEntry) -> None:
+def continue_without(run: SagaRun, entry: Entry) -> None:
     """Rule 11: go on as if the step had not run."""
     entry.failure_ignored, entry.result = True, None
     entry.ended_at = run.now

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sagas.machine.state import InternalEvent, LedgerEntry, LookupPurpose
+from sagas.machine.state import Entry, InternalEvent, LookupPurpose
 
 LookupVerdict = Literal["done", "absent", "late", "unknown"]
 
@@ -19,21 +19,21 @@ LookupVerdict = Literal["done", "absent", "late", "unknown"]
 class StartAttempt(InternalEvent):
     """Start a forward attempt of this entry, the first or another one."""
 
-    entry: LedgerEntry
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardFailed(InternalEvent):
     """The retries of a forward entry are exhausted; its ``on_failure`` decides."""
 
-    entry: LedgerEntry
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySettled(InternalEvent):
     """The forward operation of an entry is final. ``ok``: its dependants may run."""
 
-    entry: LedgerEntry
+    entry: Entry
     ok: bool
 
 
@@ -41,7 +41,7 @@ class EntrySettled(InternalEvent):
 class LookUpEffect(InternalEvent):
     """Determine whether an entry had its effect, by a seal in the guard or by a probe."""
 
-    entry: LedgerEntry
+    entry: Entry
     purpose: LookupPurpose
 
 
@@ -49,7 +49,7 @@ class LookUpEffect(InternalEvent):
 class EffectLookedUp(InternalEvent):
     """The result of :class:`LookUpEffect`."""
 
-    entry: LedgerEntry
+    entry: Entry
     purpose: LookupPurpose
     verdict: LookupVerdict
 
@@ -59,14 +59,14 @@ class RequestRollback(InternalEvent):
     """A rollback is requested. ``cause`` becomes the saga's reason unless one is pending already."""
 
     cause: Mapping[str, Any]
-    entry: LedgerEntry | None = None
+    entry: Entry | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PivotFailed(InternalEvent):
     """The pivot had no effect and never will: a pending rollback may start now."""
 
-    entry: LedgerEntry
+    entry: Entry
     cause: Mapping[str, Any]
 
 
@@ -81,14 +81,14 @@ class CompensateStep(InternalEvent):
 class CompensateEntry(InternalEvent):
     """Compensate this entry."""
 
-    entry: LedgerEntry
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class CompensationSettled(InternalEvent):
     """The compensation of this entry is closed: done, skipped or not needed."""
 
-    entry: LedgerEntry
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +100,19 @@ class ReachCommitPoint(InternalEvent):
 class ConfirmEntry(InternalEvent):
     """Confirm this entry."""
 
-    entry: LedgerEntry
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSettled(InternalEvent):
     """The confirm of this entry is closed."""
 
-    entry: LedgerEntry
+    entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class CarryOutDecision(InternalEvent):
     """An operator's decision about this entry can be carried out now."""
 
-    entry: LedgerEntry
+    entry: Entry
     decision: Mapping[str, Any]

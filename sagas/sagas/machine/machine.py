@@ -28,7 +28,7 @@ from sagas.machine import (
 )
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.cancel import external_cause
-from sagas.machine.decisions import carrying_out, preview, rules
+from sagas.machine.decisions import apply, preview, rules
 from sagas.machine.decisions.form import malformed_decision
 from sagas.machine.finish import finish_command
 from sagas.machine.internal_events import (
@@ -50,7 +50,7 @@ from sagas.machine.internal_events import (
 from sagas.machine.locking import locks
 from sagas.machine.origin import effect_recorded, origin_of
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
-from sagas.machine.state import Flight, InternalEvent, LedgerEntry, SagaRun
+from sagas.machine.state import Entry, Flight, InternalEvent, SagaRun
 from sagas.machine.undo import effect_lookup, rollback, savepoints
 from sagas.machine.view import build_view
 from sagas.protocol.messages import (
@@ -91,7 +91,7 @@ class Machine:
         plan: ExecutionPlan | None = None,
         undo_scope: str = "",
     ) -> None:
-        """``generations``: of single entries, by ledger id, where an earlier run of the saga got further.
+        """``generations``: of single entries, by entry id, where an earlier run of the saga got further.
 
         ``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
 
@@ -315,13 +315,13 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
         case "seal":
             effect_lookup.seal_ended(run, entry, outcome, flight.purpose)
         case "write":
-            carrying_out.manual_result_ended(run, entry, outcome, flight.purpose, event.attempts)
+            apply.manual_result_ended(run, entry, outcome, flight.purpose, event.attempts)
         case "undo-mark":
             rollback.undo_mark_ended(run, entry, outcome)
         case "undo":
             rollback.undo_ended(run, entry, outcome, event.attempts)
         case "skip":
-            carrying_out.skip_recorded(run, entry, outcome)
+            apply.skip_recorded(run, entry, outcome)
         case "confirm" | "confirm-mark":
             commit.confirm_ended(run, entry, outcome, event.attempts, mark=flight.call_kind == "confirm-mark")
     if entry.decision is not None and entry.id in run.parked:
@@ -401,7 +401,7 @@ def _decision_made(run: SagaRun, event: DecisionMade) -> None:
     if event.step == LOCK_ACTIVITY:
         locks.skip_wait(run, event)
     elif rules.decision_refusal(run, event) is None:
-        carrying_out.receive_decision(run, event)
+        apply.receive_decision(run, event)
 
 
 def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
@@ -411,7 +411,7 @@ def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
         rollback.start_rollback(run, external_cause("undone", "Undone", event.reason, {"who": event.who}))
 
 
-def _flight(run: SagaRun, id: str) -> tuple[Flight, LedgerEntry] | tuple[None, None]:
+def _flight(run: SagaRun, id: str) -> tuple[Flight, Entry] | tuple[None, None]:
     """The flight with this id and its entry; None for both when it has ended already."""
     flight = run.flights.get(id)
     entry = run.entry(flight.entry) if flight is not None else None
@@ -473,11 +473,11 @@ def _handle_internal_event(run: SagaRun, event: InternalEvent) -> None:
             _carry_out(run, entry, decision)
 
 
-def _carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
+def _carry_out(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) -> None:
     try:
-        carrying_out.carry_out(run, entry, decision)
+        apply.carry_out(run, entry, decision)
     except DefinitionError as error:
-        carrying_out.park_again(run, entry, error)
+        apply.park_again(run, entry, error)
 
 
 def _end_phase(run: SagaRun) -> None:

@@ -17,7 +17,7 @@ from sagas.machine.calls import current_alternate
 from sagas.machine.corrections import is_open
 from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
 from sagas.machine.parked_rows import row_fields
-from sagas.machine.state import OUTPUT_STEP, Flight, LedgerEntry, ParkedOperation, SagaRun
+from sagas.machine.state import OUTPUT_STEP, Entry, Flight, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 from sagas.protocol.saga_view import ChildView, Decision, ParkedView
 from sagas.text.json_forms import OBJECT, form_of_value
@@ -128,14 +128,14 @@ def _row(run: SagaRun, parked: ParkedOperation) -> ParkedView:
     )
 
 
-def _row_fields(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None) -> dict[str, Any]:
+def _row_fields(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> dict[str, Any]:
     if entry is None or parked.op != "undo" or entry.undo is None:
         return {}
     step = run.step(entry)
     return row_fields(run, entry, step.do if step.compensate is None else current_alternate(step, entry.undo))
 
 
-def _corrections(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None) -> tuple[str, ...]:
+def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> tuple[str, ...]:
     """The retry with a corrected definition or other arguments, where a plain one would fail the same way."""
     definition = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", definition="FILE")
     if entry is None:
@@ -153,7 +153,7 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | Non
     return (arguments, definition) if of_value else (definition, arguments)
 
 
-def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, decision: str) -> str:
+def _command(run: SagaRun, parked: ParkedOperation, entry: Entry | None, decision: str) -> str:
     pivot = entry is not None and run.step(entry).pivot and run.phase == "forward"
     unguarded = entry is not None and not run.step(entry).do.guarded
     proven = (decision == "done" and (parked.op == "undo" or pivot)) or (
@@ -170,7 +170,7 @@ def _command(run: SagaRun, parked: ParkedOperation, entry: LedgerEntry | None, d
     )
 
 
-def _result_form(run: SagaRun, entry: LedgerEntry | None) -> str:
+def _result_form(run: SagaRun, entry: Entry | None) -> str:
     """The form of the result to write: as declared, or as other items of the step have returned it, or an object."""
     if entry is None:
         return OBJECT

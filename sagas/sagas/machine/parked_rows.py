@@ -8,13 +8,13 @@ from typing import Any
 from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import Operation, StepDefinition
 from sagas.machine.builtin_actions import NESTED, child_saga_id, has_nested_undo
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import ParkedRowView
 from sagas.sql_text.restoring_script import restoring_script
 
 
-def row_fields(run: SagaRun, entry: LedgerEntry, operation: Operation) -> dict[str, Any]:
+def row_fields(run: SagaRun, entry: Entry, operation: Operation) -> dict[str, Any]:
     """The fields of :class:`ParkedView` about rows; none if the operation restores none, or has not looked at any."""
     details = restore_details(entry, operation)
     if details is None:
@@ -41,7 +41,7 @@ def row_names(details: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(item["row"] for item in (*details["rows"], *details["sql"])))
 
 
-def images_query(run: SagaRun, entry: LedgerEntry) -> str:
+def images_query(run: SagaRun, entry: Entry) -> str:
     """SQL that reads the images of all rows that the step, or its nested saga, has changed."""
     saga_id, step = (text.replace("'", "''") for text in (run.saga_id, entry.id))
     changes = f"saga_id = '{saga_id}' AND step = '{step}' AND generation = {entry.generation}"
@@ -60,7 +60,7 @@ def rows_left_to(step: StepDefinition, outcome: Outcome) -> list[str]:
     return list(outcome.result.get("left_to", ())) if restores and isinstance(outcome.result, Mapping) else []
 
 
-def restore_details(entry: LedgerEntry, operation: Operation) -> Mapping[str, Any] | None:
+def restore_details(entry: Entry, operation: Operation) -> Mapping[str, Any] | None:
     """The rows that the last attempt to restore them has reported; None if there is none, or it has looked at none."""
     if operation.uses not in (RESTORE, NESTED) or entry.undo is None or entry.undo.error is None:
         return None

@@ -10,14 +10,14 @@ from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.sensitivity import without_values
 from sagas.machine import calls, corrections, parked_rows
 from sagas.machine.builtin_actions import has_nested_undo
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.saga_view import EntryOperation
 from sagas.sql_text.restoring_script import restoring_command
 from sagas.text.shell import saga_command
 
 
-def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation) -> None:
+def add_residue(run: SagaRun, entry: Entry, kind: str, op: EntryOperation) -> None:
     """Record a residue: the effect that stays or is missing, its system and key, and the command that repairs it."""
     step = run.step(entry)
     action, effect = step.do, step.do
@@ -46,7 +46,7 @@ def add_residue(run: SagaRun, entry: LedgerEntry, kind: str, op: EntryOperation)
 
 
 def _rows_left(
-    run: SagaRun, entry: LedgerEntry, system: str | None, details: Mapping[str, Any] | None, key: str
+    run: SagaRun, entry: Entry, system: str | None, details: Mapping[str, Any] | None, key: str
 ) -> list[dict[str, Any]]:
     """System, key and command of each row that stays as the step has left it. ``details``: None if nothing is known.
 
@@ -63,7 +63,7 @@ def _rows_left(
     return rows
 
 
-def _nested_rows_left(run: SagaRun, entry: LedgerEntry, key: str) -> list[dict[str, Any]]:
+def _nested_rows_left(run: SagaRun, entry: Entry, key: str) -> list[dict[str, Any]]:
     """The rows that stay as a nested saga has left them, by connection."""
     parts = ((entry.undo and entry.undo.error) or {}).get("details", {}).get("parts", ())
     return [row for part in parts for row in _rows_left(run, entry, part["system"], part, key)]

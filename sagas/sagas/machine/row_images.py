@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 from sagas.protocol import undo_scopes
 from sagas.protocol.payloads import idempotency_key
 
 
-def undo_scope(run: SagaRun, entry: LedgerEntry) -> str:
+def undo_scope(run: SagaRun, entry: Entry) -> str:
     """The scope of the images of an entry. A confirmed step that is undone on another connection restores no rows."""
     step = run.step(entry)
     confirmed = step.compensate.confirmed if step.compensate else None
@@ -19,7 +19,7 @@ def undo_scope(run: SagaRun, entry: LedgerEntry) -> str:
     return _scope_of_step(run, step.id)
 
 
-def nested_scope(run: SagaRun, entry: LedgerEntry) -> str:
+def nested_scope(run: SagaRun, entry: Entry) -> str:
     """The scope of a nested saga: its own one if it may be undone without the rest, or the rest without it."""
     step = run.step(entry)
     scope = _scope_of_step(run, step.id)
@@ -42,7 +42,7 @@ NOT_RECORDED = "NotRecorded"
 """The type of the error of a skipped undo whose images the database has not closed: it was not reached, or refused."""
 
 
-def is_not_recorded(entry: LedgerEntry) -> bool:
+def is_not_recorded(entry: Entry) -> bool:
     """True if an operator has skipped the undo, and the database has not closed its images yet."""
     return entry.undo is not None and (entry.undo.error or {}).get("type") == NOT_RECORDED
 

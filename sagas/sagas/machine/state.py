@@ -86,8 +86,8 @@ class OperationState:
 
 
 @dataclass(slots=True)
-class LedgerEntry:
-    """One row of the ledger: a step, or one item of a for_each.
+class Entry:
+    """The state of a step, or of one item of a for_each.
 
     ``min_attempts`` is a lower bound of the attempts of this generation, ``attempts`` the total (None: unknown).
     ``failure_kind`` is the kind of the last attempt's own outcome, or ``definition``. ``resolved``: the forward action
@@ -162,7 +162,7 @@ class StepRecord:
     id: str
     needs_open: int = 0
     items: list[Any] | None = None
-    entries: list[LedgerEntry] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     running: int = 0
     closed: int = 0
     stopped: bool = False
@@ -237,7 +237,7 @@ class SagaRun:
         self.variables = variables
         self.parent = parent
         self.entry_generations: dict[str, int] = {}
-        """The least generation of an entry, by ledger id, where an earlier run of the saga got further."""
+        """The least generation of an entry, by entry id, where an earlier run of the saga got further."""
         self.undo_scope = undo_scope
         """See :class:`sagas.protocol.messages.GuardSpec`."""
 
@@ -302,14 +302,14 @@ class SagaRun:
 
     # --- lookup ------------------------------------------------------------------------------------------------
 
-    def step(self, entry: LedgerEntry) -> StepDefinition:
+    def step(self, entry: Entry) -> StepDefinition:
         return self.plan.steps[entry.step]
 
-    def record(self, entry: LedgerEntry) -> StepRecord:
+    def record(self, entry: Entry) -> StepRecord:
         return self.steps[entry.step]
 
-    def entry(self, id: str) -> LedgerEntry | None:
-        """The entry with this ledger id; None when it has not begun."""
+    def entry(self, id: str) -> Entry | None:
+        """The entry with this entry id; None when it has not begun."""
         step, mark, index = id.partition("#")
         record = self.steps.get(step)
         if record is None:
@@ -329,10 +329,10 @@ class SagaRun:
         self.operator.append({"at": format_timestamp(event.at), **row, **shown})
         return row
 
-    def new_entry(self, record: StepRecord, index: int | None) -> LedgerEntry:
+    def new_entry(self, record: StepRecord, index: int | None) -> Entry:
         id = entry_id(record.id, index)
         generation = max(record.generation or self.generation, self.entry_generations.get(id, 1))
-        entry = LedgerEntry(id, record.id, index, generation)
+        entry = Entry(id, record.id, index, generation)
         record.entries.append(entry)
         return entry
 
@@ -369,7 +369,7 @@ class SagaRun:
         self,
         id: str,
         kind: FlightKind,
-        entry: LedgerEntry,
+        entry: Entry,
         call_kind: CallKind,
         purpose: LookupPurpose = "",
         *,
@@ -435,7 +435,7 @@ class SagaRun:
 
     # --- parking -----------------------------------------------------------------------------------------------
 
-    def park(self, entry: LedgerEntry, op: EntryOperation, why: str) -> None:
+    def park(self, entry: Entry, op: EntryOperation, why: str) -> None:
         """Park this operation until an operator decides."""
         if entry.id not in self.parked:
             self.parked[entry.id] = ParkedOperation(entry.id, op, self.now, why)
@@ -448,7 +448,7 @@ class SagaRun:
             entry.state = "PARKED"
             entry.confirm.state = "PARKED"
 
-    def unpark(self, entry: LedgerEntry) -> ParkedOperation | None:
+    def unpark(self, entry: Entry) -> ParkedOperation | None:
         """Resume the parked operation of this entry, if any, and return it."""
         parked = self.parked.pop(entry.id, None)
         if parked is None or entry.state != "PARKED":

@@ -15,7 +15,7 @@ from sagas.machine import parked
 from sagas.machine.arguments import DefinitionError, evaluate_labels
 from sagas.machine.calls import current_alternate
 from sagas.machine.locking import row_locks
-from sagas.machine.state import LedgerEntry, OperationState, SagaRun, shown_arguments
+from sagas.machine.state import Entry, OperationState, SagaRun, shown_arguments
 from sagas.machine.undo.rollback import undo_refusal
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
@@ -113,12 +113,12 @@ def _rows(run: SagaRun, step: StepDefinition, hidden: frozenset[str]) -> Iterato
     for entry in record.entries:
         yield _row(step, entry, hidden)
     for n in range(len(record.entries), len(record.items or ())):
-        yield _row(step, LedgerEntry(entry_id(step.id, n), step.id, n, record.generation or run.generation), hidden)
+        yield _row(step, Entry(entry_id(step.id, n), step.id, n, record.generation or run.generation), hidden)
     if not record.entries and not record.items:
-        yield _row(step, LedgerEntry(step.id, step.id, generation=record.generation or run.generation), hidden)
+        yield _row(step, Entry(step.id, step.id, generation=record.generation or run.generation), hidden)
 
 
-def _row(step: StepDefinition, entry: LedgerEntry, hidden: frozenset[str]) -> StepView:
+def _row(step: StepDefinition, entry: Entry, hidden: frozenset[str]) -> StepView:
     return StepView(
         id=entry.id,
         step=step.id,
@@ -145,14 +145,14 @@ def _error(error: dict[str, Any] | None) -> ErrorView | None:
     return None if error is None else ErrorView.from_json(error)
 
 
-def _arguments(call: LedgerEntry | OperationState, hidden: frozenset[str]) -> Mapping[str, Any] | None:
+def _arguments(call: Entry | OperationState, hidden: frozenset[str]) -> Mapping[str, Any] | None:
     """The arguments of a call in flight, of which Temporal knows the failed attempts, or of one without success."""
     if call.arguments is None or call.outcome == "done" or call.state == "DONE":
         return None
     return shown_arguments(call.arguments, hidden)
 
 
-def _compensation_view(step: StepDefinition, entry: LedgerEntry, hidden: frozenset[str]) -> OperationView | None:
+def _compensation_view(step: StepDefinition, entry: Entry, hidden: frozenset[str]) -> OperationView | None:
     if entry.undo is None:
         return None
     uses = "saga" if step.compensate is None else current_alternate(step, entry.undo).uses

@@ -84,7 +84,7 @@ def explain(
     script: Script | None = None,
     environment: Environment | None = None,
 ) -> Explanation:
-    """The plan; with ``fail`` also what follows if this step or ledger id is rejected, found by a simulated run.
+    """The plan; with ``fail`` also what follows if this step or entry id is rejected, found by a simulated run.
 
     Without ``input`` a sample input is generated. Raises UsageError if the step does not exist, or is not reached with
     this input.

@@ -201,7 +201,7 @@ class Call:
     """Run an action. It ends with one ``CallEnded`` with the same ``id``.
 
     ``id`` is unique among the calls in flight and readable: ``reserve#0``, ``reserve#0~undo``, ``charge~seal``.
-    ``entry`` is the ledger id (``reserve#0``); ``key`` is the idempotency key, which contains no run id or attempt.
+    ``entry`` is the entry id (``reserve#0``); ``key`` is the idempotency key, which contains no run id or attempt.
     ``earlier_attempts`` is the number of attempts of the same operation and key that ended before this call.
     ``retry.max_attempts`` is finite; for retries without limit the machine issues further calls. ``delay``: seconds
     before the first attempt, if it goes on with a call of another workflow.

@@ -48,7 +48,7 @@ CALL_HEADER = "saga-call"
 GENERATION_HEADER = "saga-generation"
 RESUMED_HEADER = "saga-resumed"
 """Header of a run that `saga resume` starts after the run of the saga was deleted: when the saga was started
-(``started_at``), and the generations that its entries had (``generations``, by ledger id)."""
+(``started_at``), and the generations that its entries had (``generations``, by entry id)."""
 OWNER_HEADER = "saga-owner"
 """Header of a run that `saga undo` or `saga notify --again` starts for a saga: the saga's id."""
 VIEW_QUERY = "saga"
@@ -369,7 +369,7 @@ NOTIFICATION_PREFIX = "notify-"
 
 
 def entry_id(step: str, index: int | None) -> str:
-    """The ledger id: the step's id, with the item's index for a for_each."""
+    """The entry id: the step's id, with the item's index for a for_each."""
     return step if index is None else f"{step}#{index}"
 
 

@@ -92,7 +92,7 @@ class ReasonView(JsonView):
     """Why a saga goes or went backward, or was refused."""
 
     kind: Annotated[ReasonKind, "what happened"]
-    step: Annotated[str | None, "the ledger id of the step with which it began"] = None
+    step: Annotated[str | None, "the entry id of the step with which it began"] = None
     type: Annotated[str | None, "the failure type"] = None
     message: Annotated[str | None, "one sentence"] = None
     details: Annotated[
@@ -144,7 +144,7 @@ class OperationView(JsonView):
 class StepView(JsonView):
     """A row of the ledger: a step, or one item of a `for_each`."""
 
-    id: Annotated[str, "the ledger id: the step, for an item with its index, as in `reserve#3`"]
+    id: Annotated[str, "the entry id: the step, for an item with its index, as in `reserve#3`"]
     step: Annotated[str, "the step of the definition"]
     name: Annotated[str, "its name for people"] = ""
     uses: Annotated[str, "the action"]
@@ -189,7 +189,7 @@ class ParkedRowView(JsonView):
 class ParkedView(JsonView):
     """An operation that waits for an operator's decision, here or in a nested saga."""
 
-    step: Annotated[str, "the ledger id of the step"]
+    step: Annotated[str, "the entry id of the step"]
     op: Annotated[EntryOperation, "the step itself, its compensation, or its confirm"]
     since: Annotated[Timestamp, "when it was parked"]
     why: Annotated[str, "one sentence"]
@@ -217,7 +217,7 @@ class ChildParkedView(JsonView):
 
     id: Annotated[str, "the saga in which it is parked"]
     saga: Annotated[str, "the name of its definition"]
-    step: Annotated[str, "the ledger id of the step in that saga"]
+    step: Annotated[str, "the entry id of the step in that saga"]
     op: Annotated[EntryOperation, "the step itself, its compensation, or its confirm"]
     since: Annotated[Timestamp, "when it was parked"]
     why: Annotated[str, "one sentence, shortened"]
@@ -230,7 +230,7 @@ class ChildView(JsonView):
     """A nested saga."""
 
     id: str
-    step: Annotated[str, "the ledger id of the step that started it"]
+    step: Annotated[str, "the entry id of the step that started it"]
     saga: Annotated[str, "the name of its definition"]
     state: Annotated[str, "its last known state"]
     waits: Annotated[tuple[ChildParkedView, ...] | None, "what is parked in it or below it", OMITTED] = None
@@ -241,7 +241,7 @@ class ChildView(JsonView):
 class ResidueView(JsonView):
     """An effect that contradicts the end of the saga."""
 
-    step: Annotated[str, "the ledger id of the step"]
+    step: Annotated[str, "the entry id of the step"]
     saga: Annotated[str | None, "the nested saga that has the step", OMITTED] = None
     kind: Annotated[Literal["effect_stays", "effect_missing"], "what is wrong with the effect"]
     system: Annotated[
@@ -286,7 +286,7 @@ class DecisionView(JsonView):
 
     at: Timestamp
     who: Annotated[str, "who decided, as the client has said"]
-    step: Annotated[str, "the ledger id of the step; empty: the whole saga was paused or resumed"]
+    step: Annotated[str, "the entry id of the step; empty: the whole saga was paused or resumed"]
     decision: Intervention
     reason: str
     evidence: Annotated[str | None, "what proves a decision that the engine cannot check"] = None
@@ -301,7 +301,7 @@ class PauseView(JsonView):
     at: Timestamp
     who: Annotated[str, "who paused the saga, as the client has said"]
     reason: Annotated[str | None, "why"] = None
-    held: Annotated[tuple[str, ...], "the ledger ids of the steps of which a call is held back"] = ()
+    held: Annotated[tuple[str, ...], "the entry ids of the steps of which a call is held back"] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +366,7 @@ class SagaView(JsonView):
     web_ui: Annotated[str | None, "the page of the run in the Temporal Web UI"] = None
     steps: Annotated[tuple[StepView, ...], "the ledger: a row for each step and each item of a `for_each`"] = ()
     parked: Annotated[tuple[ParkedView, ...], "what waits for a decision of an operator"] = ()
-    not_done: Annotated[tuple[str, ...], "ledger ids of steps whose failure was passed over"] = ()
+    not_done: Annotated[tuple[str, ...], "entry ids of steps whose failure was passed over"] = ()
     residue: Annotated[tuple[ResidueView, ...], "effects that stay or are missing, contrary to the end"] = ()
     operator: Annotated[tuple[DecisionView, ...], "the decisions of operators, in order"] = ()
     notifications: Annotated[tuple[NotificationView, ...], "the notifications that were sent"] = ()
@@ -392,7 +392,7 @@ class SagaView(JsonView):
 
     @property
     def blocked_steps(self) -> frozenset[str]:
-        """The ledger ids of the steps that wait for a nested saga with parked operations."""
+        """The entry ids of the steps that wait for a nested saga with parked operations."""
         return frozenset(child.step for child in self.children if child.waits)
 
     @property

@@ -27,7 +27,7 @@ MAX_ITEMS = 10
 
 @dataclass(frozen=True, slots=True)
 class FailurePoint:
-    """The result of one fault at one step. ``step`` is a ledger id; ``parked`` has the possible decisions."""
+    """The result of one fault at one step. ``step`` is an entry id; ``parked`` has the possible decisions."""
 
     step: str
     fault: str

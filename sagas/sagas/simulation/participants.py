@@ -18,7 +18,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import ResidueView, SagaView
 
 Key = tuple[str, str, int]
-"""Saga id, ledger id, generation."""
+"""Saga id, entry id, generation."""
 
 
 @dataclass(slots=True)

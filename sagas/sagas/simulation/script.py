@@ -21,7 +21,7 @@ OPERATION_SUFFIXES = ("undo", "confirm")
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The script of one run. Keys are step ids or ledger ids (``reserve``, ``reserve#1``), which take precedence.
+    """The script of one run. Keys are step ids or entry ids (``reserve``, ``reserve#1``), which take precedence.
 
     ``outcomes``: one outcome for every call before the commit point (past it, where the engine retries without limit,
     for the first call), or a list of outcomes for consecutive calls, followed by ``done``. Steps of a nested saga are
@@ -113,7 +113,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """The end of a simulated run. ``undone``: ledger ids in the order undone; those of nested sagas as ``buy/charge``.
+    """The end of a simulated run. ``undone``: entry ids in the order undone; those of nested sagas as ``buy/charge``.
 
     ``residue``: the residue of the saga, and what its participants find: effects that stay although the saga is
     COMPENSATED, or are missing although it is COMPLETED. ``story`` is the `saga show` document.

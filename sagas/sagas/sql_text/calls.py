@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.tokens import Token
+from sagas.sql_text.tokens import SqlToken
 
 NO_FUNCTIONS = frozenset([
     "all", "and", "any", "as", "between", "by", "case", "conflict", "distinct", "else", "except", "exists",
@@ -19,7 +19,7 @@ NO_FUNCTIONS = frozenset([
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class EnclosingCall:
     """A call with a placeholder in its argument ``position``, from 0; ``direct``: the placeholder is the argument.
 
     ``name`` is as the database keeps it: in lower case, unless it is in quotes.
@@ -32,13 +32,13 @@ class Call:
 
 
 @lru_cache(maxsize=4096)
-def enclosing_calls(statement: ParsedSql) -> tuple[tuple[Call, ...], ...]:
+def enclosing_calls(statement: ParsedSql) -> tuple[tuple[EnclosingCall, ...], ...]:
     """The calls around each placeholder, in the order of the text, the innermost first."""
     tokens = list(statement.significant())
     words = [statement.text_of(token) for token in tokens]
     opened: list[tuple[int, int]] = []
     """The index of each open parenthesis or bracket, and the number of commas in it."""
-    places: list[tuple[Call, ...]] = []
+    places: list[tuple[EnclosingCall, ...]] = []
     for at, token in enumerate(tokens):
         if token.kind == "open":
             opened.append((at, 0))
@@ -73,14 +73,16 @@ def called_functions(statement: ParsedSql) -> frozenset[tuple[str | None, str]]:
     return frozenset(calls)
 
 
-def _call(tokens: Sequence[Token], words: Sequence[str], start: int, position: int, *, direct: bool) -> Call | None:
+def _call(
+    tokens: Sequence[SqlToken], words: Sequence[str], start: int, position: int, *, direct: bool
+) -> EnclosingCall | None:
     is_named = start > 0 and words[start] == "(" and tokens[start - 1].kind in ("word", "name")
     if not is_named or words[start - 1].lower() in NO_FUNCTIONS:
         return None
     has_schema = start > 2 and words[start - 2] == "." and tokens[start - 3].kind in ("word", "name")
     schema = _stored(tokens[start - 3], words[start - 3]) if has_schema else None
-    return Call(_stored(tokens[start - 1], words[start - 1]), schema, position, direct)
+    return EnclosingCall(_stored(tokens[start - 1], words[start - 1]), schema, position, direct)
 
 
-def _stored(token: Token, word: str) -> str:
+def _stored(token: SqlToken, word: str) -> str:
     return word[1:-1].replace(word[0] * 2, word[0]) if token.kind == "name" else word.lower()

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from sagas.sql_text.calls import NO_FUNCTIONS
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.tokens import Token
+from sagas.sql_text.tokens import SqlToken
 
 _PRODUCTS = ("*", "/", "%", "^")
 _COMPARISONS = ("=", "<", ">", "<=", ">=", "<>", "!=")
@@ -43,7 +43,7 @@ def integer_places(statement: ParsedSql) -> frozenset[int]:
     return frozenset(place for place, is_integer in enumerate(places) if is_integer)
 
 
-def _opened(tokens: Sequence[Token], words: Sequence[str], at: int) -> str:
+def _opened(tokens: Sequence[SqlToken], words: Sequence[str], at: int) -> str:
     """The kind of a parenthesis or bracket: ``function`` has arguments or indexes, ``transparent`` groups operands."""
     if words[at] == "[":
         return "function"
@@ -53,7 +53,7 @@ def _opened(tokens: Sequence[Token], words: Sequence[str], at: int) -> str:
     return "function" if is_name and words[at - 1] not in NO_FUNCTIONS | _TAKE_ALL else "other"
 
 
-def _is_integer_place(tokens: Sequence[Token], words: Sequence[str], at: int, *, in_function: bool) -> bool:
+def _is_integer_place(tokens: Sequence[SqlToken], words: Sequence[str], at: int, *, in_function: bool) -> bool:
     operators = [
         (operator, other)
         for step in (-1, 1)
@@ -69,7 +69,7 @@ def _is_integer_place(tokens: Sequence[Token], words: Sequence[str], at: int, *,
     return in_function and not operators
 
 
-def _operator(tokens: Sequence[Token], words: Sequence[str], at: int, step: int) -> tuple[str, int] | None:
+def _operator(tokens: Sequence[SqlToken], words: Sequence[str], at: int, step: int) -> tuple[str, int] | None:
     """The operator on one side of a placeholder, and the index of the token behind it; None if there is none."""
     text, index = "", at + step
     while 0 <= index < len(tokens) and tokens[index].kind == "operator" and words[index] != ",":
@@ -84,14 +84,14 @@ def _operator(tokens: Sequence[Token], words: Sequence[str], at: int, step: int)
     return text, index
 
 
-def _begins_expression(tokens: Sequence[Token], words: Sequence[str], before: int) -> bool:
+def _begins_expression(tokens: Sequence[SqlToken], words: Sequence[str], before: int) -> bool:
     """Return whether an expression begins after the token ``before``."""
     if before < 0 or tokens[before].kind in ("open", "operator"):
         return True
     return tokens[before].kind == "word" and words[before] in NO_FUNCTIONS
 
 
-def _is_number(tokens: Sequence[Token], index: int) -> bool:
+def _is_number(tokens: Sequence[SqlToken], index: int) -> bool:
     """Return whether an operand is a number or a parameter, which have no type of their own there."""
     if not 0 <= index < len(tokens):
         return False

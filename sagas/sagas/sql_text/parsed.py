@@ -14,7 +14,7 @@ from sagas.sql_text.tokens import (
     ENDS_COMMENTS_AT_LINE_FEEDS,
     INSIGNIFICANT,
     RefusedStatement,
-    Token,
+    SqlToken,
     UnreadableSql,
     shown,
     split_tokens,
@@ -77,13 +77,13 @@ class ParsedSql:
 
     source: str
     dialect: str
-    tokens: tuple[Token, ...]
+    tokens: tuple[SqlToken, ...]
     parameters: tuple[str, ...]
 
-    def text_of(self, token: Token) -> str:
+    def text_of(self, token: SqlToken) -> str:
         return self.source[token.start : token.end]
 
-    def significant(self) -> Iterator[Token]:
+    def significant(self) -> Iterator[SqlToken]:
         """The tokens that are no white space and no comments, up to the semicolon."""
         for token in self.tokens:
             if token.kind == "end":
@@ -129,7 +129,7 @@ class ParsedSql:
                 plain += text
         return [*pieces, plain]
 
-    def _kept(self) -> Iterable[Token]:
+    def _kept(self) -> Iterable[SqlToken]:
         """All tokens before the semicolon, with the comments that are among them."""
         for token in self.tokens:
             if token.kind == "end":
@@ -243,7 +243,7 @@ _READS_AS_SQL = re.compile(
 """Words that a comment at the end of a statement without line breaks may not contain: it may have swallowed a line."""
 
 
-def _refuse_swallowed_text(text: str, dialect: str, tokens: Sequence[Token]) -> None:
+def _refuse_swallowed_text(text: str, dialect: str, tokens: Sequence[SqlToken]) -> None:
     """A line comment that goes on where its author sees its end.
 
     A statement may be without line breaks, or have a carriage return, which shows as one and does not end a comment of
@@ -267,7 +267,7 @@ def _refuse_swallowed_text(text: str, dialect: str, tokens: Sequence[Token]) -> 
             refuse_comment(text, token)
 
 
-def refuse_comment(text: str, comment: Token, help: str = _END_OF_COMMENT) -> None:
+def refuse_comment(text: str, comment: SqlToken, help: str = _END_OF_COMMENT) -> None:
     """Raise :class:`SwallowedText` if the comment contains text."""
     if text[comment.start : comment.end].lstrip("#-").strip():
         raise SwallowedText(
@@ -277,7 +277,7 @@ def refuse_comment(text: str, comment: Token, help: str = _END_OF_COMMENT) -> No
         )
 
 
-def _refuse_several(tokens: Sequence[Token]) -> None:
+def _refuse_several(tokens: Sequence[SqlToken]) -> None:
     begun = ended = False
     for token in tokens:
         if token.kind in INSIGNIFICANT:

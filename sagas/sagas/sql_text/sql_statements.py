@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from sagas.sql_text.parsed import ParsedSql, SeveralStatements, parse_sql
-from sagas.sql_text.tokens import RefusedStatement, Token
+from sagas.sql_text.tokens import RefusedStatement, SqlToken
 
 _ALLOWED = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "VALUES", "WITH"})
 _ALLOWED_IN_POSTGRESQL = frozenset({"CALL", "NOTIFY", "LOCK"})
@@ -92,7 +92,7 @@ def written_rows(parsed: ParsedSql) -> str | None:
 _AFTER_ORDER = frozenset("ASC DESC NULLS LIMIT OFFSET FETCH FOR ROWS RANGE GROUPS".split())  # noqa: SIM905
 
 
-def constant_orders(parsed: ParsedSql) -> Iterator[Token]:
+def constant_orders(parsed: ParsedSql) -> Iterator[SqlToken]:
     """The parameters that are a whole item of an ORDER BY: one value for all rows, which orders nothing."""
     tokens = list(parsed.significant())
     texts = [*(parsed.text_of(token).upper() for token in tokens), ""]

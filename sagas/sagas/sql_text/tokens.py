@@ -27,7 +27,7 @@ ENDS_COMMENTS_AT_LINE_FEEDS = ("mysql", "mariadb", "sqlite")
 INSIGNIFICANT: tuple[TokenKind, ...] = ("space", "line_comment", "comment")
 
 
-class Token(NamedTuple):
+class SqlToken(NamedTuple):
     """A part of the text from ``start`` to before ``end``."""
 
     kind: TokenKind
@@ -151,7 +151,7 @@ _KINDS: dict[str, TokenKind] = {
 """Tokens that end where their pattern ends."""
 
 
-def split_tokens(text: str, dialect: str) -> tuple[Token, ...]:
+def split_tokens(text: str, dialect: str) -> tuple[SqlToken, ...]:
     """The tokens of ``text``, without gaps. Raises :class:`UnreadableSql`.
 
     The engine's sessions run without ``ANSI_QUOTES`` and ``NO_BACKSLASH_ESCAPES``, and with
@@ -166,11 +166,11 @@ class _Scanner:
         self._dialect = dialect
         self._rules = _RULES[dialect]
 
-    def tokens(self) -> tuple[Token, ...]:
+    def tokens(self) -> tuple[SqlToken, ...]:
         text, match = self._text, self._rules.pattern.match
         if (nul := text.find("\0")) >= 0:
             raise UnreadableSql("the statement contains a NUL character, where a database may stop reading", offset=nul)
-        tokens: list[Token] = []
+        tokens: list[SqlToken] = []
         position = 0
         while position < len(text):
             matched = match(text, position)
@@ -181,34 +181,36 @@ class _Scanner:
             position = token.end
         return tuple(tokens)
 
-    def _token(self, group: str, start: int, end: int, before: list[Token]) -> Token:
+    def _token(self, group: str, start: int, end: int, before: list[SqlToken]) -> SqlToken:
         kind = _KINDS.get(group)
         if kind is not None:
-            return Token(kind, start, end)
+            return SqlToken(kind, start, end)
         match group:
             case "parameter":
                 # `a[1:n]`: the colon stands for itself, and a name follows.
                 if self._rules.colons and before and before[-1].kind in _ENDS_VALUE:
-                    return Token("operator", start, start + 1)
-                return Token("parameter", start, end)
+                    return SqlToken("operator", start, start + 1)
+                return SqlToken("parameter", start, end)
             case "comment":
-                return Token("comment", start, self._comment_end(start))
+                return SqlToken("comment", start, self._comment_end(start))
             case "executable":
-                return Token("executable", start, self._comment_end(start))
+                return SqlToken("executable", start, self._comment_end(start))
             case "dollar":
-                return Token("string", start, self._find(self._text[start:end], end, start, "a dollar-quoted string"))
+                return SqlToken(
+                    "string", start, self._find(self._text[start:end], end, start, "a dollar-quoted string")
+                )
             case "bracketed":
-                return Token("name", start, self._find("]", end, start, "a name in brackets"))
+                return SqlToken("name", start, self._find("]", end, start, "a name in brackets"))
             case "raw":
-                return Token("string", start, self._find(self._text[end - 1], end, start, "a string"))
+                return SqlToken("string", start, self._find(self._text[end - 1], end, start, "a string"))
             case "escaped":
                 end = self._quote_end(start, end, escapes=self._rules.escapes)
                 while self._dialect == "postgresql" and (continued := _CONTINUES.match(self._text, end)):
                     end = self._quote_end(start, continued.end(), escapes=True)
-                return Token("string", start, end)
+                return SqlToken("string", start, end)
             case "name":
-                return Token("name", start, self._quote_end(start, end, escapes=False, what="a quoted name"))
-        return Token("string", start, self._quote_end(start, end, escapes=False))
+                return SqlToken("name", start, self._quote_end(start, end, escapes=False, what="a quoted name"))
+        return SqlToken("string", start, self._quote_end(start, end, escapes=False))
 
     def _comment_end(self, start: int) -> int:
         nested = self._rules.nested and not (self._dialect == "spark" and self._text.startswith("/*+", start))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.sql_statements import main_keyword
-from sagas.sql_text.tokens import INSIGNIFICANT, Token
+from sagas.sql_text.tokens import INSIGNIFICANT, SqlToken
 
 _VERBS = ("INSERT", "UPDATE", "MERGE", "REPLACE")
 _MODIFIERS = ("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE")
@@ -43,7 +43,7 @@ def plain_statement(parsed: ParsedSql) -> str:
     return "".join(parts).strip()
 
 
-def _replacements(parsed: ParsedSql, tokens: Sequence[Token]) -> Iterator[tuple[int, str]]:
+def _replacements(parsed: ParsedSql, tokens: Sequence[SqlToken]) -> Iterator[tuple[int, str]]:
     """The texts that replace tokens, by the start of each."""
     words = [_word(parsed, token) for token in tokens]
     is_mysql, skipped = parsed.dialect in ("mysql", "mariadb"), 0
@@ -138,7 +138,7 @@ def changed_tables(parsed: ParsedSql) -> list[tuple[str | None, str]]:
     return list(tables)
 
 
-def _name(parsed: ParsedSql, tokens: Sequence[Token], at: int) -> list[str]:
+def _name(parsed: ParsedSql, tokens: Sequence[SqlToken], at: int) -> list[str]:
     """The parts of the name that begins at a token, with their quotes."""
     parts: list[str] = []
     while at < len(tokens) and tokens[at].kind in ("word", "name"):
@@ -185,7 +185,7 @@ def _is_computed(words: Sequence[str], at: int, passing: Collection[str]) -> boo
     return is_call and not is_passing and opening not in ("SELECT", "AND", "OR", "IN", "AS")
 
 
-def _word(parsed: ParsedSql, token: Token) -> str:
+def _word(parsed: ParsedSql, token: SqlToken) -> str:
     """A word or sign in upper case; empty for what is quoted."""
     return parsed.text_of(token).upper() if token.kind not in ("string", "name") else ""
 

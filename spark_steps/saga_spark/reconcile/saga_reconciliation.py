@@ -168,7 +168,7 @@ def check_sagas_against_guards(tables: ReconciliationTables) -> list[DataFrame]:
 
 
 def _step_of(entry: str | Column) -> Column:
-    """The step of a ledger id: an earlier run may have had more items."""
+    """The step of an entry id: an earlier run may have had more items."""
     return F.split(entry, "#")[0]
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from saga_activities.guard import EntryKey, SqlSession
 from saga_activities.messaging import inbox, kafka_request
-from saga_activities.messaging.kafka_request import Waiter
+from saga_activities.messaging.kafka_request import WaitingAttempt
 from saga_spark import ledger
 from saga_spark.manifest import Target
 from saga_spark.staging.staging_attempt import transaction
@@ -62,7 +62,7 @@ async def ask_twice(guard_database: GuardDatabase) -> None:
 
     async def ask(sql: SqlSession) -> bool:
         found = await kafka_request.lock_request(sql, row)
-        await kafka_request.register_waiter(sql, key, replace(found, waiter=Waiter(b"token", 1)))
+        await kafka_request.register_waiter(sql, key, replace(found, waiter=WaitingAttempt(b"token", 1)))
         return found.is_new
 
     first, second = await one_after_the_other(guard_database, ask)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from saga_cli.main import ALIASES, COMMANDS, Command
+from saga_cli.main import ALIASES, COMMANDS, CommandEntry
 from tests.unit.cli import view_schema
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "cli.md"
@@ -71,7 +71,7 @@ def missing() -> list[str]:
     return [verb.name for verb in COMMANDS if importlib.util.find_spec(verb.target.partition(":")[0]) is None]
 
 
-def click_command(verb: Command) -> Any:
+def click_command(verb: CommandEntry) -> Any:
     """The command with its options; None if its file does not exist."""
     import typer
     from typer.main import get_command
@@ -87,7 +87,7 @@ def click_command(verb: Command) -> Any:
     return get_command(target)
 
 
-def _section(verb: Command, command: Any) -> Iterator[str]:
+def _section(verb: CommandEntry, command: Any) -> Iterator[str]:
     also = [alias for alias, name in ALIASES.items() if name == verb.name]
     yield f"### saga {verb.name}\n"
     if also:

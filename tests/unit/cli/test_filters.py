@@ -6,7 +6,7 @@ import pytest
 
 from saga_cli.commands.run.start_from import parse_tolerance
 from saga_cli.shared_options import parse_time
-from saga_workers.views.parked import ParkedOperation, group_parked
+from saga_workers.views.parked import ParkedRow, group_parked
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from sagas.errors import UsageError
 
@@ -34,8 +34,8 @@ def test_an_invalid_tolerance_is_refused(text: str) -> None:
 
 
 def test_a_group_is_one_saga_step_operation_and_error() -> None:
-    def waiting(saga_id: str, step: str, why: str) -> ParkedOperation:
-        return ParkedOperation(
+    def waiting(saga_id: str, step: str, why: str) -> ParkedRow:
+        return ParkedRow(
             "shop",
             saga_id,
             step,

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.sql_text.calls import Call, called_functions, enclosing_calls
+from sagas.sql_text.calls import EnclosingCall, called_functions, enclosing_calls
 from sagas.sql_text.parsed import parse_sql
 
 
 @pytest.mark.parametrize(
     ("text", "calls"),
     [
-        ("insert into t (a) values (keep(:x))", [Call("keep", None, 0, direct=True)]),
-        ("insert into t (a) values (App.Keep(1, (2), :x + 1))", [Call("keep", "app", 2, direct=False)]),
+        ("insert into t (a) values (keep(:x))", [EnclosingCall("keep", None, 0, direct=True)]),
+        ("insert into t (a) values (App.Keep(1, (2), :x + 1))", [EnclosingCall("keep", "app", 2, direct=False)]),
         (
             'select "Ke""ep"(f(1, 2), g(:x), :x)',
-            [Call("g", None, 0, direct=True), Call('Ke"ep', None, 1, direct=False)],
+            [EnclosingCall("g", None, 0, direct=True), EnclosingCall('Ke"ep', None, 1, direct=False)],
         ),
         ("select 1 where a in (:x) and b = any(array[:x])", []),
     ],
 )
-def test_calls_around_a_placeholder(text: str, calls: list[Call]) -> None:
+def test_calls_around_a_placeholder(text: str, calls: list[EnclosingCall]) -> None:
     assert list(enclosing_calls(parse_sql(text, "postgresql"))[0]) == calls
 
 

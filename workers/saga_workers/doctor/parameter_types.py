@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.tokens import INSIGNIFICANT, Token
+from sagas.sql_text.tokens import INSIGNIFICANT, SqlToken
 
 DEPENDS_ON_TYPES = frozenset(
     {
@@ -156,7 +156,7 @@ def uncast(parsed: ParsedSql) -> list[str]:
     return [name for name in parsed.parameters if name not in cast]
 
 
-def is_cast(parsed: ParsedSql, tokens: Sequence[Token], index: int) -> bool:
+def is_cast(parsed: ParsedSql, tokens: Sequence[SqlToken], index: int) -> bool:
     """Return whether the placeholder at ``index`` has a cast."""
     following = tokens[index + 1] if index + 1 < len(tokens) else None
     if following is None:

@@ -21,7 +21,7 @@ Verdict = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)
-class CheckResult:
+class PromiseResult:
     """The result of one check of a participant. ``steps`` are the requests in their order, each with the response.
 
     ``problem``: why the check has failed or was skipped; None if it has passed. ``proposal``: the setting that fits
@@ -149,7 +149,7 @@ async def _response_cut_off(trial: Trial) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PromiseCheck:
     """One check. ``needs`` are the operations of the step that it sends besides the forward request."""
 
     name: str
@@ -159,58 +159,60 @@ class Check:
 
 
 CHECKS = (
-    Check("same key twice", "a key that comes again gets the same response and has no second effect", _same_key_twice),
-    Check(
+    PromiseCheck(
+        "same key twice", "a key that comes again gets the same response and has no second effect", _same_key_twice
+    ),
+    PromiseCheck(
         "same key, other arguments",
         "a key that comes with other arguments is refused, or gets the first response",
         _same_key_other_arguments,
     ),
-    Check(
+    PromiseCheck(
         "undo before do",
         "the undo of a key that never arrived is done, and the request that arrives later is rejected",
         _undo_before_do,
         frozenset({"undo"}),
     ),
-    Check(
+    PromiseCheck(
         "do after undo",
         "a request that arrives again after its undo is rejected, or gets the first response without an effect",
         _do_after_undo,
         frozenset({"undo"}),
     ),
-    Check(
+    PromiseCheck(
         "undo twice",
         "an undo that comes again gets the same response and changes nothing",
         _undo_twice,
         frozenset({"undo"}),
     ),
-    Check(
+    PromiseCheck(
         "confirm after undo",
         "what was undone is never confirmed",
         _confirm_after_undo,
         frozenset({"undo", "confirm"}),
     ),
-    Check(
+    PromiseCheck(
         "confirm twice",
         "a confirm that comes again gets the same response and changes nothing",
         _confirm_twice,
         frozenset({"undo", "confirm"}),
     ),
-    Check(
+    PromiseCheck(
         "remembered rejection",
         "a key that was rejected has no effect later, and its undo is done",
         _remembered_rejection,
     ),
-    Check(
+    PromiseCheck(
         "in progress",
         "a key that comes again while its first request is carried out is not rejected",
         _in_progress,
     ),
-    Check(
+    PromiseCheck(
         "concurrent duplicates",
         "duplicates that arrive at once have one effect, and none of them is rejected",
         _concurrent_duplicates,
     ),
-    Check(
+    PromiseCheck(
         "response cut off",
         "a request whose connection broke has its effect once, and is answered when it is sent again",
         _response_cut_off,
@@ -218,7 +220,7 @@ CHECKS = (
 )
 
 
-async def run_check(check: Check, trial: Trial, operations: frozenset[str]) -> CheckResult:
+async def run_check(check: PromiseCheck, trial: Trial, operations: frozenset[str]) -> PromiseResult:
     """Run one check; ``operations`` are those that the step has besides the forward one.
 
     Raises SagaError if the participant does not do what every check begins with.
@@ -241,10 +243,10 @@ async def run_check(check: Check, trial: Trial, operations: frozenset[str]) -> C
         await trial.clean_up()
     except BrokenPromise as broken:
         verdict, problem = "failed", problem or str(broken)
-    return CheckResult(check.name, check.promise, verdict, tuple(trial.steps), problem, proposal)
+    return PromiseResult(check.name, check.promise, verdict, tuple(trial.steps), problem, proposal)
 
 
-def with_proposals(results: Sequence[CheckResult], *, definite: bool) -> list[CheckResult]:
+def with_proposals(results: Sequence[PromiseResult], *, definite: bool) -> list[PromiseResult]:
     """The results with the settings that follow from several of them. ``definite``: a reply is, as over Kafka."""
     verdicts = {result.check: result.verdict for result in results}
     remembers = not definite and verdicts["remembered rejection"] == "passed"

@@ -20,7 +20,7 @@ from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections, http_settings, run_http
-from saga_workers.participant.checks import CHECKS, CheckResult, run_check, with_proposals
+from saga_workers.participant.checks import CHECKS, PromiseResult, run_check, with_proposals
 from saga_workers.participant.kafka_commands import KafkaCommands
 from saga_workers.participant.trial import FirstRequestFailed, NotTestable, Trial
 from sagas.actions import Actions
@@ -155,7 +155,7 @@ def _described(settings: Settings, step: Mapping[str, Any], count: Mapping[str, 
 
 async def run_participant_test(
     settings: Settings, tested: StepUnderTest, *, timeout: float = DEFAULT_TIMEOUT
-) -> list[CheckResult]:
+) -> list[PromiseResult]:
     """All checks, one after the other. ``timeout`` is in seconds, for each response.
 
     Raises UsageError if the step cannot be tested, SagaError if the participant does not do a first request.
@@ -200,13 +200,13 @@ async def _format_that_is_accepted(
 
 async def _run_checks(
     settings: Settings, tested: StepUnderTest, step: StepDefinition, operations: frozenset[str], timeout: float
-) -> list[CheckResult]:
+) -> list[PromiseResult]:
     async with AsyncExitStack() as stack:
         commands = await KafkaCommands(settings.kafka, timeout).open() if REQUEST in _actions(step) else None
         transport = _ParticipantTransport(settings, timeout, commands)
         stack.push_async_callback(transport.close)
         count = None if tested.count is None else partial(transport.count_effects, tested.count)
-        results: list[CheckResult] = []
+        results: list[PromiseResult] = []
         for check in CHECKS:
             saga_id = f"participant-test-{uuid.uuid4().hex[:12]}"
             other = None if tested.other is None else tested.other.calls(saga_id)

@@ -194,7 +194,7 @@ async def query_saga(locator: Locator, saga_id: str) -> SagaView | None:
 
 
 def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatus:
-    """Return what the view of a saga means for the held events of one entry (``step`` is its ledger id)."""
+    """Return what the view of a saga means for the held events of one entry (``step`` is its entry id)."""
     if view is None:
         return SagaStatus("unknown", "Temporal has no run of this saga")
     state = view.state

@@ -15,7 +15,7 @@ from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
 from sagas.errors import SagaError, UsageError
 from sagas.settings import SqlConnection
 from sagas.settings.trust import require_own
-from sagas.sql_text.tokens import INSIGNIFICANT, Token, shown, split_tokens
+from sagas.sql_text.tokens import INSIGNIFICANT, SqlToken, shown, split_tokens
 
 _SHOWN = 100
 """Characters of a statement in a message."""
@@ -98,7 +98,7 @@ def split_statements(text: str, dialect: str = "mysql") -> Iterator[tuple[int, s
 _ATOMIC = re.compile(r"\bbegin\s+atomic\b", re.IGNORECASE)
 
 
-def _is_end(text: str, start: int, tokens: Sequence[Token], at: int, dialect: str) -> bool:
+def _is_end(text: str, start: int, tokens: Sequence[SqlToken], at: int, dialect: str) -> bool:
     if dialect == "postgresql":
         return True
     if dialect == "sqlite":
@@ -106,7 +106,7 @@ def _is_end(text: str, start: int, tokens: Sequence[Token], at: int, dialect: st
     return _ends_line(text, tokens[at + 1 :])
 
 
-def _ends_line(text: str, following: Sequence[Token]) -> bool:
+def _ends_line(text: str, following: Sequence[SqlToken]) -> bool:
     """True if nothing but comments follows in the same line."""
     for token in following:
         if "\n" in text[token.start : token.end] or token.kind not in INSIGNIFICANT:

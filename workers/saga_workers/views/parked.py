@@ -25,7 +25,7 @@ saga that is merely running is queried with ``include_running`` only.
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedOperation:
+class ParkedRow:
     """One parked operation. ``decisions`` are those that are possible for it, ``commands`` make them, the best first.
 
     ``source``: the ledger if Temporal no longer has the run; then there are no decisions. ``rows``: what the view says
@@ -45,7 +45,7 @@ class ParkedOperation:
 
     @property
     def definition_step(self) -> str:
-        """The step of the definition: the ledger id without the index of a `for_each` item."""
+        """The step of the definition: the entry id without the index of a `for_each` item."""
         return self.step.partition("#")[0]
 
 
@@ -53,7 +53,7 @@ class ParkedOperation:
 class ParkedList:
     """Parked operations. ``unreachable``: sagas that could not be queried, each with the reason."""
 
-    operations: tuple[ParkedOperation, ...]
+    operations: tuple[ParkedRow, ...]
     unreachable: Mapping[str, str]
 
 
@@ -94,11 +94,11 @@ async def read_parked(
     )
 
 
-def parked_operations(view: SagaView) -> list[ParkedOperation]:
+def parked_operations(view: SagaView) -> list[ParkedRow]:
     """Return what is parked in this saga itself; a nested saga lists its own."""
     elsewhere = view.blocked_steps
     return [
-        ParkedOperation(
+        ParkedRow(
             view.saga,
             view.id,
             operation.step,
@@ -123,9 +123,9 @@ def _rows_of(parked: ParkedView) -> Mapping[str, Any]:
     return {name: document[name] for name in _ROW_FIELDS if name in document}
 
 
-def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
+def group_parked(operations: Iterable[ParkedRow]) -> list[dict[str, Any]]:
     """Groups with the same saga, step, operation and error, the largest first."""
-    groups: dict[tuple[str, str, str, str, str | None], list[ParkedOperation]] = {}
+    groups: dict[tuple[str, str, str, str, str | None], list[ParkedRow]] = {}
     for operation in operations:
         groups.setdefault(
             (operation.saga, operation.definition_step, operation.op, operation.error, operation.source), []
@@ -151,7 +151,7 @@ def group_parked(operations: Iterable[ParkedOperation]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (-row["count"], row["oldest"]))
 
 
-def _resolve_command(saga: str, step: str, op: str, why: str, members: list[ParkedOperation]) -> str:
+def _resolve_command(saga: str, step: str, op: str, why: str, members: list[ParkedRow]) -> str:
     first = members[0]
     if first.source is not None:
         return saga_command("show", first.saga_id)

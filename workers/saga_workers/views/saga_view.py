@@ -252,7 +252,7 @@ async def with_attempt_progress(view: SagaView, described: RunDescription) -> Sa
 
 
 def parse_activity_id(activity_id: str) -> tuple[str, str | None]:
-    """The ledger id of a call and the field of its row: "" for the step itself, None if there is none."""
+    """The entry id of a call and the field of its row: "" for the step itself, None if there is none."""
     entry, _, what = activity_id.partition("~")
     if not what or what.isdigit():
         return entry, ""  # a number: an earlier call was given up

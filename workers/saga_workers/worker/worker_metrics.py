@@ -376,7 +376,7 @@ class SagaGauges:
 
 
 def _parked_step(run: WorkflowExecution) -> str:
-    """The definition's id of the step it is parked at; the search attribute holds the ledger id (``reserve#3``)."""
+    """The definition's id of the step it is parked at; the search attribute holds the entry id (``reserve#3``)."""
     for pair in run.typed_search_attributes:
         if pair.key.name == "SagaStep":
             return str(pair.value).partition("#")[0]

@@ -51,7 +51,7 @@ class PreparedTransactions(Protocol):
     async def end(self, id: TransactionId, *, commit: bool) -> bool: ...
 
 
-class Participant(Protocol):
+class TwoPhaseParticipant(Protocol):
     """The four things that the protocol does in the database of a step. Times are seconds since the epoch."""
 
     async def change_rows(

@@ -20,7 +20,11 @@ from saga_activities.guard.transaction import GuardTransaction, RowLockTimeout, 
 from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.mysql import MysqlPreparedTransactions
-from saga_activities.guard.two_phase.participant import DatabaseParticipant, Participant, PreparedTransactionBusy
+from saga_activities.guard.two_phase.participant import (
+    DatabaseParticipant,
+    PreparedTransactionBusy,
+    TwoPhaseParticipant,
+)
 from saga_activities.guard.two_phase.postgresql import PostgresPreparedTransactions
 from saga_activities.guard.two_phase.transaction_id import TransactionId
 from sagas.errors import InfrastructureError, UsageError
@@ -56,7 +60,7 @@ class TwoPhaseGuard:
     No method raises for errors of a database or an action: they are part of the outcome.
     """
 
-    def __init__(self, participant: Participant) -> None:
+    def __init__(self, participant: TwoPhaseParticipant) -> None:
         self.participant = participant
 
     async def do(

@@ -19,7 +19,7 @@ from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
-    from saga_workers.views.parked import ParkedOperation
+    from saga_workers.views.parked import ParkedRow
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
     from sagas.settings.definition_keys import DefinitionKeys
@@ -38,7 +38,7 @@ class DecisionFilter:
     op: str | None
     error: str | None
 
-    def matches(self, operation: ParkedOperation) -> bool:
+    def matches(self, operation: ParkedRow) -> bool:
         return (
             self.step in (operation.step, operation.definition_step)
             and self.op in (None, operation.op)
@@ -233,7 +233,7 @@ def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str])
 
 
 def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_run: bool, yes: bool) -> int:
-    async def find(locator: Locator, settings: Settings) -> list[ParkedOperation]:
+    async def find(locator: Locator, settings: Settings) -> list[ParkedRow]:
         from saga_cli.shared_options import saga_filter
         from saga_workers.views.parked import read_parked
 
@@ -247,7 +247,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
     from saga_workers.interventions import ask_each, preview_decision, resolve, worst_code
 
     async def preview_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
-        async def preview(operation: ParkedOperation) -> dict[str, Any]:
+        async def preview(operation: ParkedRow) -> dict[str, Any]:
             decision = {**fields, "step": operation.step, "who": fields["who"] or locator.temporal.identity}
             await _check_answer(locator, settings, operation.saga_id, decision)
             return {"next": await preview_decision(locator, operation.saga_id, decision)}
@@ -255,7 +255,7 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         return await ask_each(parked, preview, saga_of=lambda operation: operation.saga_id)
 
     async def decide_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
-        async def decide(operation: ParkedOperation) -> dict[str, Any]:
+        async def decide(operation: ParkedRow) -> dict[str, Any]:
             decision = {**fields, "step": operation.step, "who": fields["who"] or locator.temporal.identity}
             await _check_answer(locator, settings, operation.saga_id, decision)
             await resolve(locator, operation.saga_id, decision, _signing_keys(settings, decision))

@@ -264,7 +264,7 @@ SAGA = MappingType(
         Field(
             "id",
             String(),
-            "template of the saga id, default `<saga>-<uuid7>`; not used by a nested saga, `<parent>/<ledger id>`",
+            "template of the saga id, default `<saga>-<uuid7>`; not used by a nested saga, `<parent>/<entry id>`",
         ),
         Field("labels", StringMap(MAX_LABELS, r"[A-Za-z0-9_.-]+"), "up to 10 searchable labels, plain text"),
         Field("input", Json(), "JSON Schema 2020-12 of the input"),

@@ -9,7 +9,7 @@ from sagas.machine import arguments, corrected_probes, corrections
 from sagas.machine.builtin_actions import child_saga_id, has_nested_undo
 from sagas.machine.decisions.rules import current_operation, decided_operation
 from sagas.machine.parked_rows import images_query, restore_details, row_names
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.messages import DecisionMade
 from sagas.text.shell import saga_command
 from sagas.text.shortening import and_more
@@ -33,7 +33,7 @@ def decision_notes(run: SagaRun, decision: DecisionMade) -> DecisionNotes:
     return DecisionNotes(_left_rows(run, entry), _warnings(run, entry, decision))
 
 
-def _left_rows(run: SagaRun, entry: LedgerEntry) -> str:
+def _left_rows(run: SagaRun, entry: Entry) -> str:
     child = child_saga_id(run, entry) if has_nested_undo(run, entry) else None
     operation = decided_operation(run, entry, "undo") if child is None else run.step(entry).do
     details = None if operation is None else restore_details(entry, operation)
@@ -47,7 +47,7 @@ def _left_rows(run: SagaRun, entry: LedgerEntry) -> str:
     return f"undo {entry.id}: {rows} stay as they are now{which}; the saga will end RESIDUE and list them"
 
 
-def _warnings(run: SagaRun, entry: LedgerEntry, decision: DecisionMade) -> tuple[str, ...]:
+def _warnings(run: SagaRun, entry: Entry, decision: DecisionMade) -> tuple[str, ...]:
     if decision.arguments is None or current_operation(run, entry) != "do":
         return ()
     step = run.step(entry)

@@ -11,7 +11,7 @@ from sagas.expressions import ANY_ELEMENT, Expression, ExpressionError, compile_
 from sagas.expressions.presence import NO_FACTS, Facts, facts_of, find_uses
 from sagas.machine import arguments
 from sagas.machine.decisions.form import json_type
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 
 _SHOWN = 120
 """Characters of an expression in a message."""
@@ -26,7 +26,7 @@ class _Reader:
     condition: Expression | None = None
 
 
-def result_problem(run: SagaRun, entry: LedgerEntry, result: Any) -> str | None:
+def result_problem(run: SagaRun, entry: Entry, result: Any) -> str | None:
     """Why this result is refused: it lacks what an expression reads, so that step would park or an undo would fail.
 
     A part that the expression, or the `if` of its step, expects to be missing may be missing: inside `default(…)`,
@@ -39,7 +39,7 @@ def result_problem(run: SagaRun, entry: LedgerEntry, result: Any) -> str | None:
     return next((problem for reader in _readers(run, entry) if (problem := given.problem(reader)) is not None), None)
 
 
-def _readers(run: SagaRun, entry: LedgerEntry) -> Iterator[_Reader]:
+def _readers(run: SagaRun, entry: Entry) -> Iterator[_Reader]:
     """All expressions that may still be evaluated."""
     backward = run.phase == "backward"
     for step in run.definition.steps:
@@ -72,7 +72,7 @@ def _compiled(source: str) -> Expression | None:
 class _GivenResult:
     """A result that an operator gives for an entry."""
 
-    def __init__(self, run: SagaRun, entry: LedgerEntry, result: Any) -> None:
+    def __init__(self, run: SagaRun, entry: Entry, result: Any) -> None:
         self._result = result
         self._path = ("steps", entry.step, "result")
         names = arguments.expression_context(run)

@@ -24,7 +24,7 @@ from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.form import json_type, malformed_decision
 from sagas.machine.decisions.result_uses import result_problem
 from sagas.machine.row_images import is_not_recorded
-from sagas.machine.state import OUTPUT_STEP, LedgerEntry, SagaRun
+from sagas.machine.state import OUTPUT_STEP, Entry, SagaRun
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.saga_view import Decision, EntryOperation
 
@@ -68,7 +68,7 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     )
 
 
-def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
+def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: Entry, op: EntryOperation) -> str | None:
     """Arguments that an operation of the engine does not take: its attempts would fail, or ignore them."""
     operation = decided_operation(run, entry, op)
     if decision.arguments is None:
@@ -94,7 +94,7 @@ def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: LedgerEnt
     return f"--with does not fit: {hide_texts(problem, run.plan.sensitive_texts(run.input))}{replaces}"
 
 
-def _unsuitable_result(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
+def _unsuitable_result(run: SagaRun, decision: DecisionMade, entry: Entry, op: EntryOperation) -> str | None:
     if decision.decision != "done":
         return None
     if op == "do":
@@ -116,7 +116,7 @@ def _expression_in(value: Any) -> str | None:
     return None
 
 
-def decided_operation(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> Operation | None:
+def decided_operation(run: SagaRun, entry: Entry, op: EntryOperation) -> Operation | None:
     step = run.step(entry)
     if op == "undo":
         return None if step.compensate is None or entry.undo is None else calls.current_alternate(step, entry.undo)
@@ -127,7 +127,7 @@ def takes_arguments(operation: Operation | None) -> TypeGuard[Operation]:
     return operation is not None and operation.uses not in _WITHOUT_ARGUMENTS
 
 
-def corrects_with_arguments(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> bool:
+def corrects_with_arguments(run: SagaRun, entry: Entry, op: EntryOperation) -> bool:
     """Return whether a parked operation can be retried with other arguments. A step whose `if` or `for_each` has failed
     has none yet.
     """
@@ -136,7 +136,7 @@ def corrects_with_arguments(run: SagaRun, entry: LedgerEntry, op: EntryOperation
     return not _may_have_taken_effect(run, entry, op)
 
 
-def current_operation(run: SagaRun, entry: LedgerEntry) -> EntryOperation:
+def current_operation(run: SagaRun, entry: Entry) -> EntryOperation:
     """The current operation of the entry. Once the saga goes backward, looking up its effect is part of the undo, also
     a lookup that began before: an operator, who sees an UNKNOWN step, cannot tell them apart."""
     undone = run.compensating or (run.phase == "backward" and entry.state == "UNKNOWN")
@@ -147,7 +147,7 @@ def current_operation(run: SagaRun, entry: LedgerEntry) -> EntryOperation:
     return "do"
 
 
-def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> list[Decision]:
+def possible_decisions(run: SagaRun, entry: Entry, op: EntryOperation) -> list[Decision]:
     """The decisions allowed for an operation (the table in cli.md).
 
     There is no `retry` where the effect is unknown and the participant must not be called twice.
@@ -164,7 +164,7 @@ def possible_decisions(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> 
     return [*possible, "done", "skip", "compensate"]
 
 
-def _describe_operation(entry: LedgerEntry, op: EntryOperation) -> str:
+def _describe_operation(entry: Entry, op: EntryOperation) -> str:
     return {"do": entry.id, "undo": f"the compensation of {entry.id}", "confirm": f"the confirm of {entry.id}"}[op]
 
 
@@ -188,7 +188,7 @@ def _unknown_entry(run: SagaRun, wanted: str) -> str:
     return f"{run.saga_id} has no step {wanted}; {hint}"
 
 
-def _retried_for_long(run: SagaRun, entry: LedgerEntry, op: EntryOperation, at: float) -> bool:
+def _retried_for_long(run: SagaRun, entry: Entry, op: EntryOperation, at: float) -> bool:
     """True for an operation that is not parked, but has been retried for so long that an operator may decide."""
     if entry.flight is None:
         return False
@@ -205,7 +205,7 @@ def _retried_for_long(run: SagaRun, entry: LedgerEntry, op: EntryOperation, at: 
     )
 
 
-def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
+def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: Entry, op: EntryOperation) -> str | None:
     step = run.step(entry)
     pivot = op == "do" and step.pivot and run.phase == "forward"
     needed = (decision.decision == "done" and (op == "undo" or pivot)) or (
@@ -216,7 +216,7 @@ def _missing_evidence(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, 
     return None
 
 
-def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: EntryOperation) -> str | None:
+def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: Entry, op: EntryOperation) -> str | None:
     """Why a retry is unsafe: an earlier attempt may have had its effect, and there is no guard to check."""
     if decision.decision != "retry" or not _may_have_taken_effect(run, entry, op):
         return None
@@ -230,7 +230,7 @@ def _unsafe_retry(run: SagaRun, decision: DecisionMade, entry: LedgerEntry, op: 
     return None
 
 
-def _may_have_taken_effect(run: SagaRun, entry: LedgerEntry, op: EntryOperation) -> bool:
+def _may_have_taken_effect(run: SagaRun, entry: Entry, op: EntryOperation) -> bool:
     step = run.step(entry)
     if op != "do" or is_read(step) or step.do.guarded:
         return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.outcomes import ROW_LOCKED, Failure, Outcome
 
 DEFAULT_WAIT = 30.0
@@ -17,7 +17,7 @@ SHORTEST_INTERVAL, LONGEST_INTERVAL = 0.5, 5.0
 """Seconds between two attempts: a fifth of the time waited so far, within these limits."""
 
 
-def after_wait(run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None) -> tuple[Outcome, int | None]:
+def after_wait(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None) -> tuple[Outcome, int | None]:
     """The outcome of an attempt and its number of attempts: a row that stays locked becomes a rejection."""
     failure = outcome.failure
     if outcome.counted or failure is None or failure.type != ROW_LOCKED:
@@ -53,7 +53,7 @@ def connections(run: SagaRun) -> tuple[str, ...]:
     return tuple(sorted(own | set(run.child_row_locks)))
 
 
-def retry_interval(run: SagaRun, entry: LedgerEntry) -> float | None:
+def retry_interval(run: SagaRun, entry: Entry) -> float | None:
     """Seconds until the next attempt of an entry that waits for rows; None if it does not."""
     if entry.row_locked_at is None:
         return None

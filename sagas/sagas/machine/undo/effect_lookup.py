@@ -13,7 +13,7 @@ from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import arguments, call_attempts, calls, forward
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.corrected_probes import parking_reason, probe_of
-from sagas.machine.decisions import carrying_out
+from sagas.machine.decisions import apply
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -24,13 +24,13 @@ from sagas.machine.internal_events import (
     PivotFailed,
     RequestRollback,
 )
-from sagas.machine.state import Flight, LedgerEntry, LookupPurpose, SagaRun
+from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
 from sagas.machine.undo import rollback
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import EntryOperation
 
 
-def look_up_effect(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, background: bool = False) -> None:
+def look_up_effect(run: SagaRun, entry: Entry, purpose: LookupPurpose, *, background: bool = False) -> None:
     """Send a seal or a probe. With neither guard nor probe the verdict is `unknown`."""
     step = run.step(entry)
     if is_read(step) or entry.resolved:
@@ -49,7 +49,7 @@ def look_up_effect(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, 
         run.post(EffectLookedUp(entry, purpose, "unknown"))
 
 
-def seal_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: LookupPurpose) -> None:
+def seal_ended(run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurpose) -> None:
     """Handle the end of a seal. It is retried without limit, because only its row decides."""
     if outcome.kind == "done" and outcome.marker == "sealed":
         _record_verdict(run, entry, purpose, "absent")
@@ -66,7 +66,7 @@ def seal_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: Look
         _schedule_lookup(run, entry, purpose, run.step(entry).do.retry.max_interval)
 
 
-def probe_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Flight) -> None:
+def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) -> None:
     """Handle the end of a probe."""
     step, purpose = run.step(entry), flight.purpose
     probe = step.probe
@@ -111,21 +111,21 @@ def _decision_takes_over(run: SagaRun, decision: Mapping[str, Any], purpose: Loo
     return purpose in ("retry", "end", "continue", "not_done", "pivot")
 
 
-def retry_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, *, background: bool = False) -> None:
+def retry_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, *, background: bool = False) -> None:
     """Repeat the lookup after a backoff, because the last one was inconclusive."""
     retry = run.step(entry).do.retry
     seconds = retry.max_interval if purpose == "pivot" else backoff(retry, entry.probe_rounds)
     _schedule_lookup(run, entry, purpose, seconds, background=background)
 
 
-def lookup_timer_fired(run: SagaRun, entry: LedgerEntry, flight: Flight) -> None:
+def lookup_timer_fired(run: SagaRun, entry: Entry, flight: Flight) -> None:
     if flight.background:
         look_up_effect(run, entry, flight.purpose, background=True)
     else:
         run.post(LookUpEffect(entry, flight.purpose))
 
 
-def _record_verdict(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
+def _record_verdict(run: SagaRun, entry: Entry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
     """Store the verdict in the entry: what it tells about the effect replaces the outcome."""
     step = run.step(entry)
     if verdict == "done":
@@ -147,7 +147,7 @@ def _record_verdict(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, ve
 
 
 def _schedule_lookup(
-    run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, seconds: float, *, background: bool = False
+    run: SagaRun, entry: Entry, purpose: LookupPurpose, seconds: float, *, background: bool = False
 ) -> None:
     step = run.step(entry)
     run.start_flight(
@@ -162,12 +162,12 @@ def _schedule_lookup(
     )
 
 
-def _park_for_definition(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, message: str) -> None:
+def _park_for_definition(run: SagaRun, entry: Entry, purpose: LookupPurpose, message: str) -> None:
     failure = Failure(arguments.DEFINITION_FAILURE, message)
     _park_lookup(run, entry, purpose, Outcome("failed", failure=failure, retryable=False))
 
 
-def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outcome: Outcome) -> None:
+def _park_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, outcome: Outcome) -> None:
     """Rule 10: a lookup that cannot be made waits for an operator."""
     if run.phase == "backward" and purpose != "backward":
         run.post(EffectLookedUp(entry, purpose, "unknown"))  # the rollback looks it up again, and parks its undo
@@ -181,7 +181,7 @@ def _park_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, outco
     run.park(entry, op, message)
 
 
-def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
+def continue_after_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
     """Continue after the result of :class:`LookUpEffect`."""
     if purpose == "backward":
         rollback.compensate_after_lookup(run, entry, verdict)
@@ -191,22 +191,22 @@ def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpo
         and verdict == "unknown"
         and forward.decision_still_counts(run, entry.decision)
     ):
-        carrying_out.carry_out(run, entry, entry.decision)
+        apply.carry_out(run, entry, entry.decision)
     elif run.phase == "backward":
         decision = entry.decision
         forward.leave_to_rollback(run, entry)
         if decision is not None and decision.get("op") == "undo" and verdict in ("done", "unknown"):
-            carrying_out.carry_out(run, entry, decision)
+            apply.carry_out(run, entry, decision)
     elif purpose == "pivot":
         _continue_pivot(run, entry, verdict)
     elif verdict == "done":
         forward.mark_done(run, entry, entry.result)
     elif purpose == "skip":
-        carrying_out.skip_entry(run, entry)
+        apply.skip_entry(run, entry)
     elif purpose == "again":
-        carrying_out.start_next_generation(run, entry)
+        apply.start_next_generation(run, entry)
     elif purpose == "compensate":
-        carrying_out.give_up_pivot(run, entry)
+        apply.give_up_pivot(run, entry)
     elif verdict == "late":
         run.post(EntrySettled(entry, False))
         run.post(RequestRollback({**arguments.failure_cause(entry), "kind": "late"}, entry))
@@ -225,12 +225,12 @@ def continue_after_lookup(run: SagaRun, entry: LedgerEntry, purpose: LookupPurpo
         forward.apply_on_failure(run, entry)
 
 
-def _can_be_compensated(run: SagaRun, entry: LedgerEntry) -> bool:
+def _can_be_compensated(run: SagaRun, entry: Entry) -> bool:
     step = run.step(entry)
     return step.compensate is not None or is_nested(step)
 
 
-def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -> None:
+def _retry_if_absent(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
     """`idempotent: false`: only a probe that returns absent allows another attempt."""
     if verdict == "absent":
         forward.retry_after_probe(run, entry)
@@ -245,7 +245,7 @@ def _retry_if_absent(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -
     forward.apply_on_failure(run, entry)
 
 
-def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) -> None:
+def _continue_pivot(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
     step = run.step(entry)
     # An answer that the definition cannot read would not be readable after a repetition either.
     has_no_answer = entry.failure_kind == arguments.DEFINITION_FAILURE
@@ -277,7 +277,7 @@ def _continue_pivot(run: SagaRun, entry: LedgerEntry, verdict: LookupVerdict) ->
             retry_lookup(run, entry, "pivot", background=True)
 
 
-def continue_after_compensation(run: SagaRun, entry: LedgerEntry) -> None:
+def continue_after_compensation(run: SagaRun, entry: Entry) -> None:
     """After a compensation: in a rollback, compensate the next entry; with `on_failure: continue`, go forward."""
     if run.phase == "backward":
         if run.compensating:

@@ -18,12 +18,12 @@ from sagas.machine.internal_events import (
 )
 from sagas.machine.locking import locks
 from sagas.machine.parked_rows import rows_left_to
-from sagas.machine.state import FORWARD_CALLS, Flight, LedgerEntry, OperationState, SagaRun
+from sagas.machine.state import FORWARD_CALLS, Entry, Flight, OperationState, SagaRun
 from sagas.machine.undo import savepoints
 from sagas.protocol.outcomes import Outcome
 
 
-def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry | None = None) -> None:
+def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None = None) -> None:
     """Start a rollback. While the pivot is undecided the request is only recorded (rule 5)."""
     if run.phase == "backward" and run.savepoint is not None and cause.get("step") is None:
         savepoints.give_up(run)
@@ -45,7 +45,7 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: LedgerEntry 
     commit.stop_pivot_attempts(run, pivot)
 
 
-def continue_after_pivot_failure(run: SagaRun, entry: LedgerEntry, cause: Mapping[str, Any]) -> None:
+def continue_after_pivot_failure(run: SagaRun, entry: Entry, cause: Mapping[str, Any]) -> None:
     """The pivot will never happen: start the rollback with the first recorded cause."""
     entry.ended_at = entry.ended_at or run.now
     if entry.state in ("RUNNING", "PARKED"):
@@ -148,11 +148,11 @@ def compensate_step(run: SagaRun, id: str) -> None:
             run.post(CompensateStep(need))
 
 
-def _is_compensating(entry: LedgerEntry) -> bool:
+def _is_compensating(entry: Entry) -> bool:
     return entry.undo is not None and entry.undo.state in ("RUNNING", "PARKED")
 
 
-def needs_compensation(run: SagaRun, entry: LedgerEntry) -> bool:
+def needs_compensation(run: SagaRun, entry: Entry) -> bool:
     """True for DONE and unresolved UNKNOWN entries that have not been compensated."""
     state = entry.undo.state if entry.undo is not None else None
     if calls.is_always_undone(run, entry):
@@ -165,7 +165,7 @@ def needs_compensation(run: SagaRun, entry: LedgerEntry) -> bool:
     return step.compensate is not None or is_nested(step)
 
 
-def compensate_after_lookup(run: SagaRun, entry: LedgerEntry, verdict: str) -> None:
+def compensate_after_lookup(run: SagaRun, entry: Entry, verdict: str) -> None:
     """Continue with an UNKNOWN entry in the rollback after the lookup of its effect."""
     if verdict in ("done", "unknown"):
         # An operator may have decided in the meantime how to undo it.
@@ -183,7 +183,7 @@ def finish_when_compensated(run: SagaRun) -> None:
         savepoints.run_again_after_wait(run)
 
 
-def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:
+def compensate_entry(run: SagaRun, entry: Entry) -> None:
     """Compensate an entry that is done or may be done."""
     step = run.step(entry)
     if entry.undo is None:
@@ -206,7 +206,7 @@ def compensate_entry(run: SagaRun, entry: LedgerEntry) -> None:
     _send_undo(run, entry)
 
 
-def _send_undo(run: SagaRun, entry: LedgerEntry) -> None:
+def _send_undo(run: SagaRun, entry: Entry) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
     mark = calls.guard_decides_first(step, calls.current_alternate(step, undo)) and not undo.guard_decided
@@ -220,7 +220,7 @@ def _send_undo(run: SagaRun, entry: LedgerEntry) -> None:
         run.park(entry, "undo", str(error))
 
 
-def undo_mark_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+def undo_mark_ended(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     """Handle the decision of the step's guard about an undo whose action runs on another connection."""
     undo = entry.undo
     assert undo is not None
@@ -236,13 +236,13 @@ def undo_mark_ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         undo_ended(run, entry, outcome, None, counted=False)
 
 
-def _confirmed_undo_is_elsewhere(run: SagaRun, entry: LedgerEntry) -> bool:
+def _confirmed_undo_is_elsewhere(run: SagaRun, entry: Entry) -> bool:
     step = run.step(entry)
     action = step.compensate.confirmed if step.compensate else None
     return action is not None and action.connection != step.do.connection
 
 
-def _handle_guard_failure(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+def _handle_guard_failure(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     undo = entry.undo
     assert undo is not None
     if outcome.failure is not None:
@@ -257,9 +257,7 @@ def _handle_guard_failure(run: SagaRun, entry: LedgerEntry, outcome: Outcome) ->
         _schedule_undo(run, entry, run.step(entry).do.retry.max_interval)
 
 
-def undo_ended(
-    run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, counted: bool = True
-) -> None:
+def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None, *, counted: bool = True) -> None:
     """Handle the end of a compensation."""
     undo, step = entry.undo, run.step(entry)
     assert undo is not None
@@ -284,7 +282,7 @@ def undo_ended(
         _undo_failed(run, entry, outcome)
 
 
-def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+def _undo_done(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     undo = entry.undo
     assert undo is not None
     if outcome.marker == "confirmed" and not undo.undoes_confirmed and _confirmed_undo_is_elsewhere(run, entry):
@@ -312,7 +310,7 @@ def _undo_done(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
     run.post(CompensationSettled(entry))
 
 
-def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
     action = calls.current_alternate(step, undo)
@@ -340,12 +338,12 @@ def _undo_failed(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         run.park(entry, "undo", arguments.failure_message(entry, "undo"))
 
 
-def _schedule_undo(run: SagaRun, entry: LedgerEntry, seconds: float) -> None:
+def _schedule_undo(run: SagaRun, entry: Entry, seconds: float) -> None:
     name = run.step(entry).name
     run.start_flight(f"{entry.id}~undo-retry", "timer", entry, "undo", seconds=seconds, summary=f"retry ↩ undo {name}")
 
 
-def retry_undo(run: SagaRun, entry: LedgerEntry) -> None:
+def retry_undo(run: SagaRun, entry: Entry) -> None:
     """Retry a compensation after its timer has fired."""
     if entry.undo is not None:
         entry.state, entry.undo.state = "COMPENSATING", "RUNNING"

@@ -13,7 +13,7 @@ from typing import Any
 from sagas.definition.model import is_nested, is_read
 from sagas.machine import corrections
 from sagas.machine.internal_events import CompensateStep
-from sagas.machine.state import LedgerEntry, SagaRun, StepRecord
+from sagas.machine.state import Entry, SagaRun, StepRecord
 
 TIMER = "savepoint"
 
@@ -41,7 +41,7 @@ def rollback_covers(run: SagaRun, step: str) -> bool:
     return run.savepoint is None or step in run.plan.savepoints[run.savepoint]
 
 
-def must_seal(run: SagaRun, entry: LedgerEntry) -> bool:
+def must_seal(run: SagaRun, entry: Entry) -> bool:
     """True for a rejected or failed entry: its key is closed in the guard before the next generation starts."""
     step = run.step(entry)
     if run.savepoint is None or entry.looked_up or entry.resolved or is_read(step) or is_nested(step):

@@ -12,7 +12,7 @@ from sagas.definition.model import Operation
 from sagas.machine import arguments, call_attempts, calls, commit
 from sagas.machine.decisions import rules
 from sagas.machine.internal_events import EffectLookedUp, PivotFailed
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 from sagas.machine.undo import effect_lookup, rollback
 from sagas.protocol import outcomes, payloads
 from sagas.protocol.outcomes import Outcome, OutcomeKind
@@ -40,7 +40,7 @@ def _unknown_is_not_undone(patch: pytest.MonkeyPatch) -> None:
 
 
 def _pivot_by_its_last_word(patch: pytest.MonkeyPatch) -> None:
-    def ended(run: SagaRun, entry: LedgerEntry, outcome: Outcome, before: int) -> None:
+    def ended(run: SagaRun, entry: Entry, outcome: Outcome, before: int) -> None:
         run.post(PivotFailed(entry, arguments.failure_cause(entry)))
 
     patch.setattr(commit, "pivot_attempt_ended", ended)
@@ -69,7 +69,7 @@ def _do_not_wait_for_siblings(patch: pytest.MonkeyPatch) -> None:
 
 
 def _believe_without_sealing(patch: pytest.MonkeyPatch) -> None:
-    def begin(run: SagaRun, entry: LedgerEntry, purpose: Any, *, background: bool = False) -> None:
+    def begin(run: SagaRun, entry: Entry, purpose: Any, *, background: bool = False) -> None:
         run.post(EffectLookedUp(entry, purpose, "absent"))
 
     patch.setattr(effect_lookup, "look_up_effect", begin)
@@ -78,7 +78,7 @@ def _believe_without_sealing(patch: pytest.MonkeyPatch) -> None:
 def _believe_absent_at_once(patch: pytest.MonkeyPatch) -> None:
     whole = effect_lookup.probe_ended
 
-    def probed(run: SagaRun, entry: LedgerEntry, outcome: Outcome, flight: Any) -> None:
+    def probed(run: SagaRun, entry: Entry, outcome: Outcome, flight: Any) -> None:
         entry.last_attempt_ended_at = -1e9
         whole(run, entry, outcome, flight)
 
@@ -97,9 +97,7 @@ def _attempt_in_the_key(patch: pytest.MonkeyPatch) -> None:
 def _give_up_on_infrastructure(patch: pytest.MonkeyPatch) -> None:
     whole = rollback.undo_ended
 
-    def ended(
-        run: SagaRun, entry: LedgerEntry, outcome: Outcome, attempts: int | None, *, counted: bool = True
-    ) -> None:
+    def ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None, *, counted: bool = True) -> None:
         whole(run, entry, replace(outcome, infrastructure=False), attempts, counted=counted)
 
     patch.setattr(rollback, "undo_ended", ended)
@@ -126,7 +124,7 @@ def _forget_the_residue(patch: pytest.MonkeyPatch) -> None:
 def _new_arguments_for_the_undo(patch: pytest.MonkeyPatch) -> None:
     whole = calls.build_call
 
-    def call_of(run: SagaRun, entry: LedgerEntry, flight: Any) -> Any:
+    def call_of(run: SagaRun, entry: Entry, flight: Any) -> Any:
         call = whole(run, entry, flight)
         return replace(call, arguments={}) if call.op == "undo" else call
 
@@ -136,7 +134,7 @@ def _new_arguments_for_the_undo(patch: pytest.MonkeyPatch) -> None:
 def _endless_retries(patch: pytest.MonkeyPatch) -> None:
     whole = calls.build_call
 
-    def call_of(run: SagaRun, entry: LedgerEntry, flight: Any) -> Any:
+    def call_of(run: SagaRun, entry: Entry, flight: Any) -> Any:
         call = whole(run, entry, flight)
         return replace(call, retry=replace(call.retry, max_attempts=0))
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify, snapshot
-from sagas.machine.decisions import carrying_out, rules
+from sagas.machine.decisions import apply, rules
 from sagas.machine.internal_events import StartAttempt
-from sagas.machine.state import LedgerEntry, SagaRun
+from sagas.machine.state import Entry, SagaRun
 from sagas.machine.undo import rollback
 from sagas.protocol.messages import CancelCall, CancelSaga, Notify, StartTimer
 from sagas.protocol.outcomes import Failure, Outcome
@@ -38,11 +38,11 @@ def _a_mistake_is_any_failure(patch: pytest.MonkeyPatch) -> None:
 def _a_mistake_in_an_undo_undoes(patch: pytest.MonkeyPatch) -> None:
     whole = rollback._send_undo  # pyright: ignore[reportPrivateUsage]
 
-    def ask(run: SagaRun, entry: LedgerEntry) -> None:
+    def ask(run: SagaRun, entry: Entry) -> None:
         whole(run, entry)
         if entry.id in run.parked:
             run.unpark(entry)
-            carrying_out.mark_compensated_manually(run, entry)
+            apply.mark_compensated_manually(run, entry)
 
     patch.setattr(rollback, "_send_undo", ask)
 
@@ -50,7 +50,7 @@ def _a_mistake_in_an_undo_undoes(patch: pytest.MonkeyPatch) -> None:
 def _a_mistake_in_a_confirm_confirms(patch: pytest.MonkeyPatch) -> None:
     whole = commit.confirm_entry
 
-    def begin(run: SagaRun, entry: LedgerEntry) -> None:
+    def begin(run: SagaRun, entry: Entry) -> None:
         whole(run, entry)
         if entry.id in run.parked:
             run.unpark(entry)
@@ -60,18 +60,16 @@ def _a_mistake_in_a_confirm_confirms(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forget_corrected_arguments(patch: pytest.MonkeyPatch) -> None:
-    whole = carrying_out.carry_out
-    patch.setattr(
-        carrying_out, "carry_out", lambda run, entry, output: whole(run, entry, {**output, "arguments": None})
-    )
+    whole = apply.carry_out
+    patch.setattr(apply, "carry_out", lambda run, entry, output: whole(run, entry, {**output, "arguments": None}))
 
 
 def _other_arguments_under_the_same_key(patch: pytest.MonkeyPatch) -> None:
-    def retry(run: SagaRun, entry: LedgerEntry, output: Any, guarded: bool) -> None:
+    def retry(run: SagaRun, entry: Entry, output: Any, guarded: bool) -> None:
         entry.override, entry.arguments, entry.decision = output.get("arguments"), None, None
         run.post(StartAttempt(entry))
 
-    patch.setattr(carrying_out, "_retry_forward", retry)
+    patch.setattr(apply, "_retry_forward", retry)
 
 
 def _forget_the_corrected_definition(patch: pytest.MonkeyPatch) -> None:
@@ -79,9 +77,9 @@ def _forget_the_corrected_definition(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_definition_withdraws_nothing(patch: pytest.MonkeyPatch) -> None:
-    whole = carrying_out._correct_arguments  # pyright: ignore[reportPrivateUsage]
+    whole = apply._correct_arguments  # pyright: ignore[reportPrivateUsage]
     patch.setattr(
-        carrying_out,
+        apply,
         "_correct_arguments",
         lambda *given: whole(*given) if given[-1].get("arguments") is not None else False,
     )
@@ -99,7 +97,7 @@ def _a_retry_skips_the_condition(patch: pytest.MonkeyPatch) -> None:
 def _what_a_probe_cannot_tell_is_absent(patch: pytest.MonkeyPatch) -> None:
     whole = arguments.probe_verdict
 
-    def probed(run: SagaRun, entry: LedgerEntry, probe: Any, answer: Outcome) -> tuple[str, Any]:
+    def probed(run: SagaRun, entry: Entry, probe: Any, answer: Outcome) -> tuple[str, Any]:
         output, result = whole(run, entry, probe, answer)
         return ("absent" if output == "unknown" and probe.done is not None else output), result
 
@@ -109,7 +107,7 @@ def _what_a_probe_cannot_tell_is_absent(patch: pytest.MonkeyPatch) -> None:
 def _done_without_asking_the_guard(patch: pytest.MonkeyPatch) -> None:
     whole = calls.send_call
 
-    def send(run: SagaRun, entry: LedgerEntry, ask: Any, purpose: Any = "", *, background: bool = False) -> None:
+    def send(run: SagaRun, entry: Entry, ask: Any, purpose: Any = "", *, background: bool = False) -> None:
         if ask == "write" and not purpose:
             forward.mark_done(run, entry, None)
         else:
@@ -121,7 +119,7 @@ def _done_without_asking_the_guard(patch: pytest.MonkeyPatch) -> None:
 def _the_last_signal_counts(patch: pytest.MonkeyPatch) -> None:
     whole = builtin_actions.accept_signal
 
-    def signalled(run: SagaRun, event: Any) -> list[LedgerEntry]:
+    def signalled(run: SagaRun, event: Any) -> list[Entry]:
         run.signals.pop(event.name, None)
         return whole(run, event)
 
@@ -131,7 +129,7 @@ def _the_last_signal_counts(patch: pytest.MonkeyPatch) -> None:
 def _early_signals_are_lost(patch: pytest.MonkeyPatch) -> None:
     whole = builtin_actions.accept_signal
 
-    def signalled(run: SagaRun, event: Any) -> list[LedgerEntry]:
+    def signalled(run: SagaRun, event: Any) -> list[Entry]:
         waiting = whole(run, event)
         if not waiting:
             run.signals.pop(event.name)
@@ -172,7 +170,7 @@ def _timers_start_anew(patch: pytest.MonkeyPatch) -> None:
 def _a_continued_item_keeps_its_result(patch: pytest.MonkeyPatch) -> None:
     whole = forward.entry_settled
 
-    def closed(run: SagaRun, entry: LedgerEntry, ok: bool) -> None:
+    def closed(run: SagaRun, entry: Entry, ok: bool) -> None:
         results = run.record(entry).results
         whole(run, entry, ok)
         if results is not None and entry.failure_ignored and entry.index is not None:
@@ -246,7 +244,7 @@ def _only_the_first_parking_is_told(patch: pytest.MonkeyPatch) -> None:
 def _a_won_seal_stays_unknown(patch: pytest.MonkeyPatch) -> None:
     whole = forward.mark_nothing_to_undo
 
-    def mark(entry: LedgerEntry) -> None:
+    def mark(entry: Entry) -> None:
         before = entry.outcome
         whole(entry)
         entry.outcome = before

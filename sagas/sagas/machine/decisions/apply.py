@@ -1,4 +1,4 @@
-"""Carries out operators' decisions about operations."""
+"""Applies operators' decisions about operations to the state of the saga."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sagas.machine.internal_events import (
     StartAttempt,
 )
 from sagas.machine.row_images import NOT_RECORDED, is_not_recorded
-from sagas.machine.state import OUTPUT_STEP, LedgerEntry, LookupPurpose, OperationState, SagaRun
+from sagas.machine.state import OUTPUT_STEP, Entry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import EntryOperation
@@ -63,7 +63,7 @@ def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     run.post(CarryOutDecision(entry, decision))
 
 
-def carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
+def carry_out(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) -> None:
     """Carry out a decision about an entry that is no longer in flight."""
     parked = run.unpark(entry)
     op: EntryOperation = parked.op if parked else decision.get("op") or current_operation(run, entry)
@@ -76,7 +76,7 @@ def carry_out(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> 
         _carry_out_undo(run, entry, decision)
 
 
-def _carry_out_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
+def _carry_out_forward(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) -> None:
     step = run.step(entry)
     guarded = step.do.guarded and not is_read(step) and not is_nested(step)
     match decision["decision"]:
@@ -103,7 +103,7 @@ def _carry_out_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
             run.post(RequestRollback(operator_cause(entry, decision), entry))
 
 
-def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any], guarded: bool) -> None:
+def _retry_forward(run: SagaRun, entry: Entry, decision: Mapping[str, Any], guarded: bool) -> None:
     record = run.record(entry)
     step = run.step(entry)
     unsure = entry.outcome == "unknown" and not entry.resolved
@@ -138,7 +138,7 @@ def _retry_forward(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]
 
 
 def _new_arguments(
-    run: SagaRun, entry: LedgerEntry, op: EntryOperation, decision: Mapping[str, Any]
+    run: SagaRun, entry: Entry, op: EntryOperation, decision: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """The arguments that the operator gave, in place of those of the operation; None: it keeps its own."""
     new, operation = decision.get("arguments"), decided_operation(run, entry, op)
@@ -149,9 +149,9 @@ def _new_arguments(
 
 def _correct_arguments(
     run: SagaRun,
-    entry: LedgerEntry,
+    entry: Entry,
     op: EntryOperation,
-    operation: LedgerEntry | OperationState,
+    operation: Entry | OperationState,
     decision: Mapping[str, Any],
 ) -> bool:
     """Let the latest correction apply: new arguments, or a definition, which withdraws those of an earlier retry.
@@ -164,7 +164,7 @@ def _correct_arguments(
     return corrected
 
 
-def start_next_generation(run: SagaRun, entry: LedgerEntry) -> None:
+def start_next_generation(run: SagaRun, entry: Entry) -> None:
     """Run the entry again under a new key: the old one is finally rejected, failed or sealed."""
     if run.pending_cause is not None and run.step(entry).pivot:
         # A cancel or the deadline was recorded while the seal was in flight, so no attempt may start.
@@ -179,7 +179,7 @@ def start_next_generation(run: SagaRun, entry: LedgerEntry) -> None:
     run.post(StartAttempt(entry))
 
 
-def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
+def _carry_out_undo(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) -> None:
     undo, step = entry.undo, run.step(entry)
     if undo is None:
         return
@@ -210,14 +210,14 @@ def _carry_out_undo(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any
             _skip_undo(run, entry, undo)
 
 
-def _keeps_images(run: SagaRun, entry: LedgerEntry, undo: OperationState) -> bool:
+def _keeps_images(run: SagaRun, entry: Entry, undo: OperationState) -> bool:
     """True for an automatic undo, and for that of a nested saga, whose images other undos may rely on."""
     step = run.step(entry)
     restores = step.compensate is not None and calls.current_alternate(step, undo).uses == RESTORE
     return restores or builtin_actions.has_nested_undo(run, entry)
 
 
-def _skip_undo(run: SagaRun, entry: LedgerEntry, undo: OperationState) -> None:
+def _skip_undo(run: SagaRun, entry: Entry, undo: OperationState) -> None:
     undo.state, undo.ended_at = "SKIPPED", run.now
     entry.state = calls.STATE_BY_OUTCOME[entry.outcome or "unknown"]
     entry.decision = None
@@ -225,7 +225,7 @@ def _skip_undo(run: SagaRun, entry: LedgerEntry, undo: OperationState) -> None:
     run.post(CompensationSettled(entry))
 
 
-def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, Any]) -> None:
+def _carry_out_confirm(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) -> None:
     confirm, step = entry.confirm, run.step(entry)
     if confirm is None or step.confirm is None:
         return
@@ -247,7 +247,7 @@ def _carry_out_confirm(run: SagaRun, entry: LedgerEntry, decision: Mapping[str, 
             run.post(ConfirmSettled(entry))
 
 
-def skip_recorded(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
+def skip_recorded(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     """Skip an automatic compensation, or those of a nested saga, with the rows as the images describe them now.
 
     An attempt to undo that has succeeded overrides the decision. It is recorded as soon as the database answers, so
@@ -277,14 +277,14 @@ def skip_recorded(run: SagaRun, entry: LedgerEntry, outcome: Outcome) -> None:
         run.park(entry, "undo", f"the decision cannot be recorded: {said}")
 
 
-def park_again(run: SagaRun, entry: LedgerEntry, error: DefinitionError) -> None:
+def park_again(run: SagaRun, entry: Entry, error: DefinitionError) -> None:
     """Park the operation again: the arguments for its decision cannot be evaluated."""
     op = current_operation(run, entry)
     entry.decision = None
     run.park(entry, op, str(error))
 
 
-def skip_entry(run: SagaRun, entry: LedgerEntry) -> None:
+def skip_entry(run: SagaRun, entry: Entry) -> None:
     """Skip the step; past the commit point its missing effect is recorded as residue."""
     entry.state, entry.result, entry.ended_at, entry.decision = "SKIPPED", None, run.now, None
     entry.failure_ignored = True
@@ -293,14 +293,14 @@ def skip_entry(run: SagaRun, entry: LedgerEntry) -> None:
     run.post(EntrySettled(entry, True))
 
 
-def give_up_pivot(run: SagaRun, entry: LedgerEntry) -> None:
+def give_up_pivot(run: SagaRun, entry: Entry) -> None:
     """Give up the pivot: it is sealed, or an operator vouches that it did not happen."""
     cause = operator_cause(entry, entry.decision or {})
     entry.decision = None
     run.post(PivotFailed(entry, cause))
 
 
-def operator_cause(entry: LedgerEntry, decision: Mapping[str, Any]) -> dict[str, Any]:
+def operator_cause(entry: Entry, decision: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "kind": "operator",
         "step": entry.id,
@@ -310,7 +310,7 @@ def operator_cause(entry: LedgerEntry, decision: Mapping[str, Any]) -> dict[str,
     }
 
 
-def mark_compensated_manually(run: SagaRun, entry: LedgerEntry) -> None:
+def mark_compensated_manually(run: SagaRun, entry: Entry) -> None:
     undo = entry.undo
     assert undo is not None
     entry.state, undo.state, undo.ended_at, undo.error = "COMPENSATED", "DONE", run.now, None
@@ -319,7 +319,7 @@ def mark_compensated_manually(run: SagaRun, entry: LedgerEntry) -> None:
 
 
 def manual_result_ended(
-    run: SagaRun, entry: LedgerEntry, outcome: Outcome, purpose: LookupPurpose, attempts: int | None
+    run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurpose, attempts: int | None
 ) -> None:
     """Handle the end of recording an operator's `done` in the guard.
 
