@@ -6,14 +6,16 @@ nested saga that was terminated, or is refused, never comes, so its images are c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saga_activities.automatic.changed_rows import StepRows, cannot_restore, unread_rows, unrestored_rows
-from saga_activities.automatic.restoration import Types, load_images, open_tables, present_rows
+from saga_activities.automatic.image_types import ImageTypes
+from saga_activities.automatic.restoration import load_images, open_tables, present_rows
 from saga_activities.automatic.restore_order import CannotRestore
 from saga_activities.automatic.row_changes import images_digest, mark_undone
-from saga_activities.automatic.row_image import net_images
+from saga_activities.automatic.row_image import RowImage, net_images
+from saga_activities.automatic.table_access import TableAccess
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.session import Row, SqlSession
@@ -66,18 +68,16 @@ async def _close(sql: SqlSession, name: str, saga_id: str, decided: str | None, 
     nested = f"{saga_id}/"
     names = await sql.all(_SELECT_OPEN, {"saga_id": saga_id, "length": len(nested), "nested": nested})
     entries = [EntryKey(row["saga_id"], row["step"], row["generation"]) for row in names]
-    types: dict[str, Mapping[str, str]] = {}
-    stored: list[Row] = []
+    loaded: list[tuple[ImageTypes, list[Row]]] = []
     for entry_key in entries:
         await mark_undone(sql, entry_key)
-        own_types, own = await load_images(sql, entry_key)
-        types |= own_types
-        stored += own
+        loaded.append(await load_images(sql, entry_key))
+    stored = [row for _, own in loaded for row in own]
     digest = images_digest(stored)
     if not stored or digest == decided:
         return None
     try:
-        rows = await _step_rows(sql, types, sorted(stored, key=lambda row: row["row_change"]), digest)
+        rows = await _step_rows(sql, loaded, digest)
     except (NeedsOperator, CannotRestore) as error:
         details = {**unread_rows(stored), "system": name}
         if skip:
@@ -92,7 +92,16 @@ async def _close(sql: SqlSession, name: str, saga_id: str, decided: str | None, 
     raise NeedsOperator(refused.why, **refused.details, system=name)
 
 
-async def _step_rows(sql: SqlSession, types: Types, stored: list[Row], digest: str) -> StepRows:
-    tables, images = await open_tables(sql, types, stored)
+async def _step_rows(sql: SqlSession, loaded: Sequence[tuple[ImageTypes, list[Row]]], digest: str) -> StepRows:
+    """The rows of all entries, each of which has its own types."""
+    tables: dict[str, TableAccess] = {}
+    images: list[RowImage] = []
+    for types, stored in loaded:
+        opened, own = await open_tables(sql, types, stored)
+        for name, table in opened.items():
+            table.has_other_keys |= name in tables and tables[name].has_other_keys
+        tables |= opened
+        images += own
+    images.sort(key=lambda image: image.change)
     first, last = net_images(images)
     return StepRows(tables, first, last, await present_rows(tables, last), digest, images)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from saga_activities.attempt_context import ActionBody
+from saga_activities.automatic.image_types import TableTypes
 from saga_activities.automatic.restoration import load_images, open_tables
 from saga_activities.automatic.restore_order import CannotRestore, read_rows
 from saga_activities.automatic.row_changes import (
@@ -38,6 +39,7 @@ class _OwnRows:
 
     tables: dict[str, TableAccess]
     before: Images
+    types: TableTypes
     undo_scope: str
 
 
@@ -59,7 +61,7 @@ async def confirm_by_statement(sql: SqlSession, body: ActionBody, entry_key: Ent
         for row, before in rows.before.items()
         if before != now[row]
     ]
-    await append_images(sql, entry_key, images)
+    await append_images(sql, entry_key, images, rows.types)
     return result
 
 
@@ -75,7 +77,13 @@ async def undo_by_statement(
     if rows is None:
         return await body(sql)
     reliance = Reliance(entry_key, rows.undo_scope, undone_steps)
-    chains = await image_chains(sql, entry_key, [row.hash for row in rows.before])
+    chains = await image_chains(sql, entry_key, [row.hash for row in rows.before], rows.types)
+    shared = [chain for chain in chains.values() if not all(change.is_own(entry_key) for change in chain)]
+    if any(not change.has_present_types for chain in shared for change in chain):
+        raise NeedsOperator(
+            "other steps have changed rows of this step, whose columns a migration has changed since: undo it by hand,"
+            " then decide done"
+        )
     if (later := await _undone_first(sql, reliance, chains.values())) is not None:
         raise InfrastructureError(
             f"{later.key.entry} of the saga {later.key.saga_id} has changed a row of this step later, and is to be"
@@ -130,7 +138,8 @@ async def _own_rows(sql: SqlSession, entry_key: EntryKey) -> _OwnRows | None:
             return None
         tables, images = await open_tables(sql, types, own)
         before = await read_rows(tables, {image.row: None for image in images})
-        return _OwnRows(tables, before, own[0]["undo_scope"])
+        present = {name: table.shape.types for name, table in tables.items()}
+        return _OwnRows(tables, before, present, own[0]["undo_scope"])
     except (NeedsOperator, CannotRestore):
         return None
 

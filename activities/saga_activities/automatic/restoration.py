@@ -19,14 +19,17 @@ from saga_activities.automatic.changed_rows import (
     unrestored_rows,
 )
 from saga_activities.automatic.column_types import converted_texts
+from saga_activities.automatic.image_types import ImageTypes
 from saga_activities.automatic.restore_order import CannotRestore, read_rows, restore_rows
 from saga_activities.automatic.row_changes import (
+    PresentImage,
     Reliance,
-    Types,
+    entry_of,
     images_digest,
     mark_undone,
     pass_on,
     pass_on_to_the_last,
+    types_of_entry,
 )
 from saga_activities.automatic.row_image import Images, RowImage, net_images
 from saga_activities.automatic.row_locks import locked_row
@@ -36,7 +39,7 @@ from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
 from sagas.sql_text.row_changes import NotImageable, RowChange
-from sagas.text.exact_json import decode_json
+from sagas.text.exact_json import canonical_json, decode_json, encode_json
 
 _SELECT_IMAGES = (
     "SELECT sequence, statement, row_hash, row_change, undo_scope, table_name, row_key, before_image, after_image"
@@ -76,7 +79,14 @@ async def restore(
         raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
     reliance = Reliance(entry_key, stored[0]["undo_scope"], undone_steps)
     digest = images_digest(stored)
-    passed = await pass_on(sql, reliance, images, stored, types)
+    stored = _as_present(stored, images, types, tables)
+    present_types = {name: table.shape.types for name, table in tables.items()}
+    try:
+        passed = await pass_on(sql, reliance, images, stored, present_types, _present_image(sql, tables))
+    except NotImageable as error:
+        raise NeedsOperator(
+            f"a row cannot be restored automatically any more: {error.why}", **{**unread_rows(stored), "images": None}
+        ) from error
     images = [image for place, image in enumerate(images) if place not in passed.places]
     stored = [row for place, row in enumerate(stored) if place not in passed.places]
     first, last = net_images(images)
@@ -95,7 +105,7 @@ async def restore(
     except CannotRestore as error:
         hashes = {row.hash for row in open_rows}
         waiting = [row for row in stored if row["row_hash"] in hashes]
-        heir = await pass_on_to_the_last(sql, reliance, waiting, types) if error.may_heal else None
+        heir = await pass_on_to_the_last(sql, reliance, waiting, present_types) if error.may_heal else None
         if heir is not None:
             return _restored(0, entry_key, [*passed.heirs, heir])
         raise await cannot_restore(sql, entry_key, rows, error.why) from error
@@ -153,7 +163,7 @@ async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, An
     return await unrestored_rows(sql, entry_key, rows)
 
 
-async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, list[Row]]:
+async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[ImageTypes, list[Row]]:
     """The types of the columns when the step ran, and the stored images in the order of the changes."""
     # A locking read, which sees what other undos have passed on, whatever the isolation level.
     lock = " FOR UPDATE" if sql.dialect in ("mysql", "mariadb") else ""
@@ -161,7 +171,7 @@ async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[Types, list
     header = next((row for row in rows if row["sequence"] == 0), None)
     if header is None or int(header["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
-    return decode_json(header["before_image"]), [row for row in rows if row is not header]
+    return ImageTypes.of_header(header), [row for row in rows if row is not header]
 
 
 async def present_rows(tables: Mapping[str, TableAccess], last: Images) -> Images:
@@ -185,7 +195,7 @@ def _decoded(text: str | None) -> Image | None:
 
 
 async def open_tables(
-    sql: SqlSession, types: Types, stored: Sequence[Row]
+    sql: SqlSession, types: ImageTypes, stored: Sequence[Row]
 ) -> tuple[dict[str, TableAccess], list[RowImage]]:
     """The tables, checked again, as a migration may have changed them since, and the images of their rows."""
     tables: dict[str, TableAccess] = {}
@@ -212,39 +222,90 @@ async def open_tables(
             )
             _check_table(tables[name], image)
             images.append(image)
-        for name, table in tables.items():
-            images = await _with_present_types(sql, table, types[name], images)
+        groups: dict[tuple[str, str], list[int]] = {}
+        for place, row in enumerate(stored):
+            groups.setdefault((row["table_name"], canonical_json(types.of(row))), []).append(place)
+        for (name, _), places in groups.items():
+            own = [images[place] for place in places]
+            converted = await _with_present_types(sql, tables[name], types.of(stored[places[0]]), own)
+            for place, image in zip(places, converted, strict=True):
+                images[place] = image
     except NotImageable as error:
         raise NeedsOperator(f"a row cannot be restored automatically any more: {error.why}") from error
     return tables, images
 
 
 async def _with_present_types(
-    sql: SqlSession, table: TableAccess, types: Mapping[str, str], images: Sequence[RowImage]
+    sql: SqlSession, table: TableAccess, types: Mapping[str, str], own: Sequence[RowImage]
 ) -> list[RowImage]:
     """The images with values as the columns hold them now. Raises :class:`NotImageable` if they cannot."""
     shape = table.shape
-    table.has_other_keys = any(types.get(column.name) != column.type for column in shape.key_columns)
-    own = [image for image in images if image.row.table == shape.quoted]
+    table.has_other_keys |= any(types.get(column.name) != column.type for column in shape.key_columns)
     values = [values for image in own for values in (image.before, image.after) if values is not None]
     keys = [dict(zip(shape.key, image.row.key.texts, strict=True)) for image in own]
     changed = await converted_texts(sql, shape, types, [*values, *keys])
     if not changed:
-        return list(images)
-
-    def convert(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: changed[name][text] if name in changed and text is not None else text for name, text in values.items()
-        }
+        return list(own)
 
     result = []
-    for image in images:
-        if image.row.table == shape.quoted:
-            key = Key(image.row.hash, tuple(convert(dict(zip(shape.key, image.row.key.texts, strict=True))).values()))
-            before, after = (row and convert(row) for row in (image.before, image.after))
-            image = RowImage(locked_row(table, key), before, after, image.statement, image.change)
-        result.append(image)
+    for image in own:
+        texts = _converted(dict(zip(shape.key, image.row.key.texts, strict=True)), changed)
+        before, after = (row and _converted(row, changed) for row in (image.before, image.after))
+        row = locked_row(table, Key(image.row.hash, tuple(texts.values())))
+        result.append(RowImage(row, before, after, image.statement, image.change))
     return result
+
+
+def _converted(values: Mapping[str, Any], changed: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """The values with the texts of :func:`converted_texts`."""
+    return {
+        name: changed[name][text] if name in changed and text is not None else text for name, text in values.items()
+    }
+
+
+def _as_present(
+    stored: Sequence[Row], images: Sequence[RowImage], types: ImageTypes, tables: Mapping[str, TableAccess]
+) -> list[Row]:
+    """The stored images with values as the columns hold them now, as those of ``images``."""
+    return [
+        row
+        if types.of(row) == tables[row["table_name"]].shape.types
+        else Row(
+            {
+                **row,
+                "row_key": image.row.key_text,
+                "before_image": _encoded(image.before),
+                "after_image": _encoded(image.after),
+            }
+        )
+        for row, image in zip(stored, images, strict=True)
+    ]
+
+
+def _present_image(sql: SqlSession, tables: Mapping[str, TableAccess]) -> PresentImage:
+    """A function that reads an image of another entry. It raises :class:`NotImageable` if a value has another one."""
+    types_of: dict[EntryKey, ImageTypes] = {}
+
+    async def read(other: Row, name: str) -> str | None:
+        key, shape = entry_of(other), tables[other["table_name"]].shape
+        if key not in types_of:
+            types_of[key] = await types_of_entry(sql, key)
+        types, image = types_of[key].of(other), _decoded(other[name])
+        if image is None or types == shape.types:
+            return other[name]
+        changed = await converted_texts(sql, shape, types, [image])
+        return _encoded(
+            {
+                name: changed[name][text] if name in changed and text is not None else text
+                for name, text in image.items()
+            }
+        )
+
+    return read
+
+
+def _encoded(image: Image | None) -> str | None:
+    return None if image is None else encode_json(dict(image)).decode()
 
 
 def _check_table(table: TableAccess, image: RowImage) -> None:

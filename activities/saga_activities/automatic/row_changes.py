@@ -10,13 +10,14 @@ from them only if it is in that state then, and it is known when something else 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.automatic.image_types import ImageTypes, TableTypes
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.guard.session import Row, SqlSession
@@ -25,12 +26,9 @@ from sagas.errors import RowLocked
 from sagas.protocol import undo_scopes
 from sagas.protocol.locks import owner_id
 from sagas.sql_text.row_changes import NotImageable
-from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.exact_json import encode_json
 
 _BATCH = 500
-
-Types = Mapping[str, Mapping[str, str]]
-"""The declared type of each column, by table."""
 
 INSERT_IMAGE = (
     "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, row_change, undo_scope,"
@@ -145,13 +143,22 @@ class PassedOn:
     blocked: frozenset[LockedRow]
 
 
+PresentImage = Callable[[Row, str], Awaitable[str | None]]
+"""An image of another entry, ``before_image`` or ``after_image``, with values as the columns hold them now."""
+
+
 async def pass_on(
-    sql: SqlSession, reliance: Reliance, images: Sequence[RowImage], stored: Sequence[Row], types: Types
+    sql: SqlSession,
+    reliance: Reliance,
+    images: Sequence[RowImage],
+    stored: Sequence[Row],
+    types: TableTypes,
+    present_image: PresentImage,
 ) -> PassedOn:
     """Give the images of the rows that other entries have changed later to these entries, whose undos restore them.
 
-    ``stored`` are the stored images, ``types`` those of the columns of their tables. An image goes to the next later
-    change, as another entry may have changed the row between two images of this one.
+    ``stored`` are the stored images with present values, ``types`` the present ones of the columns of their tables. An
+    image goes to the next later change, as another entry may have changed the row between two images of this one.
     """
     places: dict[str, list[int]] = {}
     for place, row in sorted(enumerate(stored), key=lambda item: item[1]["row_change"]):
@@ -162,15 +169,15 @@ async def pass_on(
     for hash, others in (await _later_changes(sql, reliance.entry_key, list(places))).items():
         row, last = images[places[hash][0]].row, stored[places[hash][-1]]["row_change"]
         for other, group in _below(others, [(stored[place]["row_change"], place) for place in places[hash]]):
-            is_certain = reliance.covers(_entry_of(other), other["undo_scope"])
+            is_certain = reliance.covers(entry_of(other), other["undo_scope"])
             # Otherwise something else has changed the row between the two, and its change must not be lost.
-            if is_certain and other["before_image"] == stored[group[-1]]["after_image"]:
-                heirs.setdefault(_entry_of(other), []).extend(group)
+            if is_certain and await present_image(other, "before_image") == stored[group[-1]]["after_image"]:
+                heirs.setdefault(entry_of(other), []).extend(group)
             elif other["row_change"] < last:
                 blocked.add(row)
         for other in others:
-            if other["row_change"] > last and not reliance.covers(_entry_of(other), other["undo_scope"]):
-                built_upon[row] = other["after_image"]
+            if other["row_change"] > last and not reliance.covers(entry_of(other), other["undo_scope"]):
+                built_upon[row] = await present_image(other, "after_image")
     for heir, group in heirs.items():
         await _inherit(sql, heir, [stored[place] for place in sorted(group)], types)
     places_given = frozenset(place for group in heirs.values() for place in group)
@@ -184,7 +191,7 @@ async def _later_changes(sql: SqlSession, entry_key: EntryKey, hashes: Sequence[
         # The undo of another step may be on its way: it has marked its images, and this waits for its end.
         rows = await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), {**values, **_root(entry_key.saga_id)})
         for row in rows:
-            if _entry_of(row) != entry_key:
+            if entry_of(row) != entry_key:
                 changes.setdefault(row["row_hash"], []).append(row)
     return changes
 
@@ -199,7 +206,8 @@ def _below(others: Sequence[Row], own: Sequence[tuple[int, int]]) -> Iterator[tu
             yield other, group
 
 
-def _entry_of(row: Row) -> EntryKey:
+def entry_of(row: Row) -> EntryKey:
+    """The entry of a stored image."""
     return EntryKey(row["saga_id"], row["step"], row["generation"])
 
 
@@ -213,6 +221,7 @@ class ChainedChange:
     """A change of a row that is still to be undone, with its images as JSON.
 
     ``before`` and ``after`` may be set: a statement of the saga can leave the row otherwise than its image says.
+    ``has_present_types``: the columns have the same types now as when it was made.
     """
 
     key: EntryKey
@@ -221,26 +230,33 @@ class ChainedChange:
     before: str | None
     after: str | None
     stored: tuple[str | None, str | None]
+    has_present_types: bool = True
 
     def is_own(self, entry_key: EntryKey) -> bool:
         """False also for images that other undos have passed on to the entry."""
         return self.key == entry_key and self.sequence > 0
 
 
-async def image_chains(sql: SqlSession, entry_key: EntryKey, hashes: Sequence[str]) -> dict[str, list[ChainedChange]]:
+async def image_chains(
+    sql: SqlSession, entry_key: EntryKey, hashes: Sequence[str], types: TableTypes
+) -> dict[str, list[ChainedChange]]:
     """The changes of rows that are still to be undone, by the hash of the row, in their order; also those of the entry
-    itself, whose undo has begun.
+    itself, whose undo has begun. ``types`` are those of the columns now.
     """
+    types_of: dict[EntryKey, ImageTypes] = {}
     rows: list[Row] = []
     for names, values in _batches(hashes):
         statement = _SELECT_CHAIN.format(names=names) + _locking(sql)
         rows += await sql.all(statement, {**values, **_root(entry_key.saga_id)})
     chains: dict[str, list[ChainedChange]] = {}
     for row in sorted(rows, key=lambda row: (row["row_change"], row["sequence"])):
-        key = _entry_of(row)
+        key = entry_of(row)
         if key == entry_key or (row["undone"] == 0 and row["op"] is None):
             states = (row["before_image"], row["after_image"])
-            change = ChainedChange(key, row["sequence"], row["undo_scope"], *states, states)
+            if key not in types_of:
+                types_of[key] = await types_of_entry(sql, key)
+            is_present = types_of[key].of(row) == types[row["table_name"]]
+            change = ChainedChange(key, row["sequence"], row["undo_scope"], *states, states, is_present)
             chains.setdefault(row["row_hash"], []).append(change)
     return chains
 
@@ -256,8 +272,10 @@ async def replace_images(sql: SqlSession, chain: Sequence[ChainedChange]) -> Non
             )
 
 
-async def append_images(sql: SqlSession, entry_key: EntryKey, images: Sequence[dict[str, Any]]) -> None:
-    """Add changes to the images of an entry, whose tables it has changed before."""
+async def append_images(
+    sql: SqlSession, entry_key: EntryKey, images: Sequence[dict[str, Any]], types: TableTypes
+) -> None:
+    """Add changes to the images of an entry; ``types`` are those of the columns now."""
     if not images:
         return
     values = entry_key.values
@@ -266,15 +284,15 @@ async def append_images(sql: SqlSession, entry_key: EntryKey, images: Sequence[d
         f"SELECT MAX(sequence) AS sequence, MAX(statement) AS statement FROM saga_image WHERE {_ENTRY}", values
     )
     await number_changes(sql, entry_key.saga_id, images)
-    await _add_to_number(sql, header, len(images))
     shared = {**values, "created_at": header["created_at"], "undo_scope": header["undo_scope"]}
     shared["statement"] = last["statement"] + 1
     rows = [{**image, **shared, "sequence": last["sequence"] + at} for at, image in enumerate(images, 1)]
+    await _note(sql, header, rows, types)
     await sql.run(INSERT_IMAGE, rows)
 
 
 async def pass_on_to_the_last(
-    sql: SqlSession, reliance: Reliance, stored: Sequence[Row], types: Types
+    sql: SqlSession, reliance: Reliance, stored: Sequence[Row], types: TableTypes
 ) -> EntryKey | None:
     """Give images that something keeps from being restored to the entry that is probably undone last; None: to none.
 
@@ -289,13 +307,13 @@ async def pass_on_to_the_last(
     later: set[EntryKey] = set()
     for names, hashes in _batches(list(first)):
         for row in await sql.all(_SELECT_CHANGES.format(names=names), {**hashes, **root}):
-            key = _entry_of(row)
+            key = entry_of(row)
             if row["row_change"] < last[row["row_hash"]]:
                 earlier.add(key)
             if row["row_change"] > first[row["row_hash"]]:
                 later.add(key)
     for row in headers:
-        key = _entry_of(row)
+        key = entry_of(row)
         if key == reliance.entry_key or not reliance.covers(key, row["undo_scope"]):
             continue
         if key not in earlier:
@@ -308,7 +326,7 @@ async def pass_on_to_the_last(
 
 
 async def _inherit(
-    sql: SqlSession, heir: EntryKey, stored: Sequence[Row], types: Types, *, later: bool = False
+    sql: SqlSession, heir: EntryKey, stored: Sequence[Row], types: TableTypes, *, later: bool = False
 ) -> None:
     """Give images to another entry, as if its step had made these changes before its own ones, or ``later``.
 
@@ -322,8 +340,6 @@ async def _inherit(
         f" FROM saga_image WHERE {_ENTRY}",
         values,
     )
-    tables = {row["table_name"] for row in stored}
-    await _add_to_number(sql, header, len(stored), {name: types[name] for name in tables})
     numbers = [row["statement"] for row in stored]
     changes = {row["row_hash"]: row["row_change"] for row in stored}
     own = await sql.all(
@@ -340,23 +356,29 @@ async def _inherit(
     statement = begin - min(numbers)
     sequence = bounds["sequence"] - len(stored)
     shared = {**values, "created_at": header["created_at"], "undo_scope": header["undo_scope"]}
-    await sql.run(
-        INSERT_IMAGE,
-        [
-            {**row, **shared, "sequence": sequence + at, "statement": statement + row["statement"]}
-            for at, row in enumerate(stored)
-        ],
-    )
+    rows = [
+        {**row, **shared, "sequence": sequence + at, "statement": statement + row["statement"]}
+        for at, row in enumerate(stored)
+    ]
+    await _note(sql, header, rows, types)
+    await sql.run(INSERT_IMAGE, rows)
 
 
-async def _add_to_number(sql: SqlSession, header: Row, count: int, types: Types | None = None) -> None:
+async def _note(sql: SqlSession, header: Row, rows: Sequence[Mapping[str, Any]], types: TableTypes) -> None:
     """Add to the number of images in the row 0 of an entry, and to the types of columns there."""
-    key = _entry_of(header)
-    merged = {**(types or {}), **decode_json(header["before_image"])}
+    own = ImageTypes.of_header(header)
+    for row in rows:
+        own.add(row, types[row["table_name"]])
     await sql.run(
-        f"UPDATE saga_image SET row_key = :row_key, before_image = :types WHERE {_ENTRY} AND sequence = 0",
-        {**key.values, "row_key": str(int(header["row_key"]) + count), "types": encode_json(merged).decode()},
+        "UPDATE saga_image SET row_key = :row_key, before_image = :before_image, after_image = :after_image"
+        f" WHERE {_ENTRY} AND sequence = 0",
+        {**entry_of(header).values, "row_key": str(int(header["row_key"]) + len(rows)), **own.columns},
     )
+
+
+async def types_of_entry(sql: SqlSession, key: EntryKey) -> ImageTypes:
+    """The types of the columns of the images of an entry."""
+    return ImageTypes.of_header(await sql.one(f"SELECT * FROM saga_image WHERE {_ENTRY} AND sequence = 0", key.values))
 
 
 _ENTRY = "saga_id = :saga_id AND step = :step AND generation = :generation"
@@ -370,8 +392,8 @@ WHERE i.undone = 0 AND g.op IS NULL"""
 _OF_ROOT = "(i.saga_id = :saga_id OR substr(i.saga_id, 1, :length) = :nested)"
 
 _SELECT_LATER = f"""
-SELECT i.saga_id, i.step, i.generation, i.sequence, i.row_hash, i.row_change, i.undo_scope, i.before_image,
-  i.after_image
+SELECT i.saga_id, i.step, i.generation, i.sequence, i.table_name, i.row_hash, i.row_change, i.undo_scope,
+  i.before_image, i.after_image
 FROM saga_image i {_OPEN} AND i.row_hash IN ({{names}}) AND {_OF_ROOT} ORDER BY i.row_change"""
 
 _SELECT_OPEN = f"""
@@ -383,8 +405,8 @@ SELECT i.saga_id, i.step, i.generation, i.row_hash, i.row_change FROM saga_image
 WHERE i.row_hash IN ({{names}}) AND {_OF_ROOT}"""
 
 _SELECT_CHAIN = f"""
-SELECT i.saga_id, i.step, i.generation, i.sequence, i.row_hash, i.row_change, i.undo_scope, i.before_image,
-  i.after_image, i.undone, g.op
+SELECT i.saga_id, i.step, i.generation, i.sequence, i.table_name, i.row_hash, i.row_change, i.undo_scope,
+  i.before_image, i.after_image, i.undone, g.op
 FROM saga_image i LEFT JOIN saga_guard g
   ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
 WHERE i.row_hash IN ({{names}}) AND i.sequence <> 0 AND {_OF_ROOT}"""
