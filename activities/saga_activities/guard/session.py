@@ -28,6 +28,7 @@ from saga_activities.guard.database_errors import (
     refused_text,
 )
 from saga_activities.guard.table_engines import table_problem
+from saga_activities.parameters.compared_columns import paired_problem
 from saga_activities.parameters.exact_parameters import (
     ExactStatement,
     exact_parameters,
@@ -297,7 +298,9 @@ class SqlSession:
         return exact.statement.source, BoundParameters(exact.parameters[0])
 
     async def _refuse_engines(self, statement: ParsedSql | Executable) -> None:
-        """Refuse to write a table that a rollback would not restore; each is looked up once on a connection."""
+        """Refuse to write a table that a rollback would not restore, each looked up once on a connection, and columns
+        that would be converted.
+        """
         if isinstance(statement, ParsedSql):
             tables = changed_tables(statement)
         else:
@@ -307,6 +310,10 @@ class SqlSession:
         if (problem := await table_problem([table for table in tables if table not in seen], self._query)) is not None:
             raise UsageError(problem)
         seen.update(tables)
+        if not isinstance(statement, ParsedSql) or self.writes_images:
+            return
+        if (problem := await paired_problem(statement, self._query)) is not None:
+            raise UsageError(problem)
 
     async def _query(self, text: str, values: Mapping[str, Any]) -> list[Row]:
         """The rows of a query of the catalog, which does not change for the tables that a transaction has used."""

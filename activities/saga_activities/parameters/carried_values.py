@@ -45,6 +45,8 @@ def check_carried(
 
 def _is_changed(first: ParameterColumn, column: ParameterColumn, value: Any) -> bool:
     """Return whether a value of the first column is another one in a column of another type."""
+    if first.kind == "enum" and column.kind in (*NUMBERS, "bits"):
+        return True  # the position of the member
     if first.time is not None and column.time is None and column.kind in NUMBERS:
         return not isinstance(value, int | Decimal)  # 10:00:00 would be 100000
     if first.time is not None and column.time is not None:

@@ -286,5 +286,7 @@ def mysql_column(row: Mapping[str, Any]) -> ParameterColumn:
         case "float":
             return ParameterColumn(name, shown, "single", scale=scale, printed=6)
         case "year":
-            return ParameterColumn(name, shown, "integer", 0, 2155)
+            return ParameterColumn(name, shown, "integer", 1901, 2155)  # of two digits it would make four
+        case "bit":
+            return ParameterColumn(name, shown, "bits")
     return ParameterColumn(name, shown, "other")

@@ -42,6 +42,7 @@ from saga_activities.parameters.operand_forms import (
     computes,
     is_number,
     is_number_text,
+    makes_text,
 )
 from saga_activities.parameters.own_types import refuse_rewritten
 from saga_activities.parameters.parameter_columns import (
@@ -136,6 +137,8 @@ async def exact_parameters(
         or (not numbers_only and needs_form(value, dialect))
         or may_be_another(value, dialect)
     }
+    if dialect == "sqlite" and check_text and makes_text(statement):
+        with_columns |= {name for name, value in given if is_any_number(value)}
     may_compute = computes(statement)
     wanted = with_columns | {
         name

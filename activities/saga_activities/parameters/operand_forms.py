@@ -48,6 +48,17 @@ def computes(statement: ParsedSql) -> bool:
     return statement.dialect != "postgresql" and _COMPUTES.search(statement.source) is not None
 
 
+_MAKES_TEXT = re.compile(
+    r"\|\||\b(?:coalesce|ifnull|iif|case|nullif|cast|lower|upper|[lr]?trim|substr\w*|replace|concat\w*|max|min)\b",
+    re.IGNORECASE,
+)
+
+
+def makes_text(statement: ParsedSql) -> bool:
+    """Return whether an operand of the statement may be text without being the column of a table."""
+    return _MAKES_TEXT.search(statement.source) is not None
+
+
 def is_number_text(value: Any) -> bool:
     """Return whether a value is text that is a number."""
     return isinstance(value, str) and NUMBER_TEXT.fullmatch(value) is not None
@@ -129,10 +140,27 @@ def check_compared_text(
 
     Raises UnusableParameter.
     """
-    is_compared = use.use in ("compared", "element") and use.kind.is_known and not use.in_union
-    if dialect not in ("mysql", "mariadb") or not is_compared or not is_any_number(value):
+    is_compared = use.use in ("compared", "element") and not use.in_union
+    if dialect == "postgresql" or not is_compared:
         return
-    for column in columns:
+    _check_year(name, value, columns)
+    if not is_any_number(value):
+        return
+    is_of_text = use.kind.is_text and not use.kind.is_number and len(columns) == len(use.kind.columns)
+    if is_of_text and all(column.kind in ("text", "enum") for column in columns):
+        is_sqlite = dialect == "sqlite"
+        how = (
+            "with which a number is never equal for SQLite"
+            if is_sqlite
+            else "of which the number it begins with counts"
+        )
+        named = " and ".join(f"{column.name} ({shorten(column.type)})" for column in columns)
+        place = f"text of the column {named}" if named else "text"
+        raise UnusableParameter(
+            f"the parameter {name} is {shown_operand(value)}, and it is compared with {place}, {how}: give text, or"
+            f" write `cast(:{name} as {'text' if is_sqlite else 'char'})`"
+        )
+    for column in columns if use.kind.is_known and dialect != "sqlite" else ():
         if column.kind in ("text", "enum"):
             others = (
                 "the positions of its members" if column.kind == "enum" else "the numbers that its texts begin with"
@@ -141,6 +169,17 @@ def check_compared_text(
                 f"the parameter {name} is {shown_operand(value)}, and the column {column.name}"
                 f" ({shorten(column.type)}) would be compared with it by {others}: give text, or write"
                 f" `cast(:{name} as char)`"
+            )
+
+
+def _check_year(name: str, value: Any, columns: Sequence[ParameterColumn]) -> None:
+    """Refuse a number that MySQL and MariaDB would compare with years as a year of this century or the last."""
+    number = exact_number(Decimal(value.strip()) if is_number_text(value) else value)
+    for column in columns:
+        if column.kind == "integer" and column.low > 0 and isinstance(number, int | Decimal) and 0 <= number < 100:
+            raise UnusableParameter(
+                f"the parameter {name} is {shown_operand(value)}, and the column {column.name} ({column.type}) would be"
+                " compared with it as with a year of four digits: give these"
             )
 
 

@@ -96,24 +96,38 @@ def exact_number(value: Any) -> Any:
     return Decimal(repr(value)) if isinstance(value, float) and math.isfinite(value) else value
 
 
+Kind = Literal[
+    "integer",
+    "decimal",
+    "double",
+    "single",
+    "number",
+    "bits",
+    "geometric",
+    "text",
+    "enum",
+    "json",
+    "composite",
+    "other",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterColumn:
     """A column as far as it limits values. ``type`` is its name for messages; ``is_array``: of items of this kind;
     ``is_range``: with bounds of this kind; ``is_own``: its type, or a part of it, is that of an extension.
 
-    ``low`` and ``high`` are the bounds of an integer. ``precision`` and ``scale`` are those of a decimal; None: it has
-    no limit. ``printed`` is the number of digits with which the database writes a float of four bytes. ``length`` is
-    that of a column of text which cuts blanks, in characters or in bytes. ``number`` is a column of SQLite that makes
-    numbers of text. ``time`` is what a column of times or dates holds. ``parts`` are the scalars in the fields of a
-    composite column, with position and name of each field. ``rewrites_text``: SQLite makes a number of text there,
-    although the type is none of numbers.
+    ``low`` and ``high`` are the bounds of an integer; a year has a ``low`` above the years of two digits. ``precision``
+    and ``scale`` are those of a decimal; None: it has no limit. ``printed`` is the number of digits with which the
+    database writes a float of four bytes. ``length`` is that of a column of text which cuts blanks, in characters or in
+    bytes. ``number`` is a column of SQLite that makes numbers of text, ``bits`` a ``bit`` of MySQL. ``time`` is what a
+    column of times or dates holds. ``parts`` are the scalars in the fields of a composite column, with position and
+    name of each field. ``rewrites_text``: SQLite makes a number of text there, although the type is none of numbers.
     """
 
     name: str
     type: str
-    kind: Literal[
-        "integer", "decimal", "double", "single", "geometric", "number", "text", "enum", "json", "composite", "other"
-    ]
+    kind: Kind
     low: int = 0
     high: int = 0
     precision: int | None = None
@@ -143,9 +157,10 @@ class ParameterColumn:
             return as_json(target.parameter, value)
         if isinstance(value, list | tuple):
             return [self.checked(target, item, dialect) for item in value]
-        if self.kind == "enum" and target.alone:
+        if self.kind in ("enum", "bits") and target.alone:
             self._check_member(target, value)
-            return value
+            if self.kind == "enum":
+                return value
         if (self.is_array or self.is_range) and isinstance(value, str):
             self.check_loss(target, value)
             return value
@@ -155,7 +170,7 @@ class ParameterColumn:
             self._check_text(target, value)
             return without_utc(value) if self.time is not None and dialect in ("mysql", "mariadb") else value
         number = exact_number(value)
-        if not needs_care(value) or (isinstance(number, Decimal) and not number.is_finite()):
+        if not self._is_checked(value) or (isinstance(number, Decimal) and not number.is_finite()):
             return value
         if self.kind == "text" and dialect == "sqlite" and target.alone:
             return number_text(number)  # SQLite would write the digits of the double
@@ -192,7 +207,14 @@ class ParameterColumn:
         self._check_scalar_loss(target, item)
 
     def _check_member(self, target: AssignedParameter, value: Any) -> None:
-        """Refuse what MySQL and MariaDB would take for the position of a member, or for the bits of several."""
+        """Refuse what MySQL and MariaDB would take for the position of a member, the bits of several, or for bytes."""
+        if self.kind == "bits":
+            if isinstance(value, str):
+                raise UnusableParameter(
+                    f"the parameter {target.parameter} is {shown_operand(value)}, and the column {self.name} of"
+                    f" {target.name} ({self.type}) would store the bytes of its characters: give a number"
+                )
+            return
         is_position = isinstance(value, str) and _POSITION.fullmatch(value) is not None
         if is_any_number(value) or (is_position and value.rstrip() not in _MEMBER.findall(self.type)):
             raise UnusableParameter(
@@ -202,15 +224,18 @@ class ParameterColumn:
             )
 
     def _check_scalar_loss(self, target: AssignedParameter, value: Any) -> None:
-        if self.kind == "enum" and target.alone:
-            return self._check_member(target, value)
+        if self.kind in ("enum", "bits") and target.alone:
+            self._check_member(target, value)
         if self.time is not None:
             self._check_time(target, value)
         number = exact_number(value)
         if isinstance(value, str):
             self._check_text(target, value)
-        elif needs_care(value) and not (isinstance(number, Decimal) and not number.is_finite()):
+        elif self._is_checked(value) and not (isinstance(number, Decimal) and not number.is_finite()):
             self._refuse(target, number_text(number), self._problem(number, replace(target, alone=False)))
+
+    def _is_checked(self, value: Any) -> bool:
+        return needs_care(value) or (self.low > 0 and isinstance(value, int))
 
     def _check_time(self, target: AssignedParameter, value: Any) -> None:
         assert self.time is not None
@@ -279,10 +304,10 @@ class ParameterColumn:
 
     def _problem(self, value: int | Decimal, target: AssignedParameter) -> str | None:
         match self.kind:
-            case "integer" if value != int(value):
+            case "integer" | "bits" if value != int(value):
                 return "holds integers only"
             case "integer" if target.alone and not self.low <= value <= self.high:
-                return f"holds {self.low} to {self.high}"
+                return f"holds {self.low} to {self.high}{' in four digits' if self.low > 0 else ''}"
             case "double" | "geometric" if not is_exact_double(value):
                 return "is a binary float and would round it"
             case "number" if not is_exact_double(value) and not (value == int(value) and -(1 << 63) <= value < 1 << 63):

@@ -1,4 +1,4 @@
-"""What people read about an error of a driver: the sentence of the database, without statement and links."""
+"""Errors of drivers for people: the sentence of the database, without statement and links."""
 
 from __future__ import annotations
 

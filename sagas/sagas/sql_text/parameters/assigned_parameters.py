@@ -255,6 +255,8 @@ class _Analysis:
         is_whole = type_.is_type(
             *("decimal", "text", "varchar", "timestamp", "timestamptz", "time", "timetz", "interval")
         )
+        if self._dialect == "mysql" and type_.is_type("time", "datetime", "timestamp"):
+            return [size.name for size in type_.expressions] == ["6"]
         is_bare = not type_.expressions and not isinstance(type_.this, exp.Interval)
         return is_whole and is_bare and not (self._dialect == "mysql" and not type_.is_type("decimal"))
 
@@ -377,6 +379,13 @@ class _Analysis:
                 parts, flow = [node.this, *node.expressions], replace(flow, cast=True)
             case exp.Anonymous() if node.name.lower() in PASSING_FUNCTIONS:
                 parts, flow = node.expressions, replace(flow, cast=True)
+            case exp.Trim() | exp.Lower() | exp.Upper() | exp.Concat() | exp.Replace() | exp.Substring() if (
+                self._dialect == "mysql"
+            ):
+                # Their text becomes a number or a time in the column, which rounds it. PostgreSQL refuses that.
+                parts = [node.this, node.args.get("replacement"), *node.expressions]
+                parts = [part for part in parts if isinstance(part, exp.Expression)]
+                flow = replace(flow, cast=True, alone=False, through=flow.through or node.sql_name().lower())
             case exp.Anonymous():
                 name = node.name.lower()
                 parts = [part for at, part in enumerate(node.expressions) if (name, at) in self._passing]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,8 @@ from sagas.sql_text.parameters.relations import Relations
 class OperandKind:
     """``columns`` are those whose types decide. ``is_known`` False: the statement does not show what kind it is.
 
-    ``is_typeless``: a value out of JSON on SQLite, which is text or a number.
+    ``is_typeless``: a value out of JSON on SQLite, which is text or a number. ``is_text``: at least one part is text
+    that is no number.
     """
 
     is_number: bool = False
@@ -22,6 +24,7 @@ class OperandKind:
     is_typeless: bool = False
     columns: tuple[AssignedParameter, ...] = ()
     is_known: bool = True
+    is_text: bool = False
 
 
 NUMBER, TIME = OperandKind(is_number=True), OperandKind(is_time=True)
@@ -29,6 +32,7 @@ TYPELESS = OperandKind(is_typeless=True)
 NEUTRAL = OperandKind()
 """Of NULL and of a parameter, which have the kind of the other operands."""
 UNKNOWN = OperandKind(is_known=False)
+TEXT = OperandKind(is_known=False, is_text=True)
 
 _NUMBER_FUNCTIONS = frozenset(
     """
@@ -70,6 +74,8 @@ _INTEGER_KEYS = {
     "NumberToStr": ("format",), "DateAdd": ("expression",), "DateSub": ("expression",), "TimestampAdd": ("expression",),
 }  # fmt: skip
 """The arguments that are integers, of functions that the parser knows."""
+
+_NUMBER_TEXT = re.compile(r"\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?\s*", re.ASCII | re.IGNORECASE)
 
 _INTERVALS = ("MICROSECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "QUARTER", "YEAR")
 """The units of which MySQL and MariaDB take an integer."""
@@ -160,7 +166,13 @@ class OperandKinds:
             case exp.Null() | exp.Placeholder():
                 return NEUTRAL
             case exp.Literal():
-                return UNKNOWN if node.is_string else NUMBER
+                return NUMBER if not node.is_string else UNKNOWN if _NUMBER_TEXT.fullmatch(node.name) else TEXT
+            case (
+                exp.Lower() | exp.Upper() | exp.Trim() | exp.Concat() | exp.ConcatWs() | exp.Substring() | exp.Replace()
+            ):
+                return TEXT
+            case exp.Left() | exp.Right() | exp.Pad() | exp.Repeat() | exp.Reverse() | exp.GroupConcat() | exp.DPipe():
+                return TEXT
             case exp.Column():
                 return self._kind_of_column(node, visited)
             case exp.Add() | exp.Sub() if is_moved_time(node, exp):
@@ -222,6 +234,8 @@ class OperandKinds:
         data = self._exp.DataType
         if type_.this in data.NUMERIC_TYPES:
             return NUMBER
+        if type_.this in data.TEXT_TYPES:
+            return TEXT
         return TIME if type_.this in data.TEMPORAL_TYPES else UNKNOWN
 
     def _table(self, column: Any) -> Any:
@@ -259,9 +273,10 @@ def _is_json_table(node: Any) -> bool:
 
 def _combined(kinds: Iterable[OperandKind]) -> OperandKind:
     kinds = [kind for kind in kinds if kind != NEUTRAL]
-    if not all(kind.is_known for kind in kinds):
-        return UNKNOWN
     columns = tuple(column for kind in kinds for column in kind.columns)
     is_number, is_time = any(kind.is_number for kind in kinds), any(kind.is_time for kind in kinds)
+    if not all(kind.is_known for kind in kinds):
+        is_text = all(kind.is_text or kind.is_known for kind in kinds) and not is_time
+        return OperandKind(is_number=is_number, columns=columns, is_known=False, is_text=is_text)
     is_typeless = any(kind.is_typeless for kind in kinds)
     return UNKNOWN if is_number and is_time else OperandKind(is_number, is_time, is_typeless, columns)

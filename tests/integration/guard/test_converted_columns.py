@@ -1,0 +1,115 @@
+"""Values that MariaDB or SQLite would convert without an error, as years, bits, members, texts and times: refused.
+
+PostgreSQL refuses most of them itself. Each refusal comes before the effect, and what is not refused is stored as it
+was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.guard.conftest import GuardDatabase
+from tests.integration.guard.test_exact_sql_numbers import perform
+
+TABLES = {
+    "mariadb": (
+        "create table converted (id int primary key, n int, t time, y year, b bit(8), e enum('10', '5'), code"
+        " varchar(10), d date)",
+        "create table converting (id int primary key, n int, e enum('10', '5'), code varchar(10), t time)",
+    ),
+    "sqlite": ("create table converted (id int primary key, n int, code text)",),
+}
+ROWS = ("insert into converted (id, n, code) values (1, 5, '05')",)
+PAIR, TEXT, GIVEN_ON = "is compared with the column", "it is compared with text", "may give it on unchanged"
+CHAR, SET = "write `cast(n as char)`", "update converted set n = {} where id = :id"
+REFUSED: list[tuple[str, Any, str]] = [
+    *(("insert into converted (id, y) values (:id, :v)", value, "in four digits") for value in (26, "26", "0", True)),
+    ("select 1 from converted where id = :id and y = :v", 26, "as with a year of four digits"),
+    *(("insert into converted (id, b) values (:id, :v)", text, "the bytes of its characters") for text in ("5", "1.5")),
+    ("insert into converted (id, b) values (:id, coalesce(:v, 1))", Decimal("1.5"), "holds integers only"),
+    *(
+        (f"insert into converted (id, t) values (:id, {call})", "10:00:00.7", GIVEN_ON)
+        for call in ("concat(:v, '')", "trim(:v)", "upper(:v)", "replace(:v, 'x', 'y')", "substr(:v, 1)")
+    ),
+    ("insert into converted (id, t) values (:id, cast(:v as time(6)))", "10:00:00.7", "digits after the second"),
+    ("insert into converted (id, n) values (:id, trim(:v))", "1.5", GIVEN_ON),
+    ("insert into converted (id, d) values (:id, concat(:v, ''))", "2026-05-01T10:00:00", GIVEN_ON),
+    ("select 1 from converted c join converting o on o.code = c.n where c.id = :id", None, CHAR),
+    ("select 1 from converted c join converting o on c.n = o.e where c.id = :id", None, CHAR),
+    ("delete from converted where id = :id and n in (select code from converting)", None, CHAR),
+    ("select 1 from converted where id = :id and coalesce(n, 0) = code", None, CHAR),
+    (SET.format("code"), None, "it would round the numbers"),
+    (SET.format("e"), None, "it would store the positions of the members"),
+    ("update converted set e = n where id = :id", None, "it would store the members at these positions"),
+    (SET.format("t"), None, "it would store the digits"),
+    ("insert into converted (id, n) select id, e from converting where id = :id", None, "positions of the members"),
+    ("insert into converted (id, e, n) values (:id, :v, e)", "5", "would be another value there"),
+]
+TEXTS = ("coalesce(code, '')", "trim(code)", "case when id = 1 then code else '' end", "cast(code as char)")
+STORED: list[tuple[str, Any, str, Any]] = [
+    ("insert into converted (id, y) values (:id, :v)", 2026, "y", 2026),
+    ("insert into converted (id, b) values (:id, :v)", 5, "bin(b)", "101"),
+    ("insert into converted (id, t) values (:id, trim(:v))", " 10:00:00", "cast(t as char)", "10:00:00"),
+    ("insert into converted (id, code) values (:id, concat('1.', :v))", "50", "code", "1.50"),
+    ("insert into converted (id, n) values (:id, 1) on duplicate key update n = n + 1", None, "n", 1),
+    ("insert into converted (id, n) select :id, cast(code as decimal(5)) from converted", None, "n", 5),
+]
+HARMLESS = (
+    "select 1 from converted c join converted o on o.id = c.id and o.code = c.code where c.n < o.n + 1 and c.id = :id",
+    "select 1 from converted c join converted o on cast(o.n as char) = c.code where c.id = :id",
+    "select 1 from converted where coalesce(n, '') = :id",
+    "select 1 from converted where length(code) = :id and code <> '' and n = 5",
+)
+
+
+@pytest_asyncio.fixture
+async def database(guard_database: GuardDatabase) -> AsyncIterator[GuardDatabase]:
+    if guard_database.kind == "postgres":
+        pytest.skip("PostgreSQL refuses them itself")
+    async with guard_database.engine.connect() as connection:
+        for statement in ("drop table if exists converted", "drop table if exists converting"):
+            await connection.exec_driver_sql(statement)
+        for statement in (*TABLES[guard_database.kind], *ROWS):
+            await connection.exec_driver_sql(statement)
+        await connection.commit()
+    yield guard_database
+
+
+async def _run(database: GuardDatabase, statement: str, id: int, value: Any) -> str | None:
+    """The message of the refusal."""
+    outcome = await perform(database, statement, id=id, **({"v": value} if ":v" in statement else {}))
+    assert (outcome.kind == "done") == (outcome.failure is None)
+    return None if outcome.failure is None else outcome.failure.message
+
+
+async def test_values_that_mariadb_would_convert_are_refused(database: GuardDatabase) -> None:
+    if database.kind != "mariadb":
+        pytest.skip("SQLite has neither these types nor functions")
+    for statement, value, expected in REFUSED:
+        message = await _run(database, statement, 7, value)
+        assert expected in (message or ""), (statement, value, message)
+    assert [tuple(row) for row in await database.rows("select id, n, e from converted")] == [(1, 5, None)]
+    for statement, value, column, stored in STORED:
+        assert await _run(database, statement, 7, value) is None, statement
+        ((read,),) = await database.rows(f"select {column} from converted where id = 7")
+        assert read == stored, statement
+        await database.rows("delete from converted where id = 7")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_a_number_is_not_compared_with_text(database: GuardDatabase, text: str) -> None:
+    """MariaDB finds the row with 05, and SQLite none."""
+    for value in (5, Decimal("5.5")):
+        message = await _run(database, f"select 1 from converted where id = :id and {text} = :v", 1, value)
+        assert TEXT in (message or ""), message
+    assert await _run(database, f"select 1 from converted where id = :id and {text} = :v", 1, "5") is None
+
+
+async def test_columns_of_one_kind_are_compared(database: GuardDatabase) -> None:
+    for statement in HARMLESS:
+        assert await _run(database, statement, 1, None) is None, statement
