@@ -16,6 +16,7 @@ from sagas.errors import UsageError
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.tokens import INSIGNIFICANT, shown, split_tokens
+from sagas.sql_text.unreadable_statement import why_unreadable
 from sagas.sql_text.unsupported_clauses import unsupported_clause
 
 ChangeKind = Literal["read", "insert", "update", "delete", "merge"]
@@ -144,7 +145,7 @@ def analyse(statement: str, dialect: str) -> RowChange:
             raise NotImageable(f"{clause} is not supported; write one plain statement of one table")
         trees = parse_trees(neutral, dialect, of_shape=True)
     except SqlglotError as error:
-        raise NotImageable(_why_unreadable(error, dialect)) from None
+        raise NotImageable(why_unreadable(error, dialect)) from None
     if len(trees) != 1:
         raise NotImageable("it is not one statement")
     source = _Source(statement, tokens)
@@ -230,14 +231,6 @@ def _refuse_other_upsert(tree: Any, dialect: str, exp: Any) -> None:
         clauses = ("ON CONFLICT", "ON DUPLICATE KEY UPDATE")
         clause, instead = clauses if mysql else clauses[::-1]
         raise NotImageable(f"{NAMES[dialect]} has no {clause}; write {instead}")
-
-
-def _why_unreadable(error: Any, dialect: str) -> str:
-    """The place at which the analysis of a statement stopped, in words of our own."""
-    details = next(iter(getattr(error, "errors", None) or ()), {})
-    word = str(details.get("highlight") or "").strip()
-    near = f" near `{shown(word)}`" if word else ""
-    return f"it cannot be analysed as a statement of {NAMES[dialect]}{near}"
 
 
 _KNOWN_ARGUMENTS = {

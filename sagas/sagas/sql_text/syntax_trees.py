@@ -24,6 +24,9 @@ _NAMES = {
 
 _NO_CALLS = NO_FUNCTIONS | {"insert", "interval", "key"}
 
+_BEFORE_OPERANDS = frozenset("= <> != < > <= >= + - * / % || , ( select and or not when then else".split())  # noqa: SIM905
+"""After these, `over (` is the call of a function, and no clause of the one before."""
+
 
 def parse_trees(statement: str, dialect: str, *, of_shape: bool = False) -> list[Any]:
     """The trees of the statements in a text. ``dialect`` is SQLAlchemy's name of it.
@@ -42,7 +45,8 @@ def parse_trees(statement: str, dialect: str, *, of_shape: bool = False) -> list
         refusal = error if isinstance(error, SqlglotError) else ParseError(str(error))
     parser = _shape_parser(read.parser_class) if of_shape else read.parser_class
     try:
-        return _trees(parser(dialect=read), _with_names(tokens, statement, dialect, parser), statement)
+        named = _with_names(tokens, statement, dialect, parser)
+        return _trees(parser(dialect=read), _with_plain_calls(named, statement) if of_shape else named, statement)
     except (SqlglotError, AttributeError):
         raise refusal from None
 
@@ -63,6 +67,16 @@ def _shape_parser(parser: Any) -> Any:
     return type("ShapeParser", (parser,), {"FUNCTIONS": {}})
 
 
+def _with_plain_calls(tokens: Sequence[Any], statement: str) -> Sequence[Any]:
+    """The tokens with another name for each quoted function, as the parser has an own syntax also for `"match"(…)`."""
+    from sqlglot import TokenType
+
+    for at, token in enumerate(tokens[:-1]):
+        if tokens[at + 1].token_type is TokenType.L_PAREN and statement[token.start] in '"`':
+            token.text = f"called_{token.text}"
+    return tokens
+
+
 def _with_names(tokens: Sequence[Any], statement: str, dialect: str, parser: Any) -> Sequence[Any]:
     """The tokens, with those words as names that are no keywords at their place in this database."""
     from sqlglot import TokenType
@@ -70,7 +84,9 @@ def _with_names(tokens: Sequence[Any], statement: str, dialect: str, parser: Any
     names = _NAMES["mysql" if dialect == "mariadb" else dialect].split()
     for at, token in enumerate(tokens[:-1]):
         word = statement[token.start : token.end + 1].lower()
-        is_call = tokens[at + 1].token_type is TokenType.L_PAREN and word.isidentifier() and word not in _NO_CALLS
+        is_over = word == "over" and at > 0 and tokens[at - 1].text.lower() in _BEFORE_OPERANDS
+        is_open = tokens[at + 1].token_type is TokenType.L_PAREN
+        is_call = is_open and word.isidentifier() and (word not in _NO_CALLS or is_over)
         is_name = at > 0 and word in names and tokens[at + 1].token_type is not TokenType.L_PAREN
         if is_name or (is_call and token.token_type not in parser.FUNC_TOKENS):
             token.token_type = TokenType.IDENTIFIER

@@ -207,3 +207,32 @@ def test_a_column_may_be_named_like_a_word_of_another_database(dialect: str, wor
 def test_a_name_like_a_keyword_hides_nothing_that_is_refused(dialect: str, text: str) -> None:
     with pytest.raises(NotImageable):
         analyse(text, dialect)
+
+
+def test_over_may_be_the_name_of_a_function() -> None:
+    change = analyse("update kept set a = over(b), c = f(over(b) + over(1)) where id = :id", "postgresql")
+    assert change.kind == "update"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "statement", "instead"),
+    [
+        ("postgresql", "update kept set a = {}(b) where id = :id", '"{}"'),
+        ("mariadb", "insert into kept (a) values (f({}(b)))", "`{}`"),
+        ("sqlite", "delete from kept where a = {}(b)", '"{}"'),
+    ],
+)
+@pytest.mark.parametrize("name", ["match", "convert", "position", "if", "overlay"])
+def test_a_function_named_like_a_keyword_is_to_be_quoted(name: str, dialect: str, statement: str, instead: str) -> None:
+    quoted = instead.format(name)
+    with pytest.raises(NotImageable) as caught:
+        analyse(statement.format(name), dialect)
+    assert f"`{name}` is a keyword there, so write {quoted}(…) if a function is called so" in caught.value.why
+    assert name in analyse(statement.format(quoted), dialect).functions
+
+
+def test_no_function_is_blamed_for_another_mistake() -> None:
+    for statement in ("insert into k (a) values (1", "update k set a = b c where d in (1, 2)"):
+        with pytest.raises(NotImageable) as caught:
+            analyse(statement, "postgresql")
+        assert "keyword" not in caught.value.why
