@@ -1,4 +1,4 @@
-"""What the parser of SQL has not understood of a statement. Pure."""
+"""The reason why the parser of SQL does not understand a statement, in words of our own. Pure."""
 
 from __future__ import annotations
 
