@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -83,6 +83,12 @@ class Report:
         """Remove the findings with these codes, which only follow from another one."""
         self._diagnostics = {
             place: diagnostic for place, diagnostic in self._diagnostics.items() if diagnostic.code not in codes
+        }
+
+    def retain(self, is_kept: Callable[[Diagnostic], bool]) -> None:
+        """Remove the findings that are not to be kept."""
+        self._diagnostics = {
+            place: diagnostic for place, diagnostic in self._diagnostics.items() if is_kept(diagnostic)
         }
 
     @property
