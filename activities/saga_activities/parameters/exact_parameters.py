@@ -60,8 +60,8 @@ from saga_activities.parameters.time_columns import time_text
 from sagas.sql_text.calls import EnclosingCall, enclosing_calls
 from sagas.sql_text.integer_places import integer_places
 from sagas.sql_text.parameters.assigned_parameters import AssignedParameter, Passing, assigned_parameters
-from sagas.sql_text.parameters.assigned_places import assigned_places
 from sagas.sql_text.parameters.compared_parameters import ComparedParameter, compared_parameters
+from sagas.sql_text.parameters.places_apart import own_parameters, places_apart
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import cast_types, numbered, place_of, placeholder_names, with_own_names
 from sagas.text.exact_json import decimal_problem, number_text
@@ -147,8 +147,8 @@ async def exact_parameters(
     }
     places = {at for at, name in enumerate(names) if name in wanted and at not in of_json}
     of_integer = integer_places(statement) if dialect == "postgresql" and not numbers_only else frozenset[int]()
-    assigned = frozenset[int]() if numbers_only else await _assigned_texts(statement, names, parameters)
-    if not places and not of_json and not of_integer and not assigned:
+    apart = () if numbers_only else await _texts_apart(statement, names, parameters)
+    if not places and not of_json and not of_integer and not apart:
         return ExactStatement(statement, parameters)
     for name, value in given:
         if name in {names[at] for at in places}:
@@ -186,13 +186,11 @@ async def exact_parameters(
             for values, row in zip(parameters, forms, strict=True)
         ]
         return ExactStatement(statement, bound)
-    return _named(statement, names, forms, assigned)
+    return _named(statement, names, forms, apart)
 
 
-async def _assigned_texts(
-    statement: ParsedSql, names: Sequence[str], parameters: Sequence[Parameters]
-) -> frozenset[int]:
-    """The places of text that becomes a column's value, and is also at another place.
+async def _texts_apart(statement: ParsedSql, names: Sequence[str], parameters: Sequence[Parameters]) -> tuple[int, ...]:
+    """The groups of places of text that becomes a column's value, and is also at another place; empty: none.
 
     In `set label = :v where at > :v`, PostgreSQL would give one parameter the type of the other place, and store the
     text of a timestamp; two columns of different types it would refuse.
@@ -200,38 +198,23 @@ async def _assigned_texts(
     repeated = {name for name in names if names.count(name) > 1} if statement.dialect == "postgresql" else set[str]()
     values = (value for row in parameters for name, value in row.items() if name in repeated)
     if not any(value is None or isinstance(value, str | list | dict) for value in values):
-        return frozenset()
+        return ()
     if "sqlglot" in sys.modules:
-        return assigned_places(statement)
-    return await asyncio.to_thread(assigned_places, statement)
+        return places_apart(statement)
+    return await asyncio.to_thread(places_apart, statement)
 
 
 def _named(
-    statement: ParsedSql,
-    names: Sequence[str],
-    forms: Sequence[Sequence[Any]],
-    assigned: frozenset[int],
+    statement: ParsedSql, names: Sequence[str], forms: Sequence[Sequence[Any]], apart: Sequence[int]
 ) -> ExactStatement:
     """The statement for forms of parameters by their places, with as many parameters as it needs.
 
-    Places of the same form stay one parameter, unless one is ``assigned`` to a column: `group by left(s, :n)` is the
-    `left(s, :n)` of the select list only so, and `:v is null or id = :v` has a type.
+    Places of the same form stay one parameter, unless they are ``apart``: `group by left(s, :n)` is the `left(s, :n)`
+    of the select list only so.
     """
-    by_name: dict[str, list[int]] = {}
-    groups: list[int] = []
-    for at, name in enumerate(names):
-        firsts = by_name.setdefault(name, [])
-        same = (
-            number
-            for number, first in enumerate(firsts)
-            if not {at, first} & assigned and all(_is_same(row[at], row[first]) for row in forms)
-        )
-        if (group := next(same, None)) is None:
-            group = len(firsts)
-            firsts.append(at)
-        groups.append(group)
-    if any(groups):
-        statement, names = with_own_names(statement, tuple(groups))
+    numbers = own_parameters(names, apart, lambda at, other: all(_is_same(row[at], row[other]) for row in forms))
+    if any(numbers):
+        statement, names = with_own_names(statement, numbers)
     return ExactStatement(statement, [dict(zip(names, row, strict=True)) for row in forms])
 
 

@@ -43,10 +43,14 @@ Types = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error of the driver, and the offset in the author's text that it names."""
+    """An error of the driver, and the offset in the author's text that it names.
+
+    ``names`` are the author's, in the order of the numbers of parameters in its message.
+    """
 
     error: Any
     offset: int | None
+    names: tuple[str, ...]
 
     @property
     def code(self) -> str:

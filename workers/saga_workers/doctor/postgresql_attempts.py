@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from saga_activities.guard.sqlstates import healing_of, sqlstate_of
 from saga_workers.doctor.parameter_types import Refused
 from sagas.sql_text.parsed import ParsedSql
+from sagas.sql_text.placeholders import placeholder_names
 
 _NAME = "saga_doctor"
 
@@ -24,12 +26,20 @@ select base.type::text from base join pg_type on pg_type.oid = base.type where t
 
 
 class PostgresqlAttempts:
-    """Attempts to prepare ``parsed`` on a connection of psycopg, each in a transaction that only reads."""
+    """Attempts to prepare ``sent`` on a connection of psycopg, each in a transaction that only reads.
 
-    def __init__(self, raw: Any, parsed: ParsedSql) -> None:
+    It is ``parsed``, the author's statement, in which places of a parameter may have become parameters of their own.
+    """
+
+    def __init__(self, raw: Any, parsed: ParsedSql, sent: ParsedSql) -> None:
         self._raw = raw
-        self._parsed = parsed
-        self._rendered = parsed.render("numeric_dollar")
+        self._parameters = sent.parameters
+        authors = dict(zip(placeholder_names(sent), placeholder_names(parsed), strict=True))
+        self._names = tuple(authors[name] for name in sent.parameters)
+        rendered = sent.render("numeric_dollar")
+        starts = [start for _, start in parsed.render("numeric_dollar").origins]
+        origins = tuple((at, start) for (at, _), start in zip(rendered.origins, starts, strict=True))
+        self._rendered = replace(rendered, origins=origins)
 
     async def prepare(self, types: Mapping[str, str]) -> Refused | None:
         """The database's error, if it cannot parse the statement with these types of parameters."""
@@ -41,10 +51,10 @@ class PostgresqlAttempts:
 
     def _refused(self, error: Any) -> Refused:
         position = int(error.diag.statement_position or 0) - 1 - len(self._beginning)
-        return Refused(error, self._rendered.origin_of(position) if position >= 0 else None)
+        return Refused(error, self._rendered.origin_of(position) if position >= 0 else None, self._names)
 
     def _declared(self, types: Mapping[str, str]) -> list[str]:
-        return [types.get(name, "unknown") for name in self._parsed.parameters]
+        return [types.get(name, "unknown") for name in self._parameters]
 
     async def _attempt(self, types: Sequence[str], *, explain: bool) -> Refused | None:
         """Raises OperationalError if the database is busy."""

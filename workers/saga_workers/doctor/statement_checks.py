@@ -35,9 +35,8 @@ from sagas.errors import SagaError
 from sagas.settings import SqlConnection
 from sagas.settings.project import Project
 from sagas.sql_text.dialects import NAMES
-from sagas.sql_text.parameters.assigned_places import assigned_places, places_apart
+from sagas.sql_text.parameters.places_apart import with_places_apart
 from sagas.sql_text.parsed import ParsedSql, parse_sql
-from sagas.sql_text.placeholders import with_own_names
 from sagas.sql_text.sql_statements import main_keyword, parse_guarded
 from sagas.sql_text.written_tables import changed_tables
 from sagas.text.shortening import join_names
@@ -230,25 +229,24 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
     raw: Any = (await connection.get_raw_connection()).driver_connection
     # The driver would prepare what it sends repeatedly, such as BEGIN, and DEALLOCATE ALL would take that from it.
     raw.prepare_threshold = None
-    attempts = PostgresqlAttempts(raw, parsed)
+    attempts = PostgresqlAttempts(raw, parsed, with_places_apart(parsed))
+    possible = None
     try:
         refused = await attempts.prepare({})
-        if refused is not None and (places := assigned_places(parsed)):
-            # The run sends text that becomes a column's value apart from the same text at other places.
-            apart = PostgresqlAttempts(raw, with_own_names(parsed, places_apart(parsed, places))[0])
-            if await apart.prepare({}) is None:
-                attempts, refused = apart, None
-        possible = None if refused is None else await possible_types(parsed, refused, attempts.prepare)
-        types = {} if possible is None else possible.types
-        if refused is None or (possible is not None and types is not None):
-            refused = await attempts.explain(types or {})
+        types: Mapping[str, str] | None = {}
+        if refused is not None:
+            with_numbers = PostgresqlAttempts(raw, parsed, parsed)  # a number has one type at all places
+            possible = await possible_types(parsed, refused, with_numbers.prepare)
+            attempts, types = with_numbers, None if possible is None else possible.types
+        if types is not None:
+            refused = await attempts.explain(types)
             if refused is None and possible is not None:
                 raise _NotChecked(possible.why)
     except psycopg.OperationalError as busy:
         raise _NotChecked(f"the database was busy: {driver_message(busy)}") from None
     if refused is None:
         return None
-    message = with_names(driver_message(refused.error), parsed.parameters)
+    message = with_names(driver_message(refused.error), refused.names)
     if refused.code.startswith("23"):
         raise _NotChecked(f"it refuses NULL for a parameter: {message}")
     help = _HELP.get(refused.code, _ANY_HELP)
