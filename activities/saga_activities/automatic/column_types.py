@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy.exc import DBAPIError
 
 from saga_activities.automatic import mysql, postgresql, sqlite
-from saga_activities.automatic.table_shape import Column, TableShape
+from saga_activities.automatic.table_shape import Column, DeclaredType, TableShape
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.session import SqlSession
 from sagas.sql_text.row_changes import NotImageable
@@ -15,16 +15,17 @@ from sagas.text.printable import printable_line
 
 
 async def converted_texts(
-    sql: SqlSession, shape: TableShape, types: Mapping[str, str], images: Sequence[Mapping[str, str | None]]
+    sql: SqlSession, shape: TableShape, types: Mapping[str, DeclaredType], images: Sequence[Mapping[str, str | None]]
 ) -> dict[str, dict[str, str]]:
     """For each column with another type than in ``types``: its present text for each text of ``images``.
 
     Raises :class:`NotImageable` if a value is not the same in the present type.
     """
+    _check_positions(shape, types)
     changed: dict[str, dict[str, str]] = {}
     for column in shape.columns:
-        old = types.get(column.name, "none")
-        if old == column.type:
+        old = types.get(column.name, {"type": "none"})
+        if column.has_type(old):
             continue
         texts = sorted({text for image in images if (text := image.get(column.name)) is not None})
         try:
@@ -41,11 +42,26 @@ async def converted_texts(
     return changed
 
 
-async def _convert(sql: SqlSession, old: str, column: Column, texts: Sequence[str]) -> list[str]:
+def _check_positions(shape: TableShape, types: Mapping[str, DeclaredType]) -> None:
+    """Raise :class:`NotImageable` if a column may have exchanged its name with another one."""
+    before = {declared["position"]: (name, declared["type"]) for name, declared in types.items()}
+    for position, column in enumerate(shape.columns):
+        name, kind = before.get(position, (column.name, column.type))
+        if name != column.name and kind == column.type:
+            raise NotImageable(
+                f"the column {column.name} of {shape.name} is where {name} was when the step ran, so the two may have"
+                " exchanged their names"
+            )
+
+
+async def _convert(sql: SqlSession, old: DeclaredType, column: Column, texts: Sequence[str]) -> list[str]:
     if sql.dialect == "postgresql":
         return await postgresql.convert(sql, old, column, texts)
-    return (sqlite if sql.dialect == "sqlite" else mysql).convert(old, column, texts)
+    return (sqlite if sql.dialect == "sqlite" else mysql).convert(old["type"], column, texts)
 
 
-def _sentence(shape: TableShape, column: Column, old: str) -> str:
-    return f"the column {column.name} of {shape.name} had the type {old} when the step ran, and has {column.type} now"
+def _sentence(shape: TableShape, column: Column, old: DeclaredType) -> str:
+    subject, was = f"the column {column.name} of {shape.name}", old["type"]
+    if was == column.type:
+        return f"{subject} has the type {was}, which is another one than when the step ran"
+    return f"{subject} had the type {was} when the step ran, and has {column.type} now"

@@ -22,7 +22,7 @@ from saga_activities.automatic.table_access import (
     TableAccess,
     used_parameters,
 )
-from saga_activities.automatic.table_shape import TEXT_ALIAS, changes_key
+from saga_activities.automatic.table_shape import TEXT_ALIAS, DeclaredType, changes_key
 from saga_activities.automatic.unique_keys import ConflictKey, conflict_keys
 from saga_activities.automatic.written_rows import WrittenRows
 from saga_activities.guard.database_errors import STATEMENT_NOTE
@@ -69,7 +69,7 @@ class ImageRecorder:
         self._stored: list[dict[str, Any]] = []
         self._tables: dict[str, TableAccess] = {}
         self._statements = 0
-        self._types: dict[str, dict[str, str]] = {}
+        self._types: dict[str, Mapping[str, DeclaredType]] = {}
         self._bytes = 0
         self._written = WrittenRows(sql)
 

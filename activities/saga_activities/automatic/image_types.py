@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from saga_activities.automatic.table_shape import DeclaredType
 from saga_activities.guard.session import Row
 from sagas.text.exact_json import decode_json, encode_json
 
-TableTypes = Mapping[str, Mapping[str, str]]
+TableTypes = Mapping[str, Mapping[str, DeclaredType]]
 """The declared type of each column, by table."""
 
 
@@ -21,18 +22,18 @@ TableTypes = Mapping[str, Mapping[str, str]]
 class ImageTypes:
     """The types of the columns of one entry's images."""
 
-    by_table: dict[str, Mapping[str, str]]
-    by_sequence: dict[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    by_table: dict[str, Mapping[str, DeclaredType]]
+    by_sequence: dict[str, Mapping[str, DeclaredType]] = field(default_factory=dict[str, Mapping[str, DeclaredType]])
 
     @staticmethod
     def of_header(header: Row) -> ImageTypes:
         return ImageTypes(decode_json(header["before_image"]), decode_json(header["after_image"] or "{}"))
 
-    def of(self, image: Mapping[str, Any]) -> Mapping[str, str]:
+    def of(self, image: Mapping[str, Any]) -> Mapping[str, DeclaredType]:
         """The types of the columns of a stored image."""
         return self.by_sequence.get(str(image["sequence"])) or self.by_table[image["table_name"]]
 
-    def add(self, image: Mapping[str, Any], types: Mapping[str, str]) -> None:
+    def add(self, image: Mapping[str, Any], types: Mapping[str, DeclaredType]) -> None:
         """Note the types of an image that is added to the entry."""
         if self.by_table.setdefault(image["table_name"], types) != types:
             self.by_sequence[str(image["sequence"])] = types

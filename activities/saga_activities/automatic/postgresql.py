@@ -6,7 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from saga_activities.automatic.table_shape import TEXT_ALIAS, UNCERTAIN, Column, ForeignKey, TableShape
+from saga_activities.automatic.table_shape import (
+    TEXT_ALIAS,
+    UNCERTAIN,
+    Column,
+    DeclaredType,
+    ForeignKey,
+    TableShape,
+)
+from saga_activities.automatic.user_types import PARTS_OF_TYPE, check_parts, type_name
 from saga_activities.guard.session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange
 
@@ -31,10 +39,8 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
         WHERE a.attrelid = c.oid AND a.attnum = ANY (k.confkey))))
     FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = c.oid) AS foreign_keys,
   (SELECT json_agg(json_build_object('name', a.attname, 'generated', a.attgenerated <> '',
-      'type', CASE WHEN t.typnamespace = 'pg_catalog'::regnamespace THEN format_type(a.atttypid, a.atttypmod)
-        ELSE quote_ident(tn.nspname) || '.' || quote_ident(t.typname)
-          || coalesce(substring(format_type(a.atttypid, a.atttypmod) from '[(].*[)]$'), '') END,
-      'base', {_BASE},
+      'type', {type_name("t.oid", "a.atttypmod")}, 'base', {_BASE},
+      'parts', CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace THEN {PARTS_OF_TYPE} END,
       'equals', (SELECT 'OPERATOR(' || quote_ident(os.nspname) || '.' || o.oprname || ')'
         FROM pg_index i, generate_series(0, i.indnkeyatts - 1) AS at
         JOIN pg_opclass k ON true JOIN pg_amop m ON m.amopfamily = k.opcfamily
@@ -46,7 +52,7 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
       'folds', EXISTS (SELECT 1 FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic),
       'read', has_column_privilege(c.oid, a.attnum, 'SELECT'), 'insert', has_column_privilege(c.oid, a.attnum, 'INSERT')
       ) ORDER BY a.attnum)
-    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid JOIN pg_namespace tn ON tn.oid = t.typnamespace
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
   has_table_privilege(c.oid, 'DELETE') AS may_delete, has_any_column_privilege(c.oid, 'UPDATE') AS may_lock,
   (SELECT json_agg(k.conname ORDER BY k.conname) FROM pg_constraint k
@@ -193,7 +199,8 @@ def _column(fields: Any) -> Column:
         canonical = f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
     # The equality of the key's own index: `=` of another schema may be missing in the search path. What the index
     # itself excludes is no equality: WITHOUT OVERLAPS means `&&`.
-    return Column(fields["name"], quoted, kind, read, write, canonical, f"{fields['equals'] or '='} {write}")
+    compare = f"{fields['equals'] or '='} {write}"
+    return Column(fields["name"], quoted, kind, read, write, canonical, compare, parts=fields["parts"] or {})
 
 
 def _not_insertable(row: Any, name: str) -> str | None:
@@ -282,16 +289,21 @@ def _keeps_values(before: str, now: str) -> bool:
     return any(before in family and now in family for family in _SAME_VALUES)
 
 
-async def convert(sql: SqlSession, old: str, column: Column, texts: Sequence[str]) -> list[str]:
-    """The texts of values whose column had the type ``old`` as the texts of its type now.
+async def convert(sql: SqlSession, declared: DeclaredType, column: Column, texts: Sequence[str]) -> list[str]:
+    """The texts of values whose column had the type ``declared`` as the texts of its type now.
 
     Raises :class:`NotImageable` if a value is not the same afterwards.
     """
-    base = f"SELECT {_BASE} FROM pg_type t WHERE t.oid = to_regtype(:type)"
-    before, now = [await sql.scalar(base, {"type": kind}) for kind in (old, column.type)]
-    if before is None:
+    old, parts = declared["type"], declared.get("parts") or {}
+    if old == column.type:
+        check_parts(parts, column.parts)
+        return list(texts)
+    query = f"SELECT {_BASE} AS base, {PARTS_OF_TYPE} AS parts FROM pg_type t WHERE t.oid = to_regtype(:type)"
+    before, now = [await sql.one_or_none(query, {"type": kind}) for kind in (old, column.type)]
+    if before is None or now is None:
         raise NotImageable(f"the type {old} does not exist any more")
-    if not _keeps_values(before, now):
+    check_parts(parts, before["parts"] or {})
+    if not _keeps_values(before["base"], now["base"]):
         raise NotImageable(UNCERTAIN)
     was = f"CAST(given.value AS {old})"
     value = f"CAST({was} AS {column.type})"

@@ -34,7 +34,7 @@ from saga_activities.automatic.row_changes import (
 from saga_activities.automatic.row_image import Images, RowImage, net_images
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
-from saga_activities.automatic.table_shape import check_change
+from saga_activities.automatic.table_shape import DeclaredType, check_change
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
@@ -236,11 +236,11 @@ async def open_tables(
 
 
 async def _with_present_types(
-    sql: SqlSession, table: TableAccess, types: Mapping[str, str], own: Sequence[RowImage]
+    sql: SqlSession, table: TableAccess, types: Mapping[str, DeclaredType], own: Sequence[RowImage]
 ) -> list[RowImage]:
     """The images with values as the columns hold them now. Raises :class:`NotImageable` if they cannot."""
     shape = table.shape
-    table.has_other_keys |= any(types.get(column.name) != column.type for column in shape.key_columns)
+    table.has_other_keys |= any(not column.has_type(types[column.name]) for column in shape.key_columns)
     values = [values for image in own for values in (image.before, image.after) if values is not None]
     keys = [dict(zip(shape.key, image.row.key.texts, strict=True)) for image in own]
     changed = await converted_texts(sql, shape, types, [*values, *keys])

@@ -17,6 +17,7 @@ from saga_activities.automatic.row_image import differing
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.automatic.table_shape import Column
+from saga_activities.automatic.user_types import PRESENT_ATTRIBUTES, attributes_of
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.session import SqlSession
 from sagas.sql_text.restoring_script import CHANGED_SINCE, RESTORING_SQL_MODE
@@ -282,10 +283,23 @@ def literal(dialect: str, column: Column, text: str | None) -> str:
     if text is None:
         return "NULL"
     if dialect == "postgresql":
+        composites = attributes_of(column.parts)
+        if composites:
+            return _positional_text(column, text, composites)
         return _postgresql_text(text)  # a literal without a type has that of its column
     if dialect == "sqlite":
         return _sqlite_literal(text)
     return column.write.format(_mysql_text(text))
+
+
+def _positional_text(column: Column, text: str, composites: Mapping[str, Sequence[str]]) -> str:
+    """A value whose text has no names of attributes: it is refused if they are others when it is written."""
+    conditions = " AND ".join(
+        f"{PRESENT_ATTRIBUTES.format(_postgresql_text(name))} = {_postgresql_text(', '.join(attributes))}"
+        for name, attributes in composites.items()
+    )
+    otherwise = _postgresql_text(f"the attributes of {', '.join(composites)} have changed since")
+    return f"CAST(CASE WHEN {conditions} THEN {_postgresql_text(text)} ELSE {otherwise} END AS {column.type})"
 
 
 def _postgresql_text(text: str) -> str:

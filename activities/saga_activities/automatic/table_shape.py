@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sagas.sql_text.row_changes import NotImageable, RowChange
 
@@ -15,6 +16,10 @@ TEXT_ALIAS = "saga_image_"
 
 UNCERTAIN = "what its values have become depends on the statement and the session that changed it"
 """Why values of a column are not converted to its present type."""
+
+
+DeclaredType = Mapping[str, Any]
+"""The ``type`` of a column and its ``position`` in the table; ``parts``: see :class:`Column`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ class Column:
     ``canonical`` is an expression for text that two values of a key share if and only if the database says they are
     equal; None: there is none. ``compare`` is the operator and the right side of a comparison with the value of such a
     text, as ``write``. ``rewritten``: the database assigns it at every update that does not.
+    ``parts``: of PostgreSQL, the user-defined types in ``type``, as the module ``user_types`` describes them.
     """
 
     name: str
@@ -36,6 +42,11 @@ class Column:
     canonical: str | None
     compare: str
     rewritten: bool = False
+    parts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def has_type(self, declared: DeclaredType) -> bool:
+        """True if texts of that type are the same values in this column."""
+        return declared["type"] == self.type and (declared.get("parts") or {}) == self.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +95,16 @@ class TableShape:
         return tuple(self.by_name[name] for name in self.key)
 
     @property
-    def types(self) -> dict[str, str]:
+    def types(self) -> dict[str, DeclaredType]:
         """The declared type of each column."""
-        return {column.name: column.type for column in self.columns}
+        return {
+            column.name: {
+                "position": position,
+                "type": column.type,
+                **({"parts": column.parts} if column.parts else {}),
+            }
+            for position, column in enumerate(self.columns)
+        }
 
     def named(self, name: str) -> Column | None:
         """The column that an author's spelling means; unquoted names ignore case."""
