@@ -2,8 +2,8 @@
 
 A function of the author may give its argument on, so that the column rounds it and not the author. Whether it does so
 is not known; it may, if its result has a type of the same kind. PostgreSQL's own functions compute, unless they take
-and return any type, as `lag` does, or are those behind its operators and aggregates, as `numeric_smaller` is; MySQL,
-MariaDB and SQLite do not describe theirs.
+and return any type, as `lag` does, are those behind its operators and aggregates, as `numeric_smaller` is, or have the
+name of a type, which is a cast. MySQL, MariaDB and SQLite do not describe theirs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ WITH called AS (
     SELECT p.*, n.nspname <> 'pg_catalog' AND NOT EXISTS (
         SELECT 1 FROM pg_catalog.pg_depend d
         WHERE d.classid = 'pg_catalog.pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
-    ) AS is_own, n.nspname = 'pg_catalog' AND p.proname ~ '(larger|smaller|uplus|uminus|add|sub|up|um|pl|mi|abs)$'
-        AS is_operator
+    ) AS is_own, n.nspname = 'pg_catalog'
+        AND p.proname ~ '(larger|smaller|uplus|uminus|add|sub|up|um|pl|mi|abs|^timezone)$' AS is_operator
     FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
     WHERE p.proname = ANY (:names) AND (pg_function_is_visible(p.oid) OR n.nspname = ANY (:schemas))
 ), result AS (
@@ -54,7 +54,13 @@ SELECT c.oid::bigint AS oid, c.proname AS name, a.position::int - 1 AS position,
 FROM called c CROSS JOIN LATERAL unnest(c.proargtypes) WITH ORDINALITY AS a(type, position)
 JOIN kind k ON k.oid = a.type JOIN result ON result.oid = c.oid JOIN kind r ON r.oid = result.type
 GROUP BY 1, 2, 3, 4, 5, 6, 7
+UNION ALL
+SELECT t.oid::bigint, t.typname, 0, t.oid::bigint, false, '', false, true
+FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE t.typname = ANY (:names) AND (pg_type_is_visible(t.oid) OR n.nspname = ANY (:schemas))
+  AND (t.typmodin <> 0 OR t.typtype = 'd')
 """
+"""Functions, and types: `"timestamp"(x)` is a cast. One without the precision that its type may have keeps a value."""
 
 _MYSQL = """
 SELECT specific_schema AS owner, lower(specific_name) AS function, ordinal_position AS position, parameter_name AS name,

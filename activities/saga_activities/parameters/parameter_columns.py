@@ -244,7 +244,9 @@ class ParameterColumn:
             if needs_care(number) and Decimal(number).is_finite():
                 self._refuse(target, number_text(number), self.time.number_problem(Decimal(number)))
             return
-        self._refuse(target, str(value), self.time.problem(in_utc(value) if target.zoned else value))
+        takes_time = (target.through or "").lower() in ("time", "timetz")  # of the value, as its author has written
+        held = replace(self.time, date=True) if takes_time else self.time
+        self._refuse(target, str(value), held.problem(in_utc(value) if target.zoned else value))
         is_read = target.certain or target.via is not None
         if is_read and (problem := self.time.form_problem(value)) is not None:
             raise InexactNumber(

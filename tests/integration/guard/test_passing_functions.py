@@ -134,3 +134,89 @@ async def test_an_argument_that_a_function_would_round_is_refused(server_guard_d
             assert (outcome.kind, outcome.retryable) == ("failed", False), (call, given, outcome)
             assert outcome.failure is not None
             assert outcome.failure.message.startswith("the parameter v is "), (call, given, outcome)
+
+
+TIMES = {
+    "postgres": {
+        "t": "timestamp(0)", "tz": "timestamptz(0)", "d": "date", "c": "time(0)", "n": "numeric(10, 2)",
+        "i": "interval(0)",
+    },
+    "mariadb": {"t": "datetime", "d": "date", "c": "time", "n": "decimal(10, 2)"},
+}  # fmt: skip
+CONVERSIONS = {
+    "postgres": [
+        '"timestamp"({})', '"timestamp"({}::timestamptz)', 'pg_catalog."timestamp"({}::timestamptz)', "timestamptz({})",
+        '"time"({})', '"time"({}::timestamp)', "timetz({}::timestamptz)", '"interval"({})', '"numeric"({})',
+        '"numeric"({}::numeric)',
+        "passing_moment({})", "passing.amount({})", "timezone('UTC', {}::timestamptz)",
+    ],
+    "mariadb": [
+        "timestamp({})", "timestamp({}, '00:00:00')", "timestamp('2026-05-01', {})", "time({})",
+        "convert_tz({}, '+00:00', '+00:00')", "regexp_replace({}, 'q', '')", "(select group_concat(v) from"
+        " (select {} as v) s)", "convert({}, datetime(6))", "convert({} using utf8mb4)", "concat({})", "upper({})",
+    ],
+}  # fmt: skip
+"""Casts that are written as functions, and functions that keep what they get."""
+
+MOMENTS = ("2026-05-01T10:00:00.7Z", "2026-05-01T10:00:00Z", "2026-05-01", "10:00:00.7", "10:00:00", "1.239", "1.25")
+
+
+async def _stored(database: GuardDatabase, column: str) -> list[str]:
+    return [str(value) for (value,) in await database.rows(f"select {column} from passing_times")]
+
+
+async def test_a_cast_that_is_written_as_a_function_keeps_a_value(server_guard_database: GuardDatabase) -> None:
+    database, columns = server_guard_database, TIMES[server_guard_database.kind]
+    table = ", ".join(map(" ".join, columns.items()))
+    statements = ["drop table if exists passing_times", f"create table passing_times ({table})"]
+    if database.kind == "postgres":
+        statements += [
+            "create schema if not exists passing",
+            "drop domain if exists passing_moment, passing.amount",
+            "create domain passing_moment as timestamptz",
+            "create domain passing.amount as numeric",
+        ]
+    async with database.engine.connect() as connection:
+        for statement in statements:
+            await connection.exec_driver_sql(statement)
+    done = 0
+    for call, column, value in product(CONVERSIONS[database.kind], columns, MOMENTS):
+        run = f"insert into passing_times ({column}) values ({call.format(':v')})"
+        await execute(database, "delete from passing_times")
+        outcome = await execute(database, run, v=value)
+        about = (run, value, outcome.failure)
+        stored = await _stored(database, column)
+        if outcome.kind != "done":
+            assert (outcome.retryable, stored) == (False, []), about
+            continue
+        done += 1
+        assert not (".7" in value and column != "n"), about
+        assert not (value == "1.239" and column == "n"), about
+        assert not ("10:00" in value and column == "d"), about
+        literal = value if database.kind == "postgres" else value.rstrip("Z")
+        async with database.engine.connect() as connection:
+            await connection.exec_driver_sql("delete from passing_times")
+            await connection.exec_driver_sql(run.replace(":v", f"'{literal}'"))
+        assert await _stored(database, column) == stored, about
+    is_postgres = database.kind == "postgres"
+    for call, column in [
+        ('"timestamp"(:v)' if is_postgres else "timestamp(:v)", "t"),
+        ('"time"(:v::timestamptz)' if is_postgres else "time(:v)", "c"),
+    ]:
+        run = f"insert into passing_times ({column}) values ({call})"
+        assert (await execute(database, run, v="2026-05-01T10:00:00Z")).kind == "done", run
+    assert done > 20
+
+
+async def test_a_conversion_of_the_author_is_not_refused(server_guard_database: GuardDatabase) -> None:
+    database = server_guard_database
+    async with database.engine.connect() as connection:
+        await connection.exec_driver_sql("drop table if exists passing_times")
+        await connection.exec_driver_sql("create table passing_times (d date, n numeric(10, 2))")
+    for call, column, value in [
+        ("date(:v)", "d", "2026-05-01T10:00:00Z"),
+        ("cast(:v as date)", "d", "2026-05-01T10:00:00Z"),
+        ("cast(cast(:v as decimal(10, 3)) as decimal(10, 2))", "n", "1.239"),
+    ]:
+        outcome = await execute(database, f"insert into passing_times ({column}) values ({call})", v=value)
+        assert outcome.kind == "done", (call, outcome)

@@ -379,13 +379,18 @@ class _Analysis:
                 parts, flow = [node.this, *node.expressions], replace(flow, cast=True)
             case exp.Anonymous() if node.name.lower() in PASSING_FUNCTIONS:
                 parts, flow = node.expressions, replace(flow, cast=True)
-            case exp.Trim() | exp.Lower() | exp.Upper() | exp.Concat() | exp.Replace() | exp.Substring() if (
-                self._dialect == "mysql"
-            ):
+            case (
+                exp.Trim() | exp.Lower() | exp.Upper() | exp.Concat() | exp.Replace() | exp.Substring()
+                | exp.GroupConcat() | exp.RegexpReplace() | exp.Timestamp() | exp.Time() | exp.ConvertTimezone()
+            ) if self._dialect == "mysql":  # fmt: skip
                 # Their text becomes a number or a time in the column, which rounds it. PostgreSQL refuses that.
-                parts = [node.this, node.args.get("replacement"), *node.expressions]
+                parts = [node.this, *map(node.args.get, ("replacement", "zone", "timestamp")), *node.expressions]
                 parts = [part for part in parts if isinstance(part, exp.Expression)]
-                flow = replace(flow, cast=True, alone=False, through=flow.through or node.sql_name().lower())
+                name = "convert_tz" if isinstance(node, exp.ConvertTimezone) else self._function(node)
+                flow = replace(flow, cast=True, alone=False, through=flow.through or name)
+            case exp.Timestamp() | exp.Time() if (self._function(node), 0) in self._passing:
+                name = self._function(node)
+                parts, flow = [node.this], replace(flow, cast=True, alone=False, through=flow.through or name)
             case exp.Anonymous():
                 name = node.name.lower()
                 parts = [part for at, part in enumerate(node.expressions) if (name, at) in self._passing]
