@@ -390,3 +390,48 @@ async def test_the_sql_of_an_input(tmp_path: Path, postgres_server: DatabaseServ
     assert "write casts (`:day::date`)" in third.message
     assert 'load.saga.yaml:10:49 load/load: PostgreSQL cannot prepare the statement: column "gone"' in first.message
     assert "load.saga.yaml:11:56 load/load: " in second.message
+
+
+async def test_the_tables_and_columns_of_inputs(tmp_path: Path, postgres_server: DatabaseServer) -> None:
+    url = new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(TABLES[0])
+        connection.execute('create table "Odd" ("a:b" int, free int)')
+    (tmp_path / "load.saga.yaml").write_text(
+        "saga: load\nsteps:\n  - id: load\n    uses: spark\n    with:\n"
+        "      sql: select 1 as a\n      output: {parquet: out}\n"
+        "      inputs:\n"
+        "        good: {connection: shop, table: stock, columns: [sku, free], where: {sku: a}}\n"
+        "        odd: {connection: shop, table: public.Odd, columns: ['a:b']}\n"
+        "        computed: {connection: shop, table: '${{ vars.table }}', columns: [nowhere]}\n"
+        "        gone: {connection: shop, table: stok}\n"
+        "        lost: {connection: shop, table: stock, columns: [sku, fre]}\n"
+        "        some: {connection: shop, table: stock, where: {skuu: a}}\n"
+        "        part: {connection: shop, query: 'select sku from stock', columns: [free]}\n"
+        "        both: {connection: shop, query: 'select fre from stock', columns: [sku]}\n"
+        "      audit:\n"
+        "        - {relationships: {column: a, field: sku, to: {connection: shop, table: stock, columns: [a]}}}\n"
+        "  - {id: same, uses: reconcile, effect: none, with: {key: a, left: {parquet: x},"
+        " right: {connection: shop, table: stoc}}}\n"
+    )
+    settings = (
+        f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n[spark]\nledger = "shop"\n[vars]\ntable = "stock"\n'
+    )
+    (tmp_path / "saga.toml").write_text(settings)
+    of_project = Project(load_settings(config=str(tmp_path / "saga.toml")))
+    assert [each for each in of_project.diagnostics if each.severity == "error"] == []
+    lines = (tmp_path / "load.saga.yaml").read_text().splitlines()
+
+    def at(line: int, word: str) -> str:
+        return f"{tmp_path}/load.saga.yaml:{line}:{lines[line - 1].rindex(word) + 1}"
+
+    refused = "load/load: PostgreSQL cannot prepare the statement: "
+    assert sorted(one.message for one in await problems(of_project)) == [
+        f'{at(12, "stok")} {refused}relation "stok" does not exist; tables are missing for 1 more statement, too:'
+        f" {at(19, 'stoc')} load/same",
+        f'{at(13, "fre")} {refused}column "fre" does not exist',
+        f'{at(14, "skuu")} {refused}column "skuu" does not exist',
+        f'{at(15, "free")} {refused}column "free" does not exist',
+        f'{at(16, "fre from")} {refused}column "fre" does not exist',
+        f'{at(18, "a]")} {refused}column "a" does not exist',
+    ]

@@ -49,7 +49,7 @@ JOB = """
   - id: facts
     uses: spark
     with:
-      sql: select * from orders
+      job: "shop_jobs:facts"
       inputs: {orders: {topic: orders}, old: {topic: "${{ vars.topic }}"}, rates: {connection: shop, table: rates}}
       outputs: {facts: {topic: facts, key: id}, files: {parquet: out}}
       audit:

@@ -14,7 +14,8 @@ from temporalio.service import RPCError
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.doctor.schema_rights import check_schema_rights
-from saga_workers.doctor.spark_checks import check_spark
+from saga_workers.doctor.spark_checks import check_spark, has_packages
+from saga_workers.doctor.spark_input_checks import check_spark_inputs
 from saga_workers.doctor.sqlite_columns import check_column_types
 from saga_workers.doctor.statement_checks import check_statements
 from saga_workers.doctor.two_phase_checks import check_two_phase
@@ -75,6 +76,8 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     findings += await results_of("statements", check_statements(project, without=closed))
     findings += await results_of("automatic compensations", _check_automatic_steps(project, without=closed))
     findings += await results_of("spark", check_spark(settings)) if spark else [_find_java()]
+    if spark and has_packages():
+        findings += await results_of("spark inputs", check_spark_inputs(project))
     if uses_kafka(project):
         findings += await results_of("kafka", check_kafka(project, client))
     return findings

@@ -39,6 +39,11 @@ async def check_spark(settings: Settings) -> list[DoctorResult]:
     return findings
 
 
+def has_packages() -> bool:
+    """Return whether the packages of Spark steps are installed."""
+    return _check_packages().ok is True
+
+
 def _check_packages() -> DoctorResult:
     present, absent = [], []
     for name in ("pyspark", "pyiceberg", "pyarrow"):

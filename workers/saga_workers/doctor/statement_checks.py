@@ -27,6 +27,7 @@ from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
 from saga_workers.runtime.database_access import driver_errors, driver_message, unusable
 from saga_workers.runtime.databases import open_command_engine
+from sagas.definition.checks.spark_inputs import WrittenInput, spark_inputs
 from sagas.definition.checks.sql_texts import WrittenSql, node_at, written_sql
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
@@ -38,6 +39,7 @@ from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.parameters.places_apart import with_places_apart
 from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.sql_statements import main_keyword, parse_guarded
+from sagas.sql_text.tokens import RefusedStatement
 from sagas.sql_text.written_tables import changed_tables
 from sagas.text.shortening import join_names
 
@@ -65,7 +67,9 @@ _ANY_HELP = "correct the statement; the position is that of the statement, or of
 class _Statement:
     """A statement in a file. ``is_own``: ``parsed`` is the text of ``node``, so its offsets are positions there.
 
-    ``takes_literals``: the values of its parameters become literals, as in the inputs of Spark steps.
+    ``takes_literals``: the values of its parameters become literals, as in the inputs of Spark steps. ``places`` are
+    those of the parts that the engine has put together, each with the offset at which it begins; None: the error of
+    this part belongs to another statement.
     """
 
     file: str
@@ -75,6 +79,12 @@ class _Statement:
     parsed: ParsedSql
     is_own: bool = True
     takes_literals: bool = False
+    places: tuple[tuple[int, Positioned | None], ...] = ()
+
+    def place_of(self, offset: int) -> Positioned | None:
+        """The place in the file of a character of the statement."""
+        start = self.node.position_at(offset if self.is_own else 0)
+        return next((place for begin, place in reversed(self.places) if begin <= offset), start)
 
     def at(self, position: Positioned) -> str:
         return f"{self.file}:{position.line}:{position.column} {self.owner}"
@@ -139,6 +149,34 @@ def _statements(draft: SagaDraft) -> Iterator[_Statement]:
             guarded = written.operation.operation.uses == "sql"
             parsed = (parse_guarded if guarded else parse_sql)(text, dialect)
             yield _Statement(draft.file, owner, written.connection, node, parsed, is_own, not guarded)
+    for source in spark_inputs(draft):
+        connection = source.text("connection")
+        if connection is not None and draft.project.dialect(connection) == "postgresql":
+            yield from _reads(draft, f"{draft.definition.saga}/{source.step}", connection, source)
+
+
+def _reads(draft: SagaDraft, owner: str, connection: str, source: WrittenInput) -> Iterator[_Statement]:
+    """The reading of a table, and of the columns that an input names outside its SQL."""
+    query, table = source.text("query"), source.text("table")
+    if (table is None) == (query is None) or (query is not None and not source.columns):
+        return
+    text, places = "select ", list[tuple[int, Positioned | None]]()
+    for name, place in source.columns:
+        places.append((len(text), place))
+        text += f"{_quoted(name)}, "
+    text = (text.removesuffix(", ") if source.columns else f"{text}*") + " from "
+    node = source.fields["table" if query is None else "query"]
+    places.append((len(text), node if query is None else None))
+    text += f"(\n{query}\n) as input" if table is None else ".".join(map(_quoted, table.split(".")))
+    try:
+        parsed = parse_sql(text, "postgresql")
+    except RefusedStatement:
+        return  # the mistake in the query is reported with the definitions
+    yield _Statement(draft.file, owner, connection, node, parsed, is_own=False, takes_literals=True, places=(*places,))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _texts(written: WrittenSql) -> Iterator[tuple[YamlNode, str, bool]]:
@@ -153,8 +191,7 @@ def _texts(written: WrittenSql) -> Iterator[tuple[YamlNode, str, bool]]:
         if query is not None:
             yield node, _filtered(f"(\n{query.value}\n) as input", node.value), False
         elif table is not None and "${{" not in str(table.value):
-            quoted = ".".join('"' + part.replace('"', '""') + '"' for part in str(table.value).split("."))
-            yield node, _filtered(quoted, node.value), False
+            yield node, _filtered(".".join(map(_quoted, str(table.value).split("."))), node.value), False
 
 
 def _filtered(source: str, where: str) -> str:
@@ -214,10 +251,10 @@ async def _check(connection: AsyncConnection, statement: _Statement, prepare: An
     if refusal.is_syntax and statement.takes_literals and statement.parsed.parameters:
         why = "it may need literals (`date :day`), which a prepared statement cannot have; write casts (`:day::date`)"
         return DoctorResult(CHECK, None, f"{statement.at(statement.node)}: not checked because {why}")
-    offset = refusal.offset if statement.is_own else 0
-    place = statement.at(statement.node.position_at(offset))
-    name = NAMES[statement.parsed.dialect]
-    return DoctorResult(CHECK, False, f"{place}: {name} cannot prepare the statement: {refusal.why}", refusal.help)
+    if (place := statement.place_of(refusal.offset)) is None:
+        return None
+    why = f"{NAMES[statement.parsed.dialect]} cannot prepare the statement: {refusal.why}"
+    return DoctorResult(CHECK, False, f"{statement.at(place)}: {why}", refusal.help)
 
 
 async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:

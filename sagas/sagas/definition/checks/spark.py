@@ -73,6 +73,7 @@ def _check_step(
     position = step.operations[0].arguments or step.parsed.node
     _exactly_one(given, ("job", "sql"), position, f"`{step.id}` needs", report)
     _exactly_one(given, ("output", "outputs"), position, f"`{step.id}` needs", report)
+    _check_sql_job(step, given, report)
     for field in ("inputs", "outputs"):
         _check_names(given.get(field), report)
     for name, source in children_of(given.get("inputs")).items():
@@ -83,6 +84,16 @@ def _check_step(
     audit = given.get("audit")
     for check in audit.value if audit is not None and isinstance(audit.value, list) else ():
         _check_check(draft, step, check, tuple(outputs), report)
+
+
+def _check_sql_job(step: StepDraft, given: dict[str, YamlNode], report: Report) -> None:
+    """A query has one result, which is the rows of the only output."""
+    outputs = given.get("outputs")
+    is_sql = "sql" in given or "sql" in children_of(given.get("job"))
+    if outputs is not None and is_sql and (number := len(children_of(outputs))) > 1:
+        message = f"the job of `{step.id}` is SQL, which has the rows of one output, and `outputs` has {number}"
+        help = "write the job as a Python function (`job: module:function`), or a step for each output"
+        report.add("SAGA408", outputs, message, help)
 
 
 def _check_conf(draft: SagaDraft, step: StepDraft, conf: dict[str, YamlNode], report: Report) -> None:

@@ -78,12 +78,28 @@ def open_catalog(settings: SparkSettings, name: str) -> Catalog:
 
 def describe_catalog(settings: SparkSettings, name: str) -> str:
     """A readable summary of a catalog, which is not changed. Raises UsageError, InfrastructureError."""
-    properties = {**_of_pyiceberg(settings.catalog(name)), "init_catalog_tables": "false"}
     with translate_errors(f"[catalogs.{name}]"):
-        catalog = _load_catalog(name, canonical_json(properties))
-        if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
+        catalog = _unchanged_catalog(settings, name)
+        if catalog is None:
             return "it responds; its tables are created with the first publication"
         return f"it responds; namespaces: {len(catalog.list_namespaces())}"
+
+
+def column_names(settings: SparkSettings, table: TableName) -> list[str] | None:
+    """The columns of a table; None if it does not exist. Raises UsageError, InfrastructureError."""
+    with translate_errors(str(table)):
+        catalog = _unchanged_catalog(settings, table.catalog)
+        opened = None if catalog is None else load_table(catalog, table)
+    return None if opened is None else [field.name for field in opened.schema().fields]
+
+
+def _unchanged_catalog(settings: SparkSettings, name: str) -> Catalog | None:
+    """The catalog for reading; None: it has no tables of its own yet, which are not created here."""
+    properties = {**_of_pyiceberg(settings.catalog(name)), "init_catalog_tables": "false"}
+    catalog = _load_catalog(name, canonical_json(properties))
+    if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
+        return None
+    return catalog
 
 
 def _of_pyiceberg(properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,15 @@ FEATURE_MISTAKES = [
     Mistake("SAGA107", "a long name of an output", spark("outputs: {⟦" + "o" * 65 + ": {table: lake.s.t}}")),
     Mistake("SAGA408", "no output", saga("  - {id: a, uses: spark, with: ⟦{sql: select 1 as a}}\n")),
     Mistake("SAGA408", "no job", saga("  - {id: a, uses: spark, with: ⟦{output: {table: lake.s.t}}}\n")),
+    Mistake(
+        "SAGA408",
+        "several outputs of a SQL job",
+        saga(
+            "  - {id: a, uses: spark, with: {job: {sql: select 1 as a},"
+            " outputs: ⟦{x: {table: lake.s.t}, y: {parquet: y}}}}\n"
+        ),
+    ),
+    Mistake("SAGA408", "several outputs of SQL", spark("outputs: ⟦{x: {table: lake.s.t}, y: {parquet: y}}")),
     Mistake("SAGA408", "an output nowhere", spark("output: ⟦{mode: append}")),
     Mistake("SAGA408", "merge without key", spark("output: ⟦{table: lake.s.t, mode: merge}")),
     Mistake("SAGA408", "not a table of a catalog", spark("output: {table: ⟦facts}")),

@@ -1,0 +1,96 @@
+"""`saga doctor` looks for the files and the tables of catalogs that inputs name, without Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
+
+from saga_workers.doctor.spark_input_checks import check_spark_inputs
+from sagas.settings import load_settings
+from sagas.settings.project import Project
+
+INPUTS = {
+    "files": "{parquet: data/there}",
+    "some": "{parquet: 'data/*/a.parquet'}",
+    "computed": "{parquet: 'data/${{ saga.id }}', columns: [nowhere]}",
+    "nowhere": "{parquet: data/nothere.parquet}",
+    "later": "{parquet: out}",
+    "seed": "{table: lake.seed.rows, columns: [N, label], where: {n: 1}}",
+    "as_of": "{table: lake.seed.rows, as_of: before, columns: [old]}",
+    "wrong": "{table: lake.seed.rows, columns: [nonono], where: {lable: x}}",
+    "gone": "{table: lake.seed.nothere}",
+    "facts": "{table: lake.sales.facts}",
+    "far": "{table: far.sales.facts}",
+}
+
+
+def _project(folder: Path) -> Project:
+    inputs = "".join(f"        {name}: {source}\n" for name, source in INPUTS.items())
+    (folder / "load.saga.yaml").write_text(
+        "saga: load\nsteps:\n  - id: first\n    uses: spark\n    with: {sql: select 1 as a, output: {parquet: out}}\n"
+        "  - id: second\n    uses: spark\n    with:\n"
+        f"      sql: select 1 as a\n      output: {{table: lake.sales.facts}}\n      inputs:\n{inputs}"
+    )
+    (folder / "saga.toml").write_text(
+        f'definitions = ["."]\n[connections.shop]\nurl = "sqlite:///shop.db"\n[spark]\nledger = "shop"\n'
+        f'[catalogs.lake]\ntype = "sql"\nuri = "sqlite:///{folder}/lake.db"\nwarehouse = "{folder.as_uri()}/lake"\n'
+        '[catalogs.far]\ntype = "rest"\nuri = "http://127.0.0.1:1"\n'
+    )
+    project = Project(load_settings(config=str(folder / "saga.toml")))
+    assert [each for each in project.diagnostics if each.severity == "error"] == []
+    return project
+
+
+def _place(folder: Path, name: str, word: str) -> str:
+    lines = (folder / "load.saga.yaml").read_text().splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith(f"        {name}: "))
+    return f"{at + 1}:{lines[at].index(word, lines[at].index('{')) + 1} load/second"
+
+
+async def test_what_an_input_names_and_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "data" / "there").mkdir(parents=True)
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "data" / "there" / "a.parquet")
+    catalog = load_catalog(
+        "lake", type="sql", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"{tmp_path.as_uri()}/lake"
+    )
+    catalog.create_namespace("seed")
+    catalog.create_table("seed.rows", pa.schema({"n": pa.int64(), "label": pa.string()}))
+    good, *problems = await check_spark_inputs(_project(tmp_path))
+    assert good.message == "4 of 10 files and tables are there"
+    file, place = f"{tmp_path}/load.saga.yaml", partial(_place, tmp_path)
+    found = {problem.message.removeprefix(f"{file}:"): (problem.ok, problem.help) for problem in problems}
+    far = next(message for message in found if "far" in message)
+    assert far.startswith(f"{place('far', 'far.')}: not checked because the catalog of far.sales.facts is not avail")
+    assert found.pop(far)[0] is None
+    columns = "correct the name; the columns are n, label"
+    assert found == {
+        f"{place('nowhere', 'data')}: no Parquet files are at data/nothere.parquet yet": (
+            None,
+            "write them before the step runs, or correct the path",
+        ),
+        f"{place('later', 'out')}: no Parquet files are at out yet": (
+            None,
+            "load/first writes it; run that saga before",
+        ),
+        f"{place('wrong', 'nonono')}: the table lake.seed.rows has no column nonono": (False, columns),
+        f"{place('wrong', 'lable')}: the table lake.seed.rows has no column lable": (False, columns),
+        f"{place('gone', 'lake')}: the table lake.seed.nothere does not exist": (
+            False,
+            "create the table, or correct its name",
+        ),
+        f"{place('facts', 'lake')}: the table lake.sales.facts does not exist yet": (
+            None,
+            "load/second writes it; run that saga before",
+        ),
+    }
+
+
+async def test_a_catalog_without_tables_is_not_changed(tmp_path: Path) -> None:
+    results = await check_spark_inputs(_project(tmp_path))
+    assert not any(result.ok for result in results)
+    assert any("lake.seed.nothere does not exist" in result.message for result in results)
+    assert (tmp_path / "lake.db").stat().st_size == 0 if (tmp_path / "lake.db").exists() else True
