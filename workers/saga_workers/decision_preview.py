@@ -45,8 +45,5 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
 def _remaining(row: ResidueView) -> str:
     what = "stays" if row.kind == "effect_stays" else "is missing"
     where = "".join([f" in {row.system}" if row.system else "", f", key {row.key}" if row.key else ""])
-    by_hand = f"; by hand: {row.command[:_SHOWN_COMMAND]}" if row.command else ""
+    by_hand = f"; by hand: {row.command}" if row.command else ""
     return f"the effect of {row.step}{where}, {what}: the saga will end RESIDUE{by_hand}"
-
-
-_SHOWN_COMMAND = 300

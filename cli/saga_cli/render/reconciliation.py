@@ -9,6 +9,7 @@ from typing import Any
 from saga_cli.output import to_json
 from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
 from sagas.presentation.html_page import html_page
+from sagas.text.shortening import counted
 
 SHOWN_ROWS = 200
 """Rows of each class on the page; the JSON report has more."""
@@ -37,8 +38,31 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
         f"<p>Read in {report['seconds']:g} s: {read}.</p>\n"
         + (f"<h2>Repaired</h2><ul>{repaired}</ul>\n" if repaired else "")
         + classes
+        + _decided_section(report["decided"])
     )
     return html_page(f"Reconciliation: {about}", body)
+
+
+def decision_text(row: Mapping[str, Any]) -> str:
+    """The decision that a publication is undone: when, who, why, and with what evidence."""
+    evidence = f"; evidence: {row['evidence']}" if row["evidence"] else ""
+    return f"{row['at']} {row['who']}: done, because {row['reason'] or '…'}{evidence}"
+
+
+def _decided_section(decided: Sequence[Mapping[str, Any]]) -> str:
+    if not decided:
+        return ""
+    rows = "\n".join(
+        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in (row["saga_id"], row["step"], row["place"],
+                                                                decision_text(row))) + "</tr>"
+        for row in decided
+    )  # fmt: skip
+    heads = "".join(f'<th scope="col">{head}</th>' for head in ("saga", "step", "where", "decision"))
+    return (
+        f"<h2>{counted(len(decided), 'publication')} closed by the decision of an operator</h2>\n"
+        f"<p>The engine has not reverted them, and does not compare them.</p>\n"
+        f"<table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table>"
+    )
 
 
 def _kind_section(kind: str, count: int, findings: Sequence[Mapping[str, Any]]) -> str:

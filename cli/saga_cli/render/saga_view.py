@@ -11,7 +11,9 @@ from html import escape
 from typing import Any
 
 from saga_cli.output import echo, to_json
+from saga_cli.render.parked_outputs import output_lines
 from saga_cli.render.parked_rows import row_lines, rows_left_to, rows_table
+from saga_cli.render.remaining_steps import done_steps, undone_steps
 from saga_cli.render.text import (
     Line,
     Span,
@@ -190,12 +192,14 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
         lines.append([("  why      ", "dim"), (operation.why, "")])
         if (blocking := _blocking_child(view, operation)) is not None:
             lines.append([("  details  ", "dim"), (saga_command("show", blocking), "cyan")])
-        lines += row_lines(operation)
+        lines += row_lines(operation) + output_lines(operation)
         if since is not None:
             lines.append([("  since    ", "dim"), (f"{local_time(since)}, {format_duration(now, since)} ago", "")])
     if not lines:
         return []
-    title, over, rest = ("undone   ", *_undone(view)) if view.phase == "backward" else ("done     ", *_done(view))
+    title, over, rest = (
+        ("undone   ", *undone_steps(view)) if view.phase == "backward" else ("done     ", *done_steps(view))
+    )
     lines.append([(f"  {title}", "dim"), (list_steps(over), "")])
     lines.append([("  remains  ", "dim"), (list_steps(rest), "")])
     if view.source == "ledger":
@@ -212,33 +216,6 @@ def _blocking_child(view: SagaView, operation: ParkedView) -> str | None:
     """The nested saga whose parked operation this is: it shows its arguments, rows and repairs itself."""
     waits = [wait for child in view.children if child.step == operation.step for wait in child.waits or ()]
     return next((wait.id for wait in waits if wait.commands == operation.commands), None)
-
-
-_UNDER_WAY = ("RUNNING", "UNKNOWN", "PARKED", "COMPENSATING", "CONFIRMING")
-
-
-def _undone(view: SagaView) -> tuple[list[str], list[str]]:
-    """The steps whose effect is undone, and those whose effect is still to be undone."""
-    undone, rest = [], []
-    for step in view.steps:
-        undo = step.compensation and step.compensation.state
-        is_over = undo in ("DONE", "NOTHING_TO_UNDO")
-        if is_over and not rows_left_to(view, step.id):
-            undone.append(step.id)
-        # The undo of a nested saga is no operation of the parent before it begins.
-        elif is_over or (
-            step.state in ("DONE", "CONFIRMED", *_UNDER_WAY) and (step.uses == "saga" or undo not in (None, "SKIPPED"))
-        ):
-            rest.append(step.id)
-    return undone, rest
-
-
-def _done(view: SagaView) -> tuple[list[str], list[str]]:
-    """The steps that are done, and those that are still to be done."""
-    parked = {operation.step for operation in view.parked}
-    done = [s.id for s in view.steps if s.state in ("DONE", "CONFIRMED", "SKIPPED") and s.id not in parked]
-    rest = [step.id for step in view.steps if step.state in ("PENDING", *_UNDER_WAY) or step.id in parked]
-    return done, rest
 
 
 def _residue(view: SagaView) -> list[Line]:

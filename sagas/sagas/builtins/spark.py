@@ -204,6 +204,18 @@ def spark_long_form(arguments: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
+def output_place(output: Mapping[str, Any]) -> tuple[str, str]:
+    """The system of an output as it is written in a definition (connection, catalog, ``parquet`` or ``kafka``), and
+    its place there: table, folder or topic.
+    """
+    if "parquet" in output:
+        return "parquet", str(output["parquet"])
+    if "topic" in output:
+        return "kafka", str(output["topic"])
+    table = str(output.get("table"))
+    return str(output.get("connection") or table.partition(".")[0]), table
+
+
 def topics_read(uses: str, arguments: Mapping[str, Any]) -> list[Any]:
     """The topics, as written, that a job, its checks or a `reconcile` step read; ``arguments`` are in the long form."""
     if uses == RECONCILE:

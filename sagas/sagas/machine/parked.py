@@ -7,7 +7,6 @@ chain names the one that blocks it, without a query to another saga.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from sagas.definition.times import format_timestamp
@@ -16,6 +15,7 @@ from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.calls import current_alternate
 from sagas.machine.corrections import is_open
 from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
+from sagas.machine.parked_outputs import output_fields
 from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Entry, Flight, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
@@ -101,8 +101,13 @@ def _is_blocked(run: SagaRun) -> bool:
 def _waits(run: SagaRun) -> Iterator[dict[str, Any]]:
     for parked in run.parked.values():
         row = _row(run, parked)
-        shown = replace(
-            row, why=row.why[:LONGEST_WHY], system=None, rows=None, rows_omitted=None, sql=None, sql_note=None
+        shown = ParkedView(
+            step=row.step,
+            op=row.op,
+            since=row.since,
+            why=row.why[:LONGEST_WHY],
+            decisions=row.decisions,
+            commands=row.commands,
         )
         yield {"id": run.saga_id, "saga": run.definition.saga, **shown.to_json()}
     for child in run.children.values():
@@ -132,7 +137,8 @@ def _row_fields(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> d
     if entry is None or parked.op != "undo" or entry.undo is None:
         return {}
     step = run.step(entry)
-    return row_fields(run, entry, step.do if step.compensate is None else current_alternate(step, entry.undo))
+    operation = step.do if step.compensate is None else current_alternate(step, entry.undo)
+    return row_fields(run, entry, operation) or output_fields(entry, operation)
 
 
 def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.sensitivity import without_values
-from sagas.machine import calls, corrections, parked_rows
+from sagas.machine import calls, corrections, parked_outputs, parked_rows
 from sagas.machine.builtin_actions import has_nested_undo
 from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.payloads import idempotency_key
@@ -32,6 +32,10 @@ def add_residue(run: SagaRun, entry: Entry, kind: str, op: EntryOperation) -> No
         details = parked_rows.restore_details(entry, action)
         rows = _rows_left(run, entry, action.connection, details, key)
         run.residue += [{"step": entry.id, "kind": kind, **row} for row in rows]
+        return
+    outputs = parked_outputs.outputs_left(run, entry, action, of)
+    if outputs:
+        run.residue += [{"step": entry.id, "kind": kind, **output} for output in outputs]
         return
     command = f"{action.uses} {calls.compact_json(calls.arguments_without_override(run, entry, of, action))}"
     if corrections.is_open(run, entry, of):

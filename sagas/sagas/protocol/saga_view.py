@@ -186,6 +186,30 @@ class ParkedRowView(JsonView):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedOutputRowView(JsonView):
+    """A row of a PostgreSQL table that is not as the step has published it: the columns that differ, as texts."""
+
+    key: Annotated[Mapping[str, str], "its primary key, or the key of the merge"]
+    before: Annotated[Mapping[str, str] | None, "before the publication; null: there was no row"] = None
+    now: Annotated[Mapping[str, str] | None, "when the undo was parked; null: there was no row"] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedOutputView(JsonView):
+    """An output of a Spark step that is still published, because it cannot be reverted."""
+
+    output: Annotated[str, "the name of the output"]
+    system: Annotated[str, "its connection or catalog, `parquet` or `kafka`"]
+    place: Annotated[str, "its table, folder or topic"]
+    why: Annotated[str, "one sentence"]
+    rows: Annotated[tuple[ParkedOutputRowView, ...] | None, "the first rows that differ", OMITTED] = None
+    rows_omitted: Annotated[int | None, "how many more such rows there are", OMITTED] = None
+    by_hand: Annotated[
+        str | None, "what an operator can do by hand: SQL for the database of `system`, else words", OMITTED
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedView(JsonView):
     """An operation that waits for an operator's decision, here or in a nested saga."""
 
@@ -209,6 +233,10 @@ class ParkedView(JsonView):
         OMITTED,
     ] = None
     sql_note: Annotated[str | None, "what `sql` does not restore, or why the database refuses it now", OMITTED] = None
+    outputs: Annotated[
+        tuple[ParkedOutputView, ...] | None, "the outputs of a Spark step that its undo could not revert", OMITTED
+    ] = None
+    reverted: Annotated[tuple[str, ...] | None, "its outputs that are already reverted", OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Long texts and lists in messages: their beginning, and a sign that there is more."""
+"""Long texts, lists and counts in messages: their beginning, a sign that there is more, and the right number."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def join_names(names: Sequence[str], limit: int) -> str:
 def and_more(omitted: int) -> str:
     """The end of a list without ``omitted`` entries: ` and 3 more`; empty if none is missing."""
     return f" and {omitted} more" if omitted > 0 else ""
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun, and a verb if it needs one: `1 row`, `2 rows`, `0 rows are`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -11,7 +11,7 @@ transaction decided. ``unpublish`` always advances that state, even if there is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal, Protocol
@@ -20,6 +20,7 @@ from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
 from saga_spark.settings import SparkSettings
 from sagas.errors import Rejected, UsageError
+from sagas.text.shell import saga_command
 
 
 class CommitConflict(Exception):
@@ -27,11 +28,24 @@ class CommitConflict(Exception):
 
 
 class UndoConflict(Exception):
-    """A publication cannot be reverted exactly, because of later changes. ``report`` lists them."""
+    """A publication cannot be reverted exactly, because of later changes.
 
-    def __init__(self, message: str, report: Mapping[str, Any]) -> None:
+    ``report`` lists them. Its ``samples`` are rows that differ, each with ``key``, ``before`` and ``now`` as texts, and
+    ``rows`` is the number of all. ``by_hand`` is what a person can do: SQL, or a sentence.
+    """
+
+    def __init__(self, message: str, report: Mapping[str, Any], *, by_hand: str | None = None) -> None:
         super().__init__(message)
         self.report = dict(report)
+        self.by_hand = by_hand
+        self.target: Target | None = None
+        """The publication, where several are reverted together."""
+
+
+def undo_first(saga_ids: Iterable[str]) -> str:
+    """The advice to undo later publications, newest first."""
+    commands = [f"`{saga_command('undo', saga_id)}`" for saga_id in reversed(list(dict.fromkeys(saga_ids)))]
+    return f"undo the later publications first, with {', then '.join(commands)}; then `retry`"
 
 
 @dataclass(frozen=True, slots=True)

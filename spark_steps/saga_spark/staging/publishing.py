@@ -16,6 +16,7 @@ from saga_spark.ledger import OutputRow, clean_up_sink, output_of, publication_o
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import CommitConflict, Published, Sink, UndoConflict, sink_for
 from saga_spark.staging.stage_area import StageArea
+from sagas.builtins.spark import output_place
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator
 from sagas.protocol.payloads import Invocation
 
@@ -75,6 +76,7 @@ class OutputPublisher:
                 if row.state == "PUBLISHED" or await self._may_become_visible(row, confirmed and row in own)
             ]
             kept: list[UndoConflict] = []
+            remaining: list[dict[str, Any]] = []
             for sink, outputs in self._group_by_commit(visible):
                 try:
                     with _retry_on_conflict():
@@ -83,12 +85,13 @@ class OutputPublisher:
                         )
                 except UndoConflict as error:
                     kept.append(error)
+                    remaining += [_remaining_output(row, error) for row in outputs]
                     continue
                 await self._record_state(sql, outputs, done, "RETRACTED", retracted)
             if kept:
                 # The other outputs are reverted all the same; a retry of the undo finds them so.
-                others = {"reverted": sorted(retracted)} if retracted else {}
-                raise NeedsOperator("; ".join(map(str, kept)), **kept[0].report, **others) from kept[0]
+                why = "; ".join(map(str, kept))
+                raise NeedsOperator(why, outputs=remaining, reverted=sorted(retracted)) from kept[0]
             # Staged output of other steps is left to their own undo.
             hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]
             for row in hidden:
@@ -168,6 +171,20 @@ class OutputPublisher:
         for _, group in itertools.groupby(sorted(rows, key=commit_group), key=commit_group):
             outputs = list(group)
             yield sink_for(output_of(outputs[0]).kind, self._settings), outputs
+
+
+def _remaining_output(row: OutputRow, conflict: UndoConflict) -> dict[str, Any]:
+    """The form of :class:`~sagas.protocol.saga_view.ParkedOutputView`, with the ``report`` of the sink."""
+    name = row.target.output
+    system, place = output_place(row.spec)
+    if conflict.target in (None, row.target):
+        rows, report = conflict.report.get("samples"), conflict.report
+        omitted = None if rows is None else report["rows"] - len(rows) or None
+        return {"output": name, "system": system, "place": place, "why": str(conflict), "rows": rows,
+                "rows_omitted": omitted, "by_hand": conflict.by_hand, "report": report}  # fmt: skip
+    blocking = conflict.target.output
+    why = f"it is reverted together with {blocking}, which cannot be reverted"
+    return {"output": name, "system": system, "place": place, "why": why, "by_hand": f"as for {blocking}"}
 
 
 @contextlib.contextmanager

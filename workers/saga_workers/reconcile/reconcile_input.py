@@ -44,7 +44,8 @@ _CONCURRENCY = 32
 class ReconcileInput:
     """The data that was read into ``folder``. ``horizon``: Temporal still has every run that ended since then (seconds
     since the epoch). ``started_at``: when the reading began. ``rows``: how many were read from each source.
-    ``replaced``: sagas with an earlier run that was terminated.
+    ``replaced``: sagas with an earlier run that was terminated. ``decided``: publications that count as undone because
+    an operator has decided so, as the report has them.
     """
 
     folder: Path
@@ -53,6 +54,7 @@ class ReconcileInput:
     states: dict[str, str] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     replaced: set[str] = field(default_factory=set)
+    decided: list[dict[str, Any]] = field(default_factory=list)
 
 
 async def read_input(

@@ -31,6 +31,7 @@ from saga_spark.reconcile.reconcile_spec import effect_tables
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.location.locator import Locator
+from saga_workers.reconcile.decided_publications import split_decided
 from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
@@ -174,6 +175,7 @@ async def _check_outputs(
     findings = [
         finding for output in evidence if (finding := check_output(output, states.get(output.row.target.saga_id)))
     ]
+    findings, inputs.decided = await split_decided(locator, findings)
     named = {finding.saga_id for finding in findings}
     others = [output for output in evidence if output.row.target.saga_id not in named]
     findings += await asyncio.to_thread(partial_publications, others, states, spark)
@@ -244,6 +246,7 @@ def _report(
         "until": _iso_timestamp(inputs.started_at),
         "read": {"sagas": 0, **inputs.rows},
         "counts": {kind: counts[kind] for kind in order if kind in counts},
+        "decided": inputs.decided,
         "findings": [finding.to_json() for finding in sorted(findings, key=lambda finding: order.index(finding.kind))],
         "seconds": round(time.time() - inputs.started_at, 1),
     }

@@ -115,7 +115,7 @@ def parked_operations(view: SagaView) -> list[ParkedRow]:
     ]
 
 
-_ROW_FIELDS = ("system", "rows", "rows_omitted", "sql", "sql_note")
+_ROW_FIELDS = ("system", "rows", "rows_omitted", "sql", "sql_note", "outputs", "reverted")
 
 
 def _rows_of(parked: ParkedView) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from saga_cli.output import DIFFERENCES, confirm, echo, make_console, on_ctrl_c,
 from saga_cli.shared_options import operator_name
 from sagas.errors import UsageError
 from sagas.settings.private_files import make_private_folder, write_private_text
+from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -140,6 +141,7 @@ def _last_run_file(settings: Settings) -> Path:
 
 
 def _print_report(result: Mapping[str, Any], report: Path | None) -> None:
+    from saga_cli.render.reconciliation import decision_text
     from saga_spark.reconcile.findings import MISMATCH_KINDS, count_text
 
     read = result["read"]
@@ -156,6 +158,12 @@ def _print_report(result: Mapping[str, Any], report: Path | None) -> None:
     for kind, count in result["counts"].items():
         echo("", f"{count} × {MISMATCH_KINDS[kind].title}: {MISMATCH_KINDS[kind].meaning}")
         _print_findings([finding for finding in result["findings"] if finding["class"] == kind], count)
+    if result["decided"]:
+        echo(
+            "", f"{counted(len(result['decided']), 'publication')} closed by the decision of an operator, not compared:"
+        )
+        for row in result["decided"]:
+            echo(f"  {row['saga_id']}  {row['step']}  {row['place']}  {decision_text(row)}")
     if report is not None:
         echo("", f"report: {report}")
 

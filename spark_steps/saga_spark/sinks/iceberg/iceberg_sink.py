@@ -50,7 +50,7 @@ from saga_spark.sinks.iceberg.snapshot_history import (
     was_reverted,
 )
 from saga_spark.sinks.iceberg.table_draft import TableDraft
-from saga_spark.sinks.sink import CommitConflict, Publication, Published, refuse_other_manifest
+from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict, refuse_other_manifest
 from saga_spark.storage import resolve_uri
 from sagas.builtins.spark import MULTI_TABLE_COMMIT, commits_together
 from sagas.errors import UsageError
@@ -211,7 +211,11 @@ class IcebergSink:
                 if published is None:
                     if table_name not in drafts:
                         drafts[table_name] = TableDraft.begin(catalog, table_name, tables[table_name], publication)
-                    published = write(drafts[table_name], publication)
+                    try:
+                        published = write(drafts[table_name], publication)
+                    except UndoConflict as error:
+                        error.target = publication.tag.target
+                        raise
                 done.append(published)
             changes = [draft.to_commit() for draft in drafts.values()]
         except BaseException:

@@ -80,7 +80,7 @@ def last_row_change(metadata: TableMetadata) -> Snapshot | None:
 
 
 def row_changes_after(metadata: TableMetadata, ours: Snapshot) -> list[dict[str, Any]]:
-    """A readable list of the row changes after ``ours``, oldest first."""
+    """The row changes after ``ours``, oldest first; ``name`` says who has made each of them, and when."""
     later = []
     for snapshot in lineage(metadata):
         if snapshot.snapshot_id == ours.snapshot_id:
@@ -93,9 +93,20 @@ def row_changes_after(metadata: TableMetadata, ours: Snapshot) -> list[dict[str,
             "time": dt.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, dt.UTC).isoformat(timespec="milliseconds"),
             "operation": snapshot.summary.operation.value if snapshot.summary else None,
             "summary": summary_properties(snapshot),
+            "name": _change_name(snapshot),
         }
         for snapshot in reversed(later)
     ]
+
+
+def _change_name(snapshot: Snapshot) -> str:
+    properties = summary_properties(snapshot)
+    at = dt.datetime.fromtimestamp(snapshot.timestamp_ms / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    what = f"the snapshot {snapshot.snapshot_id} of {at}"
+    if "saga.id" not in properties:
+        return f"{what}, not of a saga"
+    verb = "the undo of the step" if REVERTED in properties else "the step"
+    return f"{what}, by {verb} {properties.get('saga.step')} of the saga {properties['saga.id']}"
 
 
 def ever_committed(metadata: TableMetadata, target: Target) -> bool:

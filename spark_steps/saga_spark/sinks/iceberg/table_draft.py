@@ -48,6 +48,10 @@ from saga_spark.sinks.iceberg.snapshot_history import (
 )
 from saga_spark.sinks.sink import Publication, Published, UndoConflict
 from sagas.errors import Rejected
+from sagas.text.shortening import counted, join_names
+
+MAX_NAMED = 3
+"""Later changes that a message names."""
 
 
 @dataclass(slots=True)
@@ -173,10 +177,12 @@ class TableDraft:
         if published is None:
             after = self._add_snapshot_like(head, summary)
         elif (standing := last_row_change(metadata)) and standing.snapshot_id == published.snapshot_id:
-            after = self._restore_pre_image(published, summary)
+            after = self._restore_pre_image(published, target, summary)
             details["how"] = "rolled back"
         else:
-            after = self._add_snapshot(summary, removed=self._removable_files(published), operation=Operation.DELETE)
+            after = self._add_snapshot(
+                summary, removed=self._removable_files(published, target), operation=Operation.DELETE
+            )
             details["how"] = "files removed"
         for name in (pre_image_tag(target), publication_tag(target)):
             if name in metadata.refs:
@@ -194,7 +200,7 @@ class TableDraft:
             ExpireSnapshots(self.transaction).by_ids(snapshot_ids).commit()
         return bool(pending_updates(self.transaction))
 
-    def _restore_pre_image(self, published: Snapshot, summary: dict[str, str]) -> int:
+    def _restore_pre_image(self, published: Snapshot, target: Target, summary: dict[str, str]) -> int:
         before = summary_properties(published).get(PRE_IMAGE, NO_PRE_IMAGE)
         if before == NO_PRE_IMAGE:
             return self._add_snapshot_like(None, summary)
@@ -202,9 +208,9 @@ class TableDraft:
         if image is not None:
             return self._add_snapshot_like(image, summary)
         # The pre-image was removed despite its tag. It is needed only if files were replaced.
-        return self._add_snapshot(summary, removed=self._removable_files(published), operation=Operation.DELETE)
+        return self._add_snapshot(summary, removed=self._removable_files(published, target), operation=Operation.DELETE)
 
-    def _removable_files(self, ours: Snapshot) -> list[DataFile]:
+    def _removable_files(self, ours: Snapshot, target: Target) -> list[DataFile]:
         """The publication's files, if all are live and it changed nothing else. Raises UndoConflict."""
         metadata, io = self.metadata, self.table.io
         added, replaced_some = _files_changed_by(ours, io)
@@ -222,17 +228,17 @@ class TableDraft:
         reason = (
             "it replaced rows"
             if replaced_some
-            else f"{len(removed_later)} of its {len(added)} files are no longer live"
+            else f"{counted(len(removed_later), f'of its {len(added)} files is', f'of its {len(added)} files are')} "
+            "no longer live"
         )
-        others = f"{len(later)} later changes exist" if len(later) != 1 else "a later change exists"
+        others = "later changes exist" if len(later) != 1 else "a later change exists"
+        named = [change["name"] for change in later]
+        before = summary_properties(ours).get(PRE_IMAGE, NO_PRE_IMAGE)
         raise UndoConflict(
-            f"the publication in {self.name} cannot be reverted exactly: {reason}, and {others}",
-            {
-                "table": str(self.name),
-                "published": ours.snapshot_id,
-                "before": summary_properties(ours).get(PRE_IMAGE),
-                "later_snapshots": later,
-            },
+            f"the publication in {self.name} cannot be reverted exactly: {reason}, and {others}: "
+            f"{join_names(named, MAX_NAMED)}",
+            {"table": str(self.name), "published": ours.snapshot_id, "before": before, "later_snapshots": later},
+            by_hand=_by_hand(self.name, ours, before, target),
         )
 
     # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────
@@ -270,6 +276,19 @@ class TableDraft:
     def _add_tag(self, name: str, snapshot_id: int) -> None:
         max_age_ms = int(TAG_MAX_AGE.total_seconds() * 1000)
         ManageSnapshots(self.transaction).create_tag(snapshot_id, name, max_ref_age_ms=max_age_ms).commit()
+
+
+def _by_hand(name: TableName, ours: Snapshot, before: str, target: Target) -> str:
+    """The advice about a publication whose rows others may have changed: where its rows and those before it are."""
+    rows = f"the rows that it has written are those of the snapshot {ours.snapshot_id} (tag {publication_tag(target)})"
+    if before == NO_PRE_IMAGE:
+        return f"{name} had no rows before the publication; {rows} without those of its parent: delete them"
+    table = ".".join(name.identifier)
+    reads = f'`catalog.load_table("{table}").scan(snapshot_id={before}).to_arrow()` of PyIceberg'
+    return (
+        f"the rows of {name} before the publication are the snapshot {before} (tag {pre_image_tag(target)}); {rows}: "
+        f"compare them, with VERSION AS OF {before} in Spark or {reads}, then write what is to stay"
+    )
 
 
 def _files_changed_by(snapshot: Snapshot, io: Any) -> tuple[list[DataFile], bool]:

@@ -167,6 +167,7 @@ class TopicSink:
                 f"the rows of the output {publication.output.name} are in the topic {topic}, where they cannot be "
                 "reverted; send compensating events, then resolve the step by hand",
                 {"topic": topic, "files": progress.files, "of": len(publication.manifest.files)},
+                by_hand=f"send events to {topic} that compensate its records of the saga {tag.target.saga_id}",
             )
         return Published(None, "closed", details={"was_published": recorded is not None and recorded.visible})
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from saga_spark.sinks.sink import CommitConflict, UndoConflict
+from saga_spark.sinks.sink import CommitConflict, UndoConflict, undo_first
 from saga_spark.storage import create_folder, delete_folder, local_path, replace_file
 from sagas.errors import UsageError
 from sagas.text.exact_json import decode_json, readable_json
@@ -101,8 +101,8 @@ def add_entry(pointer: Pointer, entry: PointerEntry) -> Pointer:
     return replace(pointer, version=pointer.version + 1, entries=(*pointer.entries, entry))
 
 
-def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersion) -> Pointer:
-    """The next version, in which a publication is not visible and cannot become visible again.
+def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersion, *, place: str) -> Pointer:
+    """The next version, in which a publication is not visible and cannot become visible again. ``place``: the folder.
 
     Raises UndoConflict if the publication has overwritten others and publications came after it.
     """
@@ -111,7 +111,7 @@ def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersi
     if entry is None:
         later = [other for other in pointer.entries if name in restorable_entries(other, read_version)]
         if later and mode == "overwrite" and name not in retracted:
-            raise _overwrite_conflict(pointer, name, later)
+            raise _overwrite_conflict(pointer, name, later, place)
         if later:
             retracted = (*retracted, name)
     elif entry.replaced is None:
@@ -119,12 +119,13 @@ def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersi
     else:
         others = [other for other in entries if other is not entry]
         if others:
-            raise _overwrite_conflict(pointer, name, others)
+            raise _overwrite_conflict(pointer, name, others, place)
         before = Pointer() if entry.replaced == 0 else read_version(entry.replaced)
         if before is None:
-            report = {"version": pointer.version, "missing_version": entry.replaced}
             raise UndoConflict(
-                "the version that the output has replaced is no longer kept, so it cannot be restored", report
+                f"the version of {place} that the output has replaced is no longer kept, so it cannot be restored",
+                {"version": pointer.version, "missing_version": entry.replaced},
+                by_hand=f"publish the rows that {place} is to have with another saga (mode overwrite)",
             )
         entries = tuple(restored for restored in before.entries if restored.name not in retracted)
     reachable = {restorable for entry in entries for restorable in restorable_entries(entry, read_version)}
@@ -183,12 +184,14 @@ def read_pointer(uri: str) -> list[str]:
     return [str(folder / file.path) for entry in pointer.entries for file in entry.files]
 
 
-def _overwrite_conflict(pointer: Pointer, name: str, others: list[PointerEntry]) -> UndoConflict:
+def _overwrite_conflict(pointer: Pointer, name: str, others: list[PointerEntry], place: str) -> UndoConflict:
     later = [{**entry.mark, "mode": entry.mode, "published_at": entry.published_at} for entry in others]
     publishers = ", ".join(f"{entry.mark['saga.id']}/{entry.mark['saga.step']}" for entry in others)
     return UndoConflict(
-        f"the output has overwritten others and cannot be reverted, because of later publications: {publishers}",
+        f"the output in {place} has overwritten others and cannot be reverted, because of later publications: "
+        f"{publishers}",
         {"publication": name, "version": pointer.version, "after": later},
+        by_hand=undo_first(entry.mark["saga.id"] for entry in others),
     )
 
 

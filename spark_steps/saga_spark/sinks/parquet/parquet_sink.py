@@ -124,7 +124,9 @@ class ParquetSink:
             with _translate_disk_errors(pointer.folder), pointer.locked():
                 old = pointer.read()
                 name = publication.tag.target.name
-                new = remove_entry(old, name, publication.output.mode, pointer.read_version)
+                new = remove_entry(
+                    old, name, publication.output.mode, pointer.read_version, place=publication.output.destination
+                )
                 pointer.write(new)
             done.append(Published(old.version, new.version, details={"was_published": old.entry(name) is not None}))
         return done[::-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Literal
 
 import psycopg
@@ -29,6 +30,7 @@ from saga_spark.sinks.postgresql.publication_table import (
     publication_table_exists,
     update_row,
 )
+from saga_spark.sinks.postgresql.restoring_sql import column_changes, restoring_sql
 from saga_spark.sinks.postgresql.table_checks import OVERWRITE_MODES, needs_rehearsal, row_problems, table_problems
 from saga_spark.sinks.postgresql.tables import (
     PgConnection,
@@ -42,8 +44,15 @@ from saga_spark.sinks.postgresql.tables import (
     stage_table_name,
     stage_table_prefix,
 )
-from saga_spark.sinks.postgresql.undo_images import TableChange, constraint_conflict, may_overlap
-from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoConflict, refuse_other_manifest
+from saga_spark.sinks.postgresql.undo_images import TO_DO, TableChange, constraint_conflict, may_overlap
+from saga_spark.sinks.sink import (
+    CommitConflict,
+    Publication,
+    Published,
+    UndoConflict,
+    refuse_other_manifest,
+    undo_first,
+)
 from sagas.builtins.spark import PUBLISH_TIMEOUT
 from sagas.errors import InfrastructureError, Rejected, UsageError
 
@@ -208,7 +217,8 @@ class PostgreSqlSink:
             table = create_table(connection, table, publication.manifest.schema, output.key)
         change, details = _apply(connection, publication, table)
         _drop_stage_tables(connection, target)
-        undo = {"columns": table.column_names, "key": list(change.key), "created": created}
+        columns = [[column.name, column.declared] for column in table.columns]
+        undo = {"columns": columns, "key": list(change.key), "created": created}
         position = update_row(connection, publication, "PUBLISHED", table, {**details, **undo})
         return Published(None, position, details=details)
 
@@ -223,23 +233,56 @@ class PostgreSqlSink:
             update_row(connection, publication, "RETRACTED", None, row.details)
             return Published(None, None, details={"was_published": False})
         table = describe_table(connection, publication.output.destination)
-        if table.oid is None or table.column_names != row.details["columns"]:
-            report = {"columns": table.column_names, "published": row.details["columns"]}
-            raise UndoConflict(f"the columns of {table.qualified_name} have changed since the publication", report)
-        _lock_table(connection, table, "access exclusive" if row.details["created"] else "share row exclusive")
+        published = dict(row.details["columns"])
+        retyped = {column.name: published[column.name] for column in table.columns
+                   if published.get(column.name, column.declared) != column.declared}  # fmt: skip
+        change = TableChange(
+            connection, target, table, publication.output.mode, tuple(row.details["key"]), MappingProxyType(retyped)
+        )
+        try:
+            with connection.transaction():
+                details = self._revert(publication, row, change)
+        except UndoConflict as error:
+            error.target = target
+            error.by_hand = error.by_hand or restoring_sql(change)
+            raise
+        position = update_row(connection, publication, "RETRACTED", table, details)
+        return Published(row.position, position, details={"was_published": True, **details})
+
+    def _revert(self, publication: Publication, row: PublicationRow, change: TableChange) -> dict[str, Any]:
+        """Restore the rows; returns what the row in ``saga_publication`` keeps of it. Raises UndoConflict."""
+        connection, table, created = change.connection, change.table, row.details["created"]
+        changes = column_changes(row.details["columns"], table)
+        report = {"table": table.qualified_name, "columns": changes}
+        if table.oid is None:
+            raise UndoConflict(f"the table {table.qualified_name} has been dropped since the publication", report)
+        if table.column_names != [name for name, _ in row.details["columns"]]:
+            raise UndoConflict(
+                f"the columns of {table.qualified_name} have changed since the publication: "
+                f"{', '.join(changes)}; {TO_DO}",
+                report,
+            )
+        _lock_table(connection, table, "access exclusive" if created else "share row exclusive")
         _check_not_overwritten(connection, publication, row, table)
-        change = TableChange(connection, target, table, publication.output.mode, tuple(row.details["key"]))
         try:
             details: dict[str, Any] = dict(change.revert())
             connection.execute("set constraints all immediate")
         except psycopg.IntegrityError as error:
             raise constraint_conflict(table, error) from error
+        except (UndoConflict, psycopg.DataError, psycopg.ProgrammingError) as error:
+            if not changes:
+                raise
+            own = isinstance(error, UndoConflict)
+            problem = str(error) if own else f"the rows of {table.qualified_name} do not fit its columns; {TO_DO}"
+            raise UndoConflict(
+                f"{problem}; columns have changed since the publication: {', '.join(changes)}",
+                {**report, **(error.report if own else {"detail": database_message(error)})},
+            ) from error
         change.drop_images()
-        _drop_stage_tables(connection, target)
-        if row.details["created"] and not has_other_publications(connection, row):
+        _drop_stage_tables(connection, change.target)
+        if created and not has_other_publications(connection, row):
             details["dropped"] = _drop_if_empty(connection, table)
-        position = update_row(connection, publication, "RETRACTED", table, details)
-        return Published(row.position, position, details={"was_published": True, **details})
+        return details
 
     def _in_transactions(
         self,
@@ -352,7 +395,9 @@ def _check_not_overwritten(
     if later:
         publishers = ", ".join(f"{row['saga_id']}/{row['step']}" for row in later)
         raise UndoConflict(
-            f"{output.destination} was overwritten by later publications: {publishers}", {"after": later}
+            f"{table.qualified_name} was overwritten by later publications: {publishers}",
+            {"after": later},
+            by_hand=undo_first(row["saga_id"] for row in later),
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from psycopg.rows import dict_row
 
 from saga_spark.manifest import Target
-from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable
+from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable, describe_table
 from saga_spark.sinks.sink import Publication
 from sagas.text.exact_json import encode_json
 
@@ -83,7 +83,7 @@ def insert_row(connection: PgConnection, publication: Publication, state: Public
     values += (
         tag.target.step,
         tag.target.output,
-        output.destination,
+        describe_table(connection, output.destination).qualified_name,
         output.mode,
         encode_json(dict(output.where)).decode(),
         "{}",

@@ -8,7 +8,7 @@ compares the hashes first, so that it leaves alone what others have changed sinc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -28,10 +28,17 @@ from saga_spark.sinks.postgresql.tables import (
 )
 from saga_spark.sinks.sink import UndoConflict
 from sagas.errors import Rejected
+from sagas.text.shortening import counted, shorten
 
 ROW_HASH = "saga_row_hash"
-SAMPLES = 20
+SAMPLES = 10
 """Maximum number of rows in a report."""
+
+TO_DO = "change that back, then `retry`, or restore the rows by hand, then `done`"
+"""What an operator can do about rows or columns that others have changed."""
+
+SHOWN_VALUE = 100
+"""Maximum characters of a value in a report."""
 
 
 _WRITTEN = (
@@ -55,21 +62,34 @@ where c.contype = 'f' and c.conparentid = 0 and c.confdeltype in ('c', 'n', 'd')
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """One change of one table. ``key`` identifies rows: the merge's key, else the primary key; () if there is none."""
+    """One change of one table. ``key`` identifies rows: the merge's key, else the primary key; () if there is none.
+
+    ``retyped``: the types that columns had at the publication and have no longer. Their values are compared as values
+    of these types; one that does not survive the conversion there and back differs.
+    """
 
     connection: PgConnection
     target: Target
     table: TargetTable
     mode: str
     key: tuple[str, ...]
+    retyped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def before_name(self) -> str:
+        return f"saga_before_{self.target.name}"
+
+    @property
+    def after_name(self) -> str:
+        return f"saga_after_{self.target.name}"
 
     @property
     def before_image(self) -> sql.Identifier:
-        return sql.Identifier(f"saga_before_{self.target.name}")
+        return sql.Identifier(self.before_name)
 
     @property
     def after_image(self) -> sql.Identifier:
-        return sql.Identifier(f"saga_after_{self.target.name}")
+        return sql.Identifier(self.after_name)
 
     def apply(self, stage: str, columns: Sequence[str], output: Output, rows: int) -> dict[str, int]:
         """Write the stage table's rows; returns the numbers inserted, deleted and updated. Requires the table lock.
@@ -119,8 +139,8 @@ class TableChange:
         if rows:
             names = " or ".join(self.table.before_triggers)
             raise Rejected(
-                f"the trigger {names} of {self.table.qualified_name} {verb} {rows} rows; let it write elsewhere only, "
-                "or make the output as the trigger would"
+                f"the trigger {names} of {self.table.qualified_name} {verb} {counted(rows, 'row')}; let it write "
+                "elsewhere only, or make the output as the trigger would"
             )
 
     def revert(self) -> dict[str, int]:
@@ -128,19 +148,20 @@ class TableChange:
 
         Raises UndoConflict if rows were changed, deleted or replaced since; the caller must roll back.
         """
-        if not self._has_images():
+        if not self.has_images():
             raise UndoConflict(
                 f"the undo data of {self.table.qualified_name} is no longer kept",
                 {"table": self.table.qualified_name},
             )
-        self._check_unchanged("{after}", "a.{hash}", "were changed or deleted after the publication")
+        self._check_unchanged("{after}", "a.{hash}", "changed or deleted after the publication", TO_DO)
         updated = self._restore_updated() if self.mode == "merge" else 0
         self._check_unreferenced()
         written = self._fetch_number("select count(*) from {after} as a where not {replaced}", **self._written_parts())
         deleted = self._delete_written()
         if kept := written - deleted:
             raise UndoConflict(
-                f"{kept} rows of {self.table.qualified_name} were kept by a trigger when they were deleted",
+                f"{counted(kept, 'row')} of {self.table.qualified_name} {'was' if kept == 1 else 'were'} kept by a "
+                "trigger when deleted",
                 {"table": self.table.qualified_name, "rows": kept},
             )
         restored = 0
@@ -151,7 +172,8 @@ class TableChange:
                 columns=writable,
             )
         was = "md5(row({was})::text)::uuid"
-        self._check_unchanged("{before}", was, "were changed by a trigger when they were restored")
+        how = "by a trigger" if not self.retyped else "by the new type of a column"
+        self._check_unchanged("{before}", was, f"changed {how} when restored")
         return {"deleted": deleted, "restored": restored, "updated": updated}
 
     def drop_images(self) -> None:
@@ -173,36 +195,37 @@ class TableChange:
         )
         return sql.SQL("on conflict ({}) do update set {}").format(key, sets), updated
 
-    def _check_unchanged(self, image: str, image_hash: str, problem: str) -> None:
+    def _check_unchanged(self, image: str, image_hash: str, problem: str, to_do: str | None = None) -> None:
         """Check that every row of an image is unchanged in the table. Raises UndoConflict with the other rows."""
+        same = there = sql.SQL("")
         if not self.key:
             count = self._fetch_number(
                 "select coalesce(sum(a.n - least(a.n, coalesce(t.n, 0))), 0)::bigint from ("
                 f"select {image_hash} as {{hash}}, count(*) as n from {image} as a group by 1) as a left join ("
                 "select {row} as {hash}, count(*) as n from {table} as t group by 1) as t using ({hash})"
             )
-            if count:
-                raise UndoConflict(
-                    f"{count} rows of {self.table.qualified_name} {problem}",
-                    {"table": self.table.qualified_name, "rows": count},
-                )
-            return
-        same, there = keys_equal("t", "a", self.key), sql.Identifier("t", self.key[0])
-        differs = f"from {image} as a left join {{table}} as t on {{same}} where {{there}} is null or "
-        differs += f"{{row}} <> {image_hash}"
-        count = self._fetch_number("select count(*) " + differs, same=same, there=there)
+        else:
+            same, there = keys_equal("t", "a", self.key), sql.Identifier("t", self.key[0])
+            count = self._fetch_number(f"select count(*) {_differing(image, image_hash)}", same=same, there=there)
         if not count:
             return
-        sample_columns = (
-            "select jsonb_build_object({pairs}) as key, case when {there} is not null then to_jsonb(t) end as now "
-        )
-        pairs = sql.SQL(", ").join(
-            sql.SQL("{}, {}").format(sql.Literal(name), sql.Identifier("a", name)) for name in self.key
-        )
-        samples = self._compose(sample_columns + differs + f" limit {SAMPLES}", same=same, there=there, pairs=pairs)
-        with self.connection.cursor(row_factory=dict_row) as cursor:
-            report = {"table": self.table.qualified_name, "rows": count, "samples": cursor.execute(samples).fetchall()}
-        raise UndoConflict(f"{count} rows of {self.table.qualified_name} {problem}", report)
+        name = self.table.qualified_name
+        report: dict[str, Any] = {"table": name, "rows": count}
+        if self.key:
+            pairs = sql.SQL(", ").join(
+                sql.SQL("{}, {}::text").format(sql.Literal(column), sql.Identifier("a", column)) for column in self.key
+            )
+            replaced = keys_equal("b", "a", self.key)
+            samples = self._compose(
+                f"select jsonb_build_object({{pairs}}) as key, (select {_TEXTS.format(row='b')} from {{before}} as b "
+                f"where {{replaced}} limit 1) as before, case when {{there}} is not null then "
+                f"(select {_TEXTS.format(row='t')}) end as now {_differing(image, image_hash)} limit {SAMPLES}",
+                same=same, there=there, pairs=pairs, replaced=replaced,
+            )  # fmt: skip
+            with self.connection.cursor(row_factory=dict_row) as cursor:
+                report["samples"] = [_sample(row) for row in cursor.execute(samples).fetchall()]
+        message = f"{counted(count, 'row')} of {name} {'was' if count == 1 else 'were'} {problem}"
+        raise UndoConflict(f"{message}; {to_do}" if to_do else message, report)
 
     def _restore_updated(self) -> int:
         fixed = [column.name for column in self.table.columns if column.generated or column.always_identity]
@@ -238,8 +261,8 @@ class TableChange:
             label = sql.SQL(name)  # pyright: ignore[reportArgumentType]  # regclass has quoted it
             if count := self._fetch_number(others, child=label, pairs=pairs, **parts):
                 raise UndoConflict(
-                    f"{count} rows of {name} refer to rows of {self.table.qualified_name} that the undo deletes, and "
-                    "would be deleted or changed with them",
+                    f"{counted(count, f'row of {name} refers', f'rows of {name} refer')} to rows of "
+                    f"{self.table.qualified_name} that the undo deletes, and would be deleted or changed with them",
                     {"table": self.table.qualified_name, "references": name, "rows": count},
                 )
 
@@ -266,7 +289,7 @@ class TableChange:
             "where t.tableoid = found.part and t.ctid = found.place and found.{hash} = a.{hash} and found.n <= a.n"
         )
 
-    def _has_images(self) -> bool:
+    def has_images(self) -> bool:
         name = self.after_image.as_string(self.connection)
         return self._fetch_number("select count(to_regclass({name}))", name=sql.Literal(name)) == 1
 
@@ -282,11 +305,25 @@ class TableChange:
                 "own": own,
                 "was": identifiers(self.table.column_names, "a"),
                 "keys": keys,
-                "row": sql.SQL("md5(row({})::text)::uuid").format(own),
+                "row": self._row_hash(),
                 "hash": sql.Identifier(ROW_HASH),
                 **parts,
             }
         )
+
+    def _row_hash(self) -> sql.Composed:
+        """The hash of a row as it was published; null if a value does not fit the type that its column had."""
+        own = {name: sql.Identifier("t", name) for name in self.table.column_names}
+        cast = {name: sql.SQL("{}::{}").format(own[name], _type(type)) for name, type in self.retyped.items()}
+        row_hash = sql.SQL("md5(row({})::text)::uuid").format(sql.SQL(", ").join({**own, **cast}.values()))
+        exact = [
+            sql.SQL("{}::{}::text is not distinct from {}::text").format(
+                cast[column.name], _type(column.declared), own[column.name]
+            )
+            for column in self.table.columns
+            if column.name in cast
+        ]
+        return sql.SQL("case when {} then {} end").format(sql.SQL(" and ").join(exact), row_hash) if exact else row_hash
 
     def _execute(self, statement: str, **parts: sql.Composable) -> int:
         return self.connection.execute(self._compose(statement, **parts)).rowcount
@@ -295,6 +332,34 @@ class TableChange:
         row = self.connection.execute(self._compose(statement, **parts)).fetchone()
         assert row is not None
         return row[0]
+
+
+_TEXTS = "(select jsonb_object_agg(e.key, coalesce(e.value, 'null')) from jsonb_each_text(to_jsonb({row})) as e)"
+"""The columns of a row as texts."""
+
+
+def _type(declared: str) -> sql.SQL:
+    return sql.SQL(declared)  # pyright: ignore[reportArgumentType]  # format_type has quoted it
+
+
+def _differing(image: str, image_hash: str) -> str:
+    return (
+        f"from {image} as a left join {{table}} as t on {{same}} where {{there}} is null or "
+        f"{{row}} is distinct from {image_hash}"
+    )
+
+
+def _sample(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns in which a row differs from the row that the publication replaced, if there is one."""
+    before, now = row["before"], row["now"]
+    if before is not None and now is not None:
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)] or list(now)
+        before, now = ({name: image[name] for name in names if name in image} for image in (before, now))
+    return {"key": row["key"], "before": _shown(before), "now": _shown(now)}
+
+
+def _shown(image: Mapping[str, str] | None) -> dict[str, str] | None:
+    return None if image is None else {name: shorten(text, SHOWN_VALUE) for name, text in image.items()}
 
 
 def may_overlap(

@@ -357,12 +357,31 @@ def test_undo_of_an_overwrite_before_later_commits_names_them(lake: Lake) -> Non
     assert lake.ids() == [2, 4]
 
 
+def test_a_refused_undo_names_the_saga_and_the_step_of_each_later_change(lake: Lake) -> None:
+    lake.publish(lake.staged(some(1)))
+    other = lake.staged(some(2), saga="s2")
+    lake.publish(other)
+    ours = lake.staged(some(3), saga="s3", mode="overwrite")
+    lake.publish(ours)
+    lake.publish(lake.staged(some(4), saga="s4"))
+    with pytest.raises(UndoConflict, match=r"a later change exists: .* by the step facts of the saga s4") as refused:
+        lake.unpublish(ours)
+    before = refused.value.report["before"]
+    assert f"the snapshot {before} (tag saga-{ours.tag.target.name}-before)" in (refused.value.by_hand or "")
+    assert f'`catalog.load_table("sales.facts").scan(snapshot_id={before}).to_arrow()`' in (refused.value.by_hand or "")
+    rows = lake.table().scan(snapshot_id=int(before)).to_arrow().to_pylist()
+    assert sorted(row["id"] for row in rows) == [1, 2]
+
+
 def test_undo_of_an_append_with_rewritten_files_is_refused(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, 2)))
     ours = lake.staged(some(3, 4), saga="s2")
     lake.publish(ours)
     lake.table().delete("id = 3")
-    with pytest.raises(UndoConflict, match="1 of its 1 files are no longer live"):
+    with pytest.raises(
+        UndoConflict,
+        match=r"1 of its 1 files is no longer live, and a later change exists: the snapshot .* not of a saga",
+    ):
         lake.unpublish(ours)
     assert lake.ids() == [1, 2, 4]
 

@@ -167,9 +167,10 @@ def test_undo_of_an_overwrite_before_later_commits_is_refused(
     later = stage(settings, {**APPEND, "mode": mode}, THREE, saga="c")
     publish(sink, later)
     before = (settings.root / "out" / "_current.json").read_text()
-    with pytest.raises(UndoConflict, match="c/facts") as refused:
+    with pytest.raises(UndoConflict, match=r"the output in \S*out has overwritten others .*: c/facts") as refused:
         unpublish(sink, ours)
     assert refused.value.report["after"][0]["saga.id"] == "c"
+    assert refused.value.by_hand == "undo the later publications first, with `saga undo c`; then `retry`"
     assert (settings.root / "out" / "_current.json").read_text() == before
     unpublish(sink, later)
     unpublish(sink, ours)

@@ -261,12 +261,12 @@ REHEARSED = {
     "a trigger that skips a merge": (
         "merge",
         TRIGGER.format(body="return null;", event="before insert"),
-        "act .* skips 1 rows",
+        "act .* skips 1 row",
     ),
     "a trigger that changes": (
         "append",
         TRIGGER.format(body="new.amount = 0; return new;", event="before insert"),
-        "act of public.sales changes 1 rows",
+        "act of public.sales changes 1 row",
     ),
     "a trigger that keeps": (
         "overwrite",
@@ -309,7 +309,7 @@ REHEARSED = {
     "a trigger that keeps what the undo deletes": (
         "append",
         TRIGGER.format(body="if old.id = 8 then return null; end if; return old;", event="before delete"),
-        "publication to public.sales could not be undone: 1 rows of public.sales were kept by a trigger",
+        "publication to public.sales could not be undone: 1 row of public.sales was kept by a trigger",
     ),
     "a trigger that forbids deletes": (
         "append",
@@ -319,13 +319,13 @@ REHEARSED = {
     "a trigger that changes what the undo restores": (
         "overwrite",
         TRIGGER.format(body="new.note = ''seen''; return new;", event="before insert"),
-        "could not be undone: 2 rows of public.sales were changed by a trigger when they were restored",
+        "could not be undone: 2 rows of public.sales were changed by a trigger when restored",
     ),
     "a trigger that changes what the undo of a merge restores": (
         "merge",
         "update sales set id = 8 where id = 2; "
         + TRIGGER.format(body="new.note = coalesce(new.note, ''?''); return new;", event="before update"),
-        "could not be undone: 1 rows of public.sales were changed by a trigger when they were restored",
+        "could not be undone: 1 row of public.sales was changed by a trigger when restored",
     ),
     "an old row that a check does not allow": (
         "overwrite",
@@ -377,7 +377,7 @@ def test_a_trigger_created_after_the_audit_is_refused_when_publishing(warehouse:
     ours = warehouse.stage(warehouse.output(), [{"id": 8}])
     warehouse.sink.prepare(ours)
     warehouse.run(TRIGGER.format(body="return null;", event="before insert"))
-    with pytest.raises(Rejected, match=r"act of public\.sales skips 1 rows"):
+    with pytest.raises(Rejected, match=r"act of public\.sales skips 1 row"):
         warehouse.again(ours)
 
 
