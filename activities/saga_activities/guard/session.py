@@ -284,7 +284,9 @@ class SqlSession:
         )
         if check_text and self._dialect == "postgresql":
             ask_types = partial(parameter_types, self._connection)
-            parameters = await checked_places(exact.statement, exact.parameters, ask_types, self._query)
+            parameters = await checked_places(
+                exact.statement, exact.parameters, ask_types, self._query, authors=statement
+            )
             return replace(exact, parameters=parameters)
         return exact
 

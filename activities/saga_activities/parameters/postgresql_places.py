@@ -38,10 +38,11 @@ _EVERY_DIGIT = 99
 
 
 async def checked_places(
-    statement: ParsedSql, rows: Sequence[Parameters], ask_types: AskTypes, query: Query
+    statement: ParsedSql, rows: Sequence[Parameters], ask_types: AskTypes, query: Query, *, authors: ParsedSql
 ) -> Sequence[Parameters]:
     """The parameters, with decimals for text that is an operand, and text for arrays of floats.
 
+    ``authors`` is the statement with the names that its author has given to the parameters, which messages show.
     Raises UnusableParameter for text of which PostgreSQL would take another value, and the errors of the database.
     """
     rows = await with_float_arrays(statement, rows, ask_types)
@@ -57,17 +58,18 @@ async def checked_places(
         types = await ask_types(statement, rows[0]) if wanted - numeric else types
         columns = await _columns({name: types[name] for name in wanted - numeric}, query)
     casts, cast = _author_casts(statement), cast_parameters(statement)
+    shown = dict(zip(placeholder_names(statement), placeholder_names(authors), strict=True))
     for name in sorted(wanted & columns.keys()):
         if (column := columns[name]) is None:
             continue
         for value in {str(values.get(name)): values.get(name) for values in rows}.values():
             if column.kind in NUMBERS:
-                refuse_notations(name, value)
-            _refuse_shortened(name, value, column, casts.get(name))
+                refuse_notations(shown[name], value)
+            _refuse_shortened(shown[name], value, column, casts.get(name))
             if name not in cast:
-                _refuse_rounded(name, value, column)
+                _refuse_rounded(shown[name], value, column)
                 if column.is_own and _has_numbers(value):
-                    await refuse_rewritten(name, value, column, query)
+                    await refuse_rewritten(shown[name], value, column, query)
     return rows
 
 

@@ -174,7 +174,7 @@ def _checked(connection: psycopg.Connection[Any], values: Mapping[str, Any]) -> 
 
     async def check() -> Parameters:
         row = await with_floats(statement, {name: given[name] for name in statement.parameters}, ask_types)
-        (checked,) = await checked_places(statement, [row], ask_types, query)
+        (checked,) = await checked_places(statement, [row], ask_types, query, authors=statement)
         return checked
 
     try:

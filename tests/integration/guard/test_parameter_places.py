@@ -179,3 +179,14 @@ async def test_an_expression_of_a_group_stays_the_selected_one(tables: Tables) -
         )
         assert (await _plain(tables, run, {"v": "1"})).kind == "done", run
         await tables.sql("delete from @place where id > 10")
+
+
+@pytest.mark.parametrize("value", ["1.50", "2026-01-01T10:00:00+02:00", "1.1.2026"])
+async def test_a_refusal_has_the_name_of_the_author(tables: Tables, value: str) -> None:
+    if tables.kind != "postgres":
+        pytest.skip("the others take the same parameter at all places")
+    if not tables.names:
+        await tables.sql("create table @shown (label text, at timestamp(0))")
+    refused = await _plain(tables, "update @shown set label = :v where at > :v", {"v": value})
+    assert refused.failure is not None
+    assert refused.failure.message.startswith(f"the parameter v is {value}, and PostgreSQL takes a timestamp")
