@@ -21,7 +21,7 @@ from saga_activities.guard.guard import Guard
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.idle_connections import check_idle_connections
 from saga_activities.parameters.integer_parameters import send_integers_as_bigint
-from saga_activities.sessions import session_arguments
+from saga_activities.sessions import SQLITE_SETTINGS, session_arguments
 from sagas.errors import UsageError
 from sagas.settings.connections import SqlConnection, async_url
 from sagas.text.exact_json import decode_json, encode_json
@@ -180,7 +180,8 @@ class SqliteConnection(sqlite3.Connection):
         self._interrupted = threading.Event()
         self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
         self.execute("PRAGMA journal_mode = WAL").close()  # readers do not block the writer
-        self.execute("PRAGMA foreign_keys = ON").close()
+        for setting, value in SQLITE_SETTINGS.items():
+            self.execute(f"PRAGMA {setting} = {value}").close()
         self.set_progress_handler(self._interrupted.is_set, _INSTRUCTIONS)
 
     def cursor(self, *args: Any, **kwargs: Any) -> Any:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
 
 from saga_activities.mysql_cursor import MAX_WARNINGS, strict_cursor
 from saga_activities.mysql_text import UNCONVERTED_RESULTS
 from saga_activities.result_columns import mysql_conversions
+from sagas.errors import UsageError
 from sagas.sql_text.restoring_script import POSTGRESQL_TEXTS
 
 _POSTGRESQL = {**POSTGRESQL_TEXTS, "client_encoding": "UTF8"}
@@ -23,17 +25,66 @@ _POSTGRESQL = {**POSTGRESQL_TEXTS, "client_encoding": "UTF8"}
 CLEAN_POSTGRESQL = "RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
 """Ends what a statement has left in the session outside its transaction; RESET gives the settings above again."""
 
+
+def with_foreign_keys(server_version: int, *, local: bool) -> str:
+    """A query that lets foreign keys and triggers hold again, where `session_replication_role` switches them off.
+
+    It returns the setting after it, which is still `replica` if the role may not change it: only superusers and roles
+    with a grant may, so an option of the start would refuse the session. ``local``: until the end of the transaction.
+    """
+    granted = " OR has_parameter_privilege('session_replication_role', 'SET')" if server_version >= 150000 else ""
+    return (
+        "SELECT CASE WHEN current_setting('session_replication_role') = 'replica'"
+        f" AND (current_setting('is_superuser') = 'on'{granted})"
+        f" THEN set_config('session_replication_role', 'origin', {str(local).lower()})"
+        " ELSE current_setting('session_replication_role') END"
+    )
+
+
+def without_foreign_keys(role: str, database: str) -> str:
+    """The sentence about sessions in which foreign keys and triggers are off, for their role."""
+    return (
+        f"session_replication_role is replica in the sessions of the role {role}, so no foreign key is checked and no"
+        f" trigger fires, and the role may not change it; reset it as a superuser, with `alter role {role} reset"
+        f" session_replication_role` or `alter database {database} reset session_replication_role`, then try again"
+    )
+
+
+def require_foreign_keys(connection: psycopg.Connection[Any]) -> None:
+    """Let foreign keys and triggers hold in this session. Raises UsageError if its role may not."""
+    query = with_foreign_keys(connection.info.server_version, local=False)
+    if connection.execute(cast("Any", query)).fetchone() == ("replica",):
+        raise UsageError(without_foreign_keys(connection.info.user, connection.info.dbname))
+
+
 SQL_MODE = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
 
 _MYSQL = (
     f"time_zone = '+00:00', sql_mode = '{SQL_MODE}', foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0,"
     " sql_auto_is_null = 0, sql_select_limit = 18446744073709551615, max_join_size = 18446744073709551615,"
-    f" sql_big_selects = 1, max_error_count = {MAX_WARNINGS}, completion_type = 0, {UNCONVERTED_RESULTS}"
-    " /*M! , check_constraint_checks = 1 */"
+    f" sql_big_selects = 1, max_error_count = {MAX_WARNINGS}, sql_notes = 1, completion_type = 0,"
+    " lc_time_names = 'en_US', default_week_format = 0, div_precision_increment = 4, group_concat_max_len = 1048576,"
+    f" max_sort_length = 1024, {UNCONVERTED_RESULTS} /*M! , check_constraint_checks = 1, standard_compliant_cte = 1,"
+    " max_recursive_iterations = 4294967295, system_versioning_asof = default,"
+    " old_mode = if(find_in_set('UTF8_IS_UTF8MB3', @@old_mode), 'UTF8_IS_UTF8MB3', '') */"
 )
+"""The defaults of the servers, where another value changes results in silence; of `old_mode` only the meaning of the
+name `utf8` stays with the server.
+"""
 
 CLEAN_MYSQL = f"SET SESSION {_MYSQL}, @saga_released = RELEASE_ALL_LOCKS()"
 """Ends what a statement has left in a session of MySQL or MariaDB, and fixes the settings above again."""
+
+
+SQLITE_SETTINGS = {
+    "foreign_keys": "ON",
+    "ignore_check_constraints": "OFF",
+    "recursive_triggers": "OFF",
+    "case_sensitive_like": "OFF",
+    "reverse_unordered_selects": "OFF",
+    "legacy_alter_table": "OFF",
+}
+"""Of the settings of a connection of SQLite, which a build of the library may have by default."""
 
 
 def session_arguments(url: URL) -> dict[str, Any]:

@@ -83,7 +83,9 @@ class PostgresChunk(PostgresTransaction):
     def new_session(self) -> SqlSession:
         """A session for one action: its errors concern no other one."""
         self.sql.used = True
-        return PostgresSqlSession(self._connection, self._raw)
+        session = PostgresSqlSession(self._connection, self._raw)
+        session.refusal = self.sql.refusal
+        return session
 
     async def next_savepoint(self, *, first: bool) -> None:
         """Keep what was done since the last savepoint, and set a new one."""
@@ -95,6 +97,7 @@ class PostgresChunk(PostgresTransaction):
     @property
     def raw(self) -> Any:
         """The driver's connection, for statements in a pipeline."""
+        self.sql.check_allowed()
         self.sql.used = True
         return self._raw
 

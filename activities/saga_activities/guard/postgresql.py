@@ -41,7 +41,7 @@ from saga_activities.guard.transaction import (
     TransactionLimits,
 )
 from saga_activities.result_columns import check_names, unreadable_column
-from saga_activities.sessions import CLEAN_POSTGRESQL, session_arguments
+from saga_activities.sessions import CLEAN_POSTGRESQL, session_arguments, with_foreign_keys, without_foreign_keys
 from sagas.sql_text.parsed import ParsedSql
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
@@ -176,6 +176,8 @@ class PostgresTransaction:
                 await self._raw.rollback()
             if not self._raw.closed and self.sql.used:
                 await self._cursor.execute(CLEAN_POSTGRESQL)
+            if self.sql.refusal is not None:
+                await self._raw.close()  # only a new session has another setting
         except psycopg.Error:
             await self._raw.close()  # the server rolls back the transaction of a closed connection
         if self._raw.closed and isinstance(self.sql.first_error, asyncio.CancelledError):
@@ -207,13 +209,22 @@ class PostgresTransaction:
 
     async def _send(self, text: str, values: tuple[Any, ...]) -> AsyncClientCursor[Any]:
         """Run ``text``; the first call opens the transaction in the same round trip."""
-        if not self.answered:
+        opens = not self.answered
+        if opens:
             opening, milliseconds = self._begin_statements()
             text, values = opening + text, (*milliseconds, *values)
         await self._cursor.execute(cast("Any", text), values)
         self.answered = True
+        if opens and not self._limits.read_only:
+            await self._check_foreign_keys()
         await self._cursor.set_result(-1)  # only the last statement's result matters
         return self._cursor
+
+    async def _check_foreign_keys(self) -> None:
+        """Refuse the statements of the action, not the rows of the guard, if the database would not check them."""
+        await self._cursor.set_result(1)
+        if await self._cursor.fetchone() == ("replica",):
+            self.sql.refusal = without_foreign_keys(self._raw.info.user, self._raw.info.dbname)
 
     def _begin_statements(self) -> tuple[str, tuple[int, ...]]:
         """BEGIN and the limits that end the transaction of a worker that froze or vanished.
@@ -234,7 +245,8 @@ class PostgresTransaction:
         level = f" ISOLATION LEVEL {self._limits.isolation}" if self._limits.isolation else ""
         settings = "".join(f"SET LOCAL {name} = %s; " for name in limits)
         mode = " READ ONLY" if self._limits.read_only else ""
-        return f"BEGIN{level}{mode}; {settings}", tuple(limits.values())
+        checked = "" if self._limits.read_only else f"{with_foreign_keys(self._raw.info.server_version, local=True)}; "
+        return f"BEGIN{level}{mode}; {checked}{settings}", tuple(limits.values())
 
 
 # ``step.sql`` on PostgreSQL: textual SQL goes directly to psycopg, because SQLAlchemy would build an execution context

@@ -136,11 +136,18 @@ class SqlSession:
         self.writes_images = False
         """True while parameters are images of rows, which the database itself has written and which are read again."""
         self.first_error: BaseException | None = None
+        self.refusal: str | None = None
+        """Why this session must run no statement of an action."""
 
     def check_statements(self) -> None:
         """Raises the error of a statement that the action has swallowed: a partial effect must not commit."""
         if self.first_error is not None:
             raise self.first_error
+
+    def check_allowed(self) -> None:
+        """Raises UsageError if the settings of the session do not allow a statement."""
+        if self.refusal is not None:
+            raise UsageError(self.refusal)
 
     @property
     def dialect(self) -> str:
@@ -232,6 +239,7 @@ class SqlSession:
             self.used = True
             given, prepared = None, None
             try:
+                self.check_allowed()
                 given = _given_parameters(statement, parameters, named)
                 prepared = self._prepare(statement)
                 if isinstance(prepared, ParsedSql):

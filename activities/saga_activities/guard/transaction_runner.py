@@ -145,7 +145,10 @@ class TransactionRunner:
                 return _StaleConnection(database_errors.failed_outcome(classified))
             outcome = outcome_of_error(error, statement_error)
             cause = database_errors.classify_database_error(statement_error or error)
-            return _StaleConnection(outcome) if cause is not None and cause.of_the_connection else outcome
+            is_stale = (cause is not None and cause.of_the_connection) or (
+                tx is not None and tx.sql.refusal is not None
+            )
+            return _StaleConnection(outcome) if is_stale else outcome
         except BaseException:  # a cancelled attempt
             await _roll_back(tx)
             raise
@@ -184,7 +187,9 @@ class TransactionRunner:
 
 @dataclass(frozen=True, slots=True)
 class _StaleConnection:
-    """The pool returned a dead connection, or one whose prepared statements are gone. The attempt was rolled back."""
+    """The pool returned a dead connection, one whose prepared statements are gone, or one whose settings allow no
+    statement, which a new session may no longer have. The attempt was rolled back.
+    """
 
     outcome: Outcome
 

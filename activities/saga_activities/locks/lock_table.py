@@ -78,7 +78,7 @@ class LockTable:
         request = _Request(frozenset(keys), owner, holder, workflow_id, scheduled_at)
 
         async def script(tx: GuardTransaction) -> ScriptResult:
-            await tx.rows()
+            await _open(tx)
             return await _acquire(tx.sql, request, waits=waits)
 
         return await self._runner.run(EntryKey(owner, _ENTRY), "do", script, scheduled_at, deadline)
@@ -90,10 +90,15 @@ class LockTable:
         """
 
         async def script(tx: GuardTransaction) -> ScriptResult:
-            await tx.rows()
+            await _open(tx)
             return await _release(tx.sql, owner, holder, scheduled_at)
 
         return await self._runner.run(EntryKey(owner, _ENTRY), "undo", script, scheduled_at, deadline)
+
+
+async def _open(tx: GuardTransaction) -> None:
+    await tx.rows()
+    tx.sql.refusal = None  # the tables of the locks have no foreign keys
 
 
 @dataclass(frozen=True, slots=True)

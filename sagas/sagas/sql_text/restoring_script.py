@@ -66,7 +66,11 @@ def _postgresql(statements: Sequence[str]) -> str:
     while any(quote in statement for statement in statements):
         quote = f"{quote[:-1]}_$"
     lines = [f"  SET LOCAL {name} = '{value}';" for name, value in POSTGRESQL_TEXTS.items()]
-    lines.append("  SET CONSTRAINTS ALL DEFERRED;")
+    lines += [
+        "  IF current_setting('session_replication_role') = 'replica' THEN",
+        "  SET LOCAL session_replication_role = 'origin'; END IF;",
+        "  SET CONSTRAINTS ALL DEFERRED;",
+    ]
     for statement in statements:
         lines += [f"  {statement};", f"  IF NOT FOUND THEN RAISE EXCEPTION '{CHANGED_SINCE}'; END IF;"]
     # A column may have the name of a variable.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from saga_activities.sessions import psycopg_arguments
+from saga_activities.sessions import psycopg_arguments, require_foreign_keys
 from saga_spark.job_errors import JobFailed
 from sagas.errors import UsageError
 
@@ -52,6 +52,7 @@ def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable
 
     def batch(frame: DataFrame, number: int) -> None:
         with psycopg.connect(url, **psycopg_arguments(url)) as connection:
+            require_foreign_keys(connection)
             _create_batch_table(connection)
             # The number first: a concurrent duplicate blocks here until the other transaction ends, then finds the row.
             taken = connection.execute(

@@ -42,12 +42,18 @@ class Tables:
         return {name: sorted(map(repr, await self.sql(f"select * from @{name}"))) for name in self.names}
 
     async def do(
-        self, run: Sequence[str | Mapping[str, Any]], step: str = "change", saga: str = "saga", undo_scope: str = ""
+        self,
+        run: Sequence[str | Mapping[str, Any]],
+        step: str = "change",
+        saga: str = "saga",
+        undo_scope: str = "",
+        *,
+        images: bool = True,
     ) -> Outcome:
         statements = [{"sql": one} if isinstance(one, str) else one for one in run]
         arguments = {"connection": "shop", "run": [{**one, "sql": self.named(one["sql"])} for one in statements]}
         entry = self.entry(step, saga)
-        guard = GuardSpec("shop", images=True, undo_scope=undo_scope)
+        guard = GuardSpec("shop", images=images, undo_scope=undo_scope)
         invocation = Invocation("sql", arguments, str(entry), entry.saga_id, step, "do", 1, guard=guard)
         return await self.database.guard.do(entry, "h", sql_body(arguments, invocation, new_attempt()), **clock())
 

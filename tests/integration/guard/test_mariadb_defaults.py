@@ -19,6 +19,14 @@ DEFAULTS = {
     "foreign_key_checks": 0,
     "unique_checks": 0,
     "check_constraint_checks": 0,
+    "div_precision_increment": 0,
+    "group_concat_max_len": 4,
+    "max_sort_length": 64,
+    "max_recursive_iterations": 3,
+    "lc_time_names": "de_DE",
+    "default_week_format": 1,
+    "old_mode": "ZERO_DATE_TIME_CAST,UTF8_IS_UTF8MB3",
+    "sql_notes": 0,
 }
 
 
@@ -28,7 +36,7 @@ async def tables(mariadb_server: DatabaseServer) -> AsyncIterator[Tables]:
     administrator = await open_guard_database("mariadb", mariadb_server.url("guard"))
     before = {name: (await administrator.rows(f"select @@global.{name}"))[0][0] for name in DEFAULTS}
     try:
-        await administrator.rows(f"set {', '.join(f'global {name} = {value}' for name, value in DEFAULTS.items())}")
+        await administrator.rows(f"set {', '.join(f'global {name} = {value!r}' for name, value in DEFAULTS.items())}")
         assert (await administrator.rows("select @@global.sql_select_limit"))[0][0] == 1
         database = await open_guard_database("mariadb", mariadb_server.url("guard"))
         tables = Tables(database)
@@ -66,3 +74,28 @@ async def test_constraints_hold_whatever_the_defaults_of_the_server(tables: Tabl
     for step, row in (("a", "1, 7, 10"), ("b", "1, null, 100")):
         assert (await tables.do([f"insert into @item values ({row})"], step)).kind == "failed"
     assert (await tables.dump())["item"] == []
+
+
+RESULTS = """
+select cast(1 / 3 as char) as quotient, group_concat(n order by n) as numbers, monthname('2026-03-01') as month,
+  week('2026-01-04') as week, cast(cast(cast('10:00' as time) as datetime) as char) > '2026' as today,
+  (select group_concat(variable_value order by variable_name separator '/') from information_schema.session_variables
+   where variable_name in ('max_sort_length', 'old_mode', 'sql_notes')) as settings
+from (with recursive t as (select 1 as n union all select n + 1 from t where n < 5000) select n from t) numbers
+where n in (1, 2, 5000)
+"""
+
+
+async def test_results_are_the_same_whatever_the_defaults_of_the_server(tables: Tables) -> None:
+    for step in ("first", "cleaned"):
+        done = await tables.do([RESULTS], step, images=False)
+        assert done.kind == "done", done
+        [row] = done.result
+        assert row == {
+            "quotient": "0.3333",
+            "numbers": "1,2,5000",
+            "month": "March",
+            "week": 1,
+            "today": 1,
+            "settings": "1024/UTF8_IS_UTF8MB3/ON",
+        }

@@ -18,6 +18,7 @@ from saga_workers.doctor.spark_checks import check_spark, has_packages
 from saga_workers.doctor.spark_input_checks import check_spark_inputs
 from saga_workers.doctor.sqlite_columns import check_column_types
 from saga_workers.doctor.statement_checks import check_statements
+from saga_workers.doctor.trigger_settings import check_foreign_key_setting
 from saga_workers.doctor.two_phase_checks import check_two_phase
 from saga_workers.doctor.unusable_databases import unusable_databases, unusable_result
 from saga_workers.temporal import search_attributes
@@ -284,6 +285,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
             prepared = await check_two_phase(connection.name, engine) if two_phase else []
             rights = await check_schema_rights(connection.name, engine)
+            rights += await check_foreign_key_setting(connection.name, engine)
             types = await check_column_types(connection.name, engine)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         problem = unusable(connection, "the database cannot be used", error)

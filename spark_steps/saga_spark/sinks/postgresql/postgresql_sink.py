@@ -16,7 +16,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg import errors, sql
 
-from saga_activities.sessions import psycopg_arguments
+from saga_activities.sessions import psycopg_arguments, require_foreign_keys
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
@@ -326,6 +326,7 @@ class PostgreSqlSink:
             ) as connection:
                 for setting, value in timeouts.items():
                     connection.execute("select set_config(%s, %s, false)", (setting, value))
+                require_foreign_keys(connection)
                 connection.commit()  # a later rollback would undo the settings
                 try:
                     yield connection
