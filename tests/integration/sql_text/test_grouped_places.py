@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+import re
 from collections.abc import AsyncIterator
 from itertools import product
 from pathlib import Path
 
 import psycopg
+import pytest
 import pytest_asyncio
 import yaml
 
@@ -70,11 +74,25 @@ STATEMENTS = [
     "delete from grouped_target where a in (select coalesce(s, :v) from grouped_source group by (coalesce(s, :v)))",
     # Constants of a grouped query reach columns of other types.
     "insert into grouped_target (a, z, n) select :d, :d, n from grouped_source group by n",
+    "insert into grouped_target (a, z, n) select :d, :d, count(*) from grouped_source group by coalesce(s, :d)",
     "insert into grouped_target (a, n) select coalesce(s, :d), count(*) from grouped_source where z > :d"
     " group by (coalesce(s, :d))",
 ]
 WITHOUT_TYPE = "update grouped_target set a = :v where :v is not null"
 VALUES = {":v": "none", ":d": "2026-05-01"}
+
+KEYS = (
+    "coalesce(s, :v)", "coalesce(g.s, :v)", "nullif(s, :v)", "case when s = :v then s else :v end", "left(s || :v, 2)",
+    "greatest(s, :v)", "concat(s, :v::text)",
+)  # fmt: skip
+FORMS = ("{0}", "({0})", "rollup ({0})", "cube ({0}, n)", "grouping sets (({0}, n), ({0}))", "{0}, n", "1", "key")
+ITEMS = ("{0}", "{0}", "coalesce({0}, :v)", "upper({0})", ":v", "coalesce(g.s, :v)")
+NUMBERS = (
+    "count(*)", "1", "row_number() over (order by coalesce(s, :v))", "sum(n) filter (where s <> :v)",
+    "count(distinct coalesce(s, :v))", "length(string_agg(distinct coalesce(s, :v), ',' order by coalesce(s, :v)))",
+)  # fmt: skip
+TAILS = ("", "", " having {0} >= :v", " order by {0}", " having count(*) > 0 order by 1, ({0}) limit 3")
+CONDITIONS = ("", " where s <> :v", " where z > :d", " where coalesce(s, :v) > 'a'")
 
 
 @pytest_asyncio.fixture
@@ -87,9 +105,24 @@ async def grouped_database(postgres_server: DatabaseServer) -> AsyncIterator[Gua
     await opened.connections.close()
 
 
+def _drawn(chance: random.Random) -> str:
+    """A statement with a query that may group; PostgreSQL refuses some of them."""
+    key = chance.choice(KEYS)
+    item, number, form, tail = (chance.choice(each).format(key) for each in (ITEMS, NUMBERS, FORMS, TAILS))
+    more, target = chance.choice([("", ""), ("", ""), (", :d", ", d"), (", :v", ", l")])
+    more = more.replace(":v", "array[:v]")
+    where, distinct = chance.choice(CONDITIONS), chance.choice(("", "", "distinct "))
+    group = chance.choice((f" group by {form}", f" group by {form}", ""))
+    query = f"select {distinct}{item} as key, {number}{more} from grouped_source g{where}{group}{tail}"
+    if chance.random() < 0.3 and not more:
+        return f"with w(x, m) as ({query}) {INTO}select x, m from w where x <> :v"
+    return f"insert into grouped_target (a, n{target}) {query}"
+
+
 def _with_literals(connection: psycopg.Connection, run: str) -> list[tuple[object, ...]]:
+    """Raises psycopg.Error."""
     for name, value in VALUES.items():
-        run = run.replace(name, f"'{value}'")
+        run = re.sub(f"(?<!:){name}\\b", f"'{value}'", run)
     connection.execute(run.encode())
     return _rows(connection)
 
@@ -116,6 +149,23 @@ async def test_a_statement_with_parameters_does_what_it_does_with_literals(group
             outcome = await execute(grouped_database, run, **_params(run))
             assert outcome.kind == "done", (run, outcome.failure)
             assert _rows(connection) == expected, run
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
+async def test_drawn_queries_do_what_they_do_with_literals(grouped_database: GuardDatabase, seed: int) -> None:
+    chance, done = random.Random(seed), 0
+    with psycopg.connect(grouped_database.url, autocommit=True) as connection:
+        for run in (_drawn(chance) for _ in range(150)):
+            expected = None
+            _fresh(connection)
+            with contextlib.suppress(psycopg.Error):
+                expected = _with_literals(connection, run)
+            _fresh(connection)
+            outcome = await execute(grouped_database, run, **_params(run))
+            assert (outcome.kind == "done") == (expected is not None), (run, outcome.failure)
+            assert expected in (None, _rows(connection)), run
+            done += expected is not None
+    assert done > 40
 
 
 async def test_the_verdict_of_doctor_is_that_of_the_run(tmp_path: Path, grouped_database: GuardDatabase) -> None:

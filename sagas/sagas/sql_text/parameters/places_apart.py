@@ -97,7 +97,7 @@ def _in_comparing_queries(trees: Sequence[Any], names: Sequence[str]) -> dict[in
             number = next((at for at, each in enumerate(queries) if each is query), len(queries))
             queries += [query] if number == len(queries) else []
             numbers[place] = number
-            if clause.arg_key != "expressions":
+            if clause.arg_key != "expressions" and query.args.get("distinct"):
                 compared.add((number, names[place]))
             if clause.arg_key == "expressions" and clause.find(exp.Column, exp.Query) is None:
                 constants.add(place)  # it can be selected beside any group
