@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 from saga_activities.automatic.restoration_script import HandChange, restoration_script
-from saga_activities.automatic.row_changes import images_digest
 from saga_activities.automatic.row_image import Images, RowImage
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
@@ -83,12 +82,6 @@ async def unrestored_rows(sql: SqlSession, entry_key: EntryKey, rows: StepRows) 
     return await _details(sql, entry_key, rows, rows.open_rows)
 
 
-def unread_rows(stored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The details of a parked undo whose rows cannot be read."""
-    none: dict[str, Any] = {"rows": [], "changed_rows": 0, "sql": [], "sql_refused": None}
-    return {**none, "open_rows": len(stored), "images": images_digest(stored)}
-
-
 async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: Sequence[LockedRow]) -> dict[str, Any]:
     """The details of a parked undo for people; ``shown`` are the rows that keep it from going on."""
     wanted = list(dict.fromkeys([*shown, *rows.open_rows]))[:MAX_SHOWN_ROWS]
@@ -101,11 +94,11 @@ async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: 
         described.append(_described(rows, row, by))
     statements = [{"row": row.label, "sql": text} for row, text in script.statements]
     return {
-        "rows": _bounded(described),
+        "rows": bounded(described),
         "changed_rows": len(rows.changed_rows),
         "open_rows": len(rows.open_rows),
         "dialect": sql.dialect,
-        "sql": _bounded(statements),
+        "sql": bounded(statements),
         "sql_refused": script.refused,
         "images": rows.digest,
     }
@@ -125,7 +118,7 @@ def _one_by_one(rows: StepRows, wanted: Sequence[LockedRow]) -> list[list[HandCh
     return steps
 
 
-def _bounded(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def bounded(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The first rows, as many as have room."""
     kept: list[dict[str, Any]] = []
     size = 0

@@ -250,9 +250,9 @@ _CODECS |= {"ucs2": "utf_16_be", "utf16": "utf_16_be", "utf16le": "utf_16_le", "
 """Names in Python of character sets that have another one there."""
 
 
-def shown_value(column: Column, text: str) -> str:
-    """The text of an image for people: of bytes the text, if Python knows the character set."""
-    charset = _charset(column.type)
+def shown_value(kind: str, text: str) -> str:
+    """The text of an image for people: of bytes the text, if Python knows the character set of the type ``kind``."""
+    charset = _charset(kind)
     if charset is None or text == _NO_MEMBER:
         return text
     try:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from saga_activities.automatic.changed_rows import StepRows, cannot_restore, unread_rows, unrestored_rows
+from saga_activities.automatic.changed_rows import StepRows, cannot_restore, unrestored_rows
 from saga_activities.automatic.image_types import ImageTypes
 from saga_activities.automatic.restoration import load_images, open_tables, present_rows
 from saga_activities.automatic.restore_order import CannotRestore
 from saga_activities.automatic.row_changes import images_digest, mark_undone
 from saga_activities.automatic.row_image import RowImage, net_images
 from saga_activities.automatic.table_access import TableAccess
+from saga_activities.automatic.unread_rows import shows_images, unread_rows
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.session import Row, SqlSession
@@ -79,9 +80,11 @@ async def _close(sql: SqlSession, name: str, saga_id: str, decided: str | None, 
     try:
         rows = await _step_rows(sql, loaded, digest)
     except (NeedsOperator, CannotRestore) as error:
-        details = {**unread_rows(stored), "system": name}
+        details = {**unread_rows(sql.dialect, loaded), "system": name}
         if skip:
             return details
+        if shows_images(decided, stored):
+            return None
         raise NeedsOperator(error.why, **details) from error
     if not rows.open_rows:
         return None

@@ -15,7 +15,6 @@ from saga_activities.automatic.changed_rows import (
     StepRows,
     cannot_restore,
     changed_since,
-    unread_rows,
     unrestored_rows,
 )
 from saga_activities.automatic.column_types import converted_texts
@@ -35,6 +34,7 @@ from saga_activities.automatic.row_image import Images, RowImage, net_images
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
 from saga_activities.automatic.table_shape import DeclaredType, check_change
+from saga_activities.automatic.unread_rows import shows_images, unread_rows
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
@@ -67,25 +67,22 @@ async def restore(
     try:
         tables, images = await open_tables(sql, types, stored)
     except NeedsOperator as error:
-        # Without the digest: nobody has seen the rows, and `done` compares them.
-        advice = (
-            "remove the cause, for instance drop the trigger, then retry; or restore the rows by hand as their images"
-            " say, then decide done"
-        )
-        raise NeedsOperator(f"{error.why}; {advice}", **{**unread_rows(stored), "images": None}) from error
+        advice = "change the table back, then retry; or restore the rows by hand as they were before, then decide done"
+        raise NeedsOperator(f"{error.why}; {advice}", **unread_rows(sql.dialect, [(types, stored)])) from error
     try:
         await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
     except RowLocked as error:
         raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
     reliance = Reliance(entry_key, stored[0]["undo_scope"], undone_steps)
-    digest = images_digest(stored)
+    digest, loaded = images_digest(stored), stored
     stored = _as_present(stored, images, types, tables)
     present_types = {name: table.shape.types for name, table in tables.items()}
     try:
         passed = await pass_on(sql, reliance, images, stored, present_types, _present_image(sql, tables))
     except NotImageable as error:
         raise NeedsOperator(
-            f"a row cannot be restored automatically any more: {error.why}", **{**unread_rows(stored), "images": None}
+            f"a row cannot be restored automatically any more: {error.why}",
+            **unread_rows(sql.dialect, [(types, loaded)]),
         ) from error
     images = [image for place, image in enumerate(images) if place not in passed.places]
     stored = [row for place, row in enumerate(stored) if place not in passed.places]
@@ -93,7 +90,7 @@ async def restore(
     try:
         current = await present_rows(tables, last)
     except CannotRestore as error:
-        raise NeedsOperator(error.why, **{**unread_rows(stored), "images": None}) from error
+        raise NeedsOperator(error.why, **unread_rows(sql.dialect, [(types, loaded)])) from error
     # A row that is as before this step is restored, unless it is so by a later step, whose undo would change it again.
     built_upon = frozenset(row for row, image in passed.built_upon.items() if current.get(row) == _decoded(image))
     rows = StepRows(tables, first, last, current, digest, images, built_upon | passed.blocked)
@@ -125,21 +122,22 @@ async def check_decision(sql: SqlSession, *, entry_key: EntryKey, digest: str | 
     before, and the decision was about other images, or none.
     """
     await mark_undone(sql, entry_key)
+    loaded: list[tuple[ImageTypes, list[Row]]] = []
     stored: list[Row] = []
     try:
         types, stored = await load_images(sql, entry_key)
         stored = [row for row in stored if row["sequence"] < 0] if inherited else stored
+        loaded.append((types, stored))
         if not stored or images_digest(stored) == digest:
             return
         tables, images = await open_tables(sql, types, stored)
         first, last = net_images(images)
         rows = StepRows(tables, first, last, await present_rows(tables, last), images_digest(stored), images)
     except (NeedsOperator, CannotRestore) as error:
-        unreadable = unread_rows(stored)
-        if unreadable["images"] == digest:
+        if shows_images(digest, stored):
             return
         why = f"the rows of the step cannot be compared: {error.why}; look at them, then decide again"
-        raise NeedsOperator(why, **unreadable) from error
+        raise NeedsOperator(why, **unread_rows(sql.dialect, loaded)) from error
     if rows.open_rows:
         why = "rows are not as before the step, or another undo of the saga has left more to this one"
         refused = await cannot_restore(sql, entry_key, rows, f"{why}: look at the rows, then decide again")
@@ -149,17 +147,20 @@ async def check_decision(sql: SqlSession, *, entry_key: EntryKey, digest: str | 
 async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, Any] | None:
     """Leave the rows of an entry as they are, also those that other undos have left to this one.
 
-    Returns the rows that are not as before the step, as :class:`NeedsOperator` of :func:`restore` describes them; None
-    if they cannot be read any more.
+    Returns the rows that are not as before the step, as :class:`NeedsOperator` of :func:`restore` describes them, or
+    all if they cannot be read; None if their images are missing.
     """
     await mark_undone(sql, entry_key)
     try:
         types, stored = await load_images(sql, entry_key)
+    except NeedsOperator:
+        return None
+    try:
         tables, images = await open_tables(sql, types, stored)
         first, last = net_images(images)
         rows = StepRows(tables, first, last, await present_rows(tables, last), images_digest(stored), images)
     except (NeedsOperator, CannotRestore):
-        return None
+        return unread_rows(sql.dialect, [(types, stored)])
     return await unrestored_rows(sql, entry_key, rows)
 
 
@@ -310,7 +311,10 @@ def _encoded(image: Image | None) -> str | None:
 
 def _check_table(table: TableAccess, image: RowImage) -> None:
     shape = table.shape
-    columns = set(image.after if image.after is not None else image.before or ())
-    if columns != {column.name for column in shape.columns}:
-        raise NotImageable(f"{shape.name} has other columns than when the step ran")
+    then = set(image.after if image.after is not None else image.before or ())
+    now = {column.name for column in shape.columns}
+    if then != now:
+        changes = {"without": then - now, "also": now - then}
+        said = "; ".join(f"now {how} {', '.join(sorted(names))}" for how, names in changes.items() if names)
+        raise NotImageable(f"{shape.name} has other columns than when the step ran: {said}")
     check_change(shape, RowChange(image.undone_change, "", columns=image.changed_columns))

@@ -106,7 +106,12 @@ def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
     """
     before, now = _affinity(old), _affinity(column.type)
     kinds = {text.partition(":")[0] for text in texts}
-    if before != now and not (now == "BLOB" or kinds <= {"blob"} or (now == "TEXT" and kinds <= {"text", "blob"})):
+    kept = {
+        "BLOB": kinds,
+        "TEXT": {"text", "blob"},
+        "REAL": {"real", "blob"} | ({"text"} if before == "NUMERIC" else set()),
+    }
+    if before != now and not kinds <= kept.get(now, {"blob"}):
         raise NotImageable("the new type changes stored values")
     return list(texts)
 

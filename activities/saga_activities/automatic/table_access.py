@@ -7,9 +7,10 @@ only if the database says that their keys are equal: it compares keys itself, an
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from saga_activities.automatic import mysql, postgresql, sqlite
@@ -275,15 +276,12 @@ class TableAccess:
 
     def shown(self, name: str, text: str | None) -> str:
         """A text of an image for people: on one line, and not too long."""
-        if text is None:
-            return "NULL"
-        if self._sql.dialect == "sqlite":
-            text = sqlite.shown_value(text)
-        elif self._sql.dialect != "postgresql":
-            text = mysql.shown_value(self.shape.by_name[name], text)
-        if text.upper() == "NULL":
-            return f"'{text}'"  # text, or null of JSON
-        return shorten(printable_line(text), MAX_SHOWN)
+        match self._sql.dialect:
+            case "sqlite":
+                return shown_text(text, sqlite.shown_value)
+            case "postgresql":
+                return shown_text(text, str)
+        return shown_text(text, partial(mysql.shown_value, self.shape.by_name[name].type))
 
     def shown_key(self, key: Key) -> str:
         """A primary key for people: `sku=a, day=2026-01-02`."""
@@ -307,6 +305,16 @@ class TableAccess:
             raise NotImageable(
                 f"a value in the column {name} of {self.shape.name} is not valid in its character set: correct the row"
             ) from error
+
+
+def shown_text(text: str | None, readable: Callable[[str], str]) -> str:
+    """A text of an image for people; ``readable`` decodes what the dialect encodes in it."""
+    if text is None:
+        return "NULL"
+    text = readable(text)
+    if text.upper() == "NULL":
+        return f"'{text}'"  # text, or null of JSON
+    return shorten(printable_line(text), MAX_SHOWN)
 
 
 def used_parameters(text: str, parameters: Mapping[str, Any], dialect: str) -> Mapping[str, Any]:

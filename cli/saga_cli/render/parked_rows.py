@@ -35,7 +35,7 @@ def row_lines(parked: ParkedView) -> list[Line]:
     for row in parked.rows or ():
         by = f", changed by {row.changed_by}" if row.changed_by else ""
         lines.append([("  row      ", "dim"), (f"{row.table} {_key(row)}", "bold"), (by, "dim")])
-        for title, image in zip(IMAGES, _images(row), strict=True):
+        for title, image in zip(IMAGES, _images(row), strict=False):
             lines.append([(f"    {title:<{max(map(len, IMAGES))}} ", "dim"), (_image(image), "")])
     if parked.rows_omitted:
         lines.append([(f"    … and {parked.rows_omitted} more rows", "dim")])
@@ -54,7 +54,7 @@ def rows_table(view: SagaView) -> str:
         if not parked.rows:
             continue
         rows = "".join(
-            f"<tr><td>{escape(row.table)}</td><td>{escape(_key(row))}</td>{''.join(map(_cell, _images(row)))}"
+            f"<tr><td>{escape(row.table)}</td><td>{escape(_key(row))}</td>{_cells(row)}"
             f"<td>{escape(row.changed_by or '')}</td></tr>\n"
             for row in parked.rows
         )
@@ -70,7 +70,12 @@ def rows_table(view: SagaView) -> str:
 
 
 def _images(row: ParkedRowView) -> tuple[Mapping[str, str] | None, ...]:
-    return row.before, row.after, row.now
+    """The row before and after the step, and when it parked, if it could be read."""
+    return (row.before, row.after) if row.unread else (row.before, row.after, row.now)
+
+
+def _cells(row: ParkedRowView) -> str:
+    return "".join(map(_cell, _images(row))) + ("<td>not read</td>" if row.unread else "")
 
 
 def _cell(image: Mapping[str, str] | None) -> str:

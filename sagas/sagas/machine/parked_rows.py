@@ -24,7 +24,9 @@ def row_fields(run: SagaRun, entry: Entry, operation: Operation) -> dict[str, An
     statements = [change["sql"] for change in details["sql"]]
     missing = details["open_rows"] - len({change["row"] for change in details["sql"]})
     notes = [f"the database refuses it now: {details['sql_refused']}"] if details["sql_refused"] else []
-    if missing:
+    if details.get("unread"):
+        notes.append(f"the rows could not be read, these are their images; all of them: {images_query(run, entry)}")
+    elif missing:
         which = f"{missing} more rows" if statements else f"{missing} rows"
         notes.append(f"{which} are restored by the retry; their images: {images_query(run, entry)}")
     return {

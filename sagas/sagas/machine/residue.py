@@ -57,11 +57,14 @@ def _rows_left(
     The rows may be in each other's way, so the command of the first one restores all of them.
     """
     rows: list[dict[str, Any]] = []
-    named = details["sql"] if details else []
-    command = restoring_command(details["dialect"], [item["sql"] for item in named]) if details and named else None
-    for name in dict.fromkeys(item["row"] for item in named):
-        rows.append({"system": system, "key": name, "command": command})
-        command = f"-- restored by the SQL of {rows[0]['key']}"
+    if details and details.get("unread"):
+        query = parked_rows.images_query(run, entry)
+        rows += [{"system": system, "key": row["row"], "command": query} for row in details["rows"]]
+    elif details and (named := details["sql"]):
+        command = restoring_command(details["dialect"], [item["sql"] for item in named])
+        for name in dict.fromkeys(item["row"] for item in named):
+            rows.append({"system": system, "key": name, "command": command})
+            command = f"-- restored by the SQL of {rows[0]['key']}"
     if details is None or details["open_rows"] > len(rows):
         rows.append({"system": system, "key": key, "command": parked_rows.images_query(run, entry)})
     return rows

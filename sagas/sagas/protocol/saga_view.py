@@ -183,6 +183,7 @@ class ParkedRowView(JsonView):
     after: Annotated[Mapping[str, str] | None, "after the step; null: it had deleted the row"] = None
     now: Annotated[Mapping[str, str] | None, "when the undo was parked; null: there was no row"] = None
     changed_by: Annotated[str | None, "who has changed it since the step; null if nobody has"] = None
+    unread: Annotated[bool | None, "true: the undo could not read it, so nothing is known of `now`", OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

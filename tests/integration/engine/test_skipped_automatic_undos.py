@@ -11,8 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from sagas.protocol.saga_view import SagaView
 from tests.helpers.processes import TemporalServer
-from tests.integration.engine.shared_rows import cancelled_saga, everywhere, on_postgresql
+from tests.integration.engine.shared_rows import CancelledSaga, cancelled_saga, everywhere, on_postgresql
 
 
 @everywhere
@@ -74,22 +75,54 @@ async def test_done_is_compared_with_the_rows_that_nobody_has_shown(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
-        await saga.shop.execute("alter table counter add more int")
-        await saga.shop.resolve(saga.second, "counted", "retry")
-
-        async def parked_because(why: str) -> None:
-            await saga.shop.reached(saga.second, lambda view: bool(view.parked) and why in view.parked[0].why)
-
-        await parked_because("has other columns than when the step ran")
+        await _park_with_another_column(saga)
+        await saga.shop.execute("alter table counter drop column more")
         await saga.shop.resolve(saga.second, "counted", "done", evidence="I think so")
-        await parked_because("cannot be compared")
-        await saga.shop.execute("alter table counter drop column more", "update counter set n = 41")
-        await saga.shop.resolve(saga.second, "counted", "retry")
-        await parked_because("has been changed since")
+        await _parked_because(saga, "rows are not as before the step")
         await saga.shop.execute("alter table counter add more int")
         await saga.shop.resolve(saga.second, "counted", "done", evidence="the rows of saga show")
         view = await saga.shop.ended(saga.second)
-        assert (view.state, await saga.value()) == ("COMPENSATED", 41)
+        assert (view.state, await saga.value()) == ("COMPENSATED", 40)
+
+
+@everywhere
+async def test_rows_that_cannot_be_read_are_shown_as_their_images(
+    kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
+        (parked,) = (await _park_with_another_column(saga)).parked
+        assert "counter has other columns than when the step ran: now also more; change the table back" in parked.why
+        (row,) = parked.rows or ()
+        assert (row.before, row.after, row.now, row.unread) == ({"n": "1"}, {"n": "2"}, None, True)
+        assert "could not be read" in (parked.sql_note or "")
+        await saga.shop.execute("update counter set n = 1")
+        await saga.shop.resolve(saga.second, "counted", "done", evidence="the image of saga show")
+        view = await saga.shop.ended(saga.second)
+        assert (view.state, view.residue, await saga.value()) == ("COMPENSATED", (), 1)
+
+
+@everywhere
+async def test_the_residue_names_rows_that_cannot_be_read(
+    kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with cancelled_saga("in-order", kind, tmp_path, temporal, request) as saga:
+        (parked,) = (await _park_with_another_column(saga)).parked
+        view = await saga.skip()
+        assert view.state == "RESIDUE"
+        (left,) = view.residue
+        assert left.key == (parked.rows or ())[0].row
+        assert left.command is not None
+        assert "saga_image" in left.command
+
+
+async def _park_with_another_column(saga: CancelledSaga) -> SagaView:
+    await saga.shop.execute("alter table counter add more int")
+    await saga.shop.resolve(saga.second, "counted", "retry")
+    return await _parked_because(saga, "has other columns than when the step ran")
+
+
+async def _parked_because(saga: CancelledSaga, why: str) -> SagaView:
+    return await saga.shop.reached(saga.second, lambda view: bool(view.parked) and why in view.parked[0].why)
 
 
 @on_postgresql

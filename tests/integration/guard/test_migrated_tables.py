@@ -46,7 +46,8 @@ async def test_another_primary_key_parks_the_undo(tables: Tables, change: str, k
         undone.park_reason
     )
     assert undone.failure is not None
-    assert (undone.failure.details["rows"], undone.failure.details["sql"]) == ([], [])
+    (row,) = undone.failure.details["rows"]
+    assert (row["table"], row["unread"], undone.failure.details["sql"]) == (await shown_name(tables), True, [])
     assert await tables.dump() == after
     await migrate_key(tables, columns, "a, b")
     assert (await tables.undo()).result == {"restored": 1}
@@ -119,6 +120,22 @@ async def test_a_conversion_that_its_session_decides_parks_the_undo(
     assert undone.park_reason is not None, undone
     assert f"the column {column} of {await shown_name(tables)} had the type " in undone.park_reason
     assert await tables.dump() == migrated
+    await tables.drop()
+    await database.connections.close()
+
+
+@pytest.mark.parametrize("value", ["-18.299999999999997", "'cold'", "x'00ff'", "null"])
+async def test_a_numeric_column_of_sqlite_becomes_real(
+    request: pytest.FixtureRequest, tmp_path: Path, value: str
+) -> None:
+    database = await open_guard_database("sqlite", database_url("sqlite", request, tmp_path))
+    tables = Tables(database)
+    await tables.sql("create table @t (k int primary key, v numeric)", f"insert into @t values (1, {value})")
+    before = await tables.dump()
+    assert (await tables.do(["delete from @t"])).kind == "done"
+    await rebuild(tables, "k int primary key, v real")
+    assert (await tables.undo()).result == {"restored": 1}
+    assert await tables.dump() == before
     await tables.drop()
     await database.connections.close()
 
