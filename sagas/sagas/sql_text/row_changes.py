@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from sagas.errors import UsageError
-from sagas.sql_text.dialects import NAMES
+from sagas.sql_text.conflict_clauses import with_each_conflict
 from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.tokens import INSIGNIFICANT, shown, split_tokens
 from sagas.sql_text.unreadable_statement import why_unreadable
-from sagas.sql_text.unsupported_clauses import unsupported_clause
+from sagas.sql_text.unsupported_clauses import unsupported_clause, upsert_of_others
 
 ChangeKind = Literal["read", "insert", "update", "delete", "merge"]
 
@@ -125,6 +125,8 @@ def returning(statement: str, expressions: str, *, also: bool) -> str:
 def analyse(statement: str, dialect: str) -> RowChange:
     """Return what ``statement`` changes. ``dialect`` is SQLAlchemy's name of it. Raises :class:`NotImageable`."""
     statement = _up_to_its_end(statement, dialect)
+    if len(parts := with_each_conflict(statement, dialect)) > 1:
+        return _with_all_conflicts(statement, [analyse(part, dialect) for part in parts])
     # Takes half a second, which only projects with `compensate: auto` pay.
     import sqlglot
     from sqlglot import exp
@@ -151,7 +153,8 @@ def analyse(statement: str, dialect: str) -> RowChange:
     source = _Source(statement, tokens)
     tree = trees[0]
     _refuse_other_reading(statement, tokens, dialect)
-    _refuse_other_upsert(tree, dialect, exp)
+    if (upsert := upsert_of_others(tree.find(exp.OnConflict), dialect)) is not None:
+        raise NotImageable(upsert)
     functions = source.functions(0, len(tokens))
     refuse_effects(functions)
     if not isinstance(tree, exp.Insert | exp.Update | exp.Delete | exp.Merge):
@@ -167,6 +170,14 @@ def analyse(statement: str, dialect: str) -> RowChange:
         return replace(change, sources=_sources(tree, read, exp))
     _refuse_more_than_one_table(tree, exp)
     return _update_or_delete(tree, source, functions, dialect, exp)
+
+
+def _with_all_conflicts(statement: str, parts: Sequence[RowChange]) -> RowChange:
+    updates = tuple(dict.fromkeys(name for part in parts if part.conflict for name in part.conflict.updates))
+    functions = tuple(sorted({name for part in parts for name in part.functions}))
+    sources = tuple(dict.fromkeys(source for part in parts for source in part.sources))
+    conflict = Conflict(updates) if updates else None
+    return replace(parts[0], statement=statement, conflict=conflict, functions=functions, sources=sources)
 
 
 def refuse_effects(functions: Iterable[str]) -> None:
@@ -222,15 +233,6 @@ def _refuse_other_reading(statement: str, tokens: Sequence[Any], dialect: str) -
         hidden = token.kind in INSIGNIFICANT and any(position in starts for position in range(token.start, token.end))
         if quoted or hidden:
             raise NotImageable(f"it cannot be analysed near `{shown(statement[token.start : token.end])}`")
-
-
-def _refuse_other_upsert(tree: Any, dialect: str, exp: Any) -> None:
-    conflict = tree.find(exp.OnConflict)
-    mysql = dialect in ("mysql", "mariadb")
-    if conflict is not None and bool(conflict.args.get("duplicate")) != mysql:
-        clauses = ("ON CONFLICT", "ON DUPLICATE KEY UPDATE")
-        clause, instead = clauses if mysql else clauses[::-1]
-        raise NotImageable(f"{NAMES[dialect]} has no {clause}; write {instead}")
 
 
 _KNOWN_ARGUMENTS = {

@@ -38,7 +38,7 @@ def parse_trees(statement: str, dialect: str, *, of_shape: bool = False) -> list
     from sqlglot.errors import ParseError, SqlglotError
 
     read = sqlglot.Dialect.get_or_raise(SQLGLOT_DIALECTS[dialect])
-    tokens = sqlglot.tokenize(statement, read=read)
+    tokens = _without_overriding(sqlglot.tokenize(statement, read=read), statement, dialect)
     try:
         return _trees(read.parser(), tokens, statement)
     except (SqlglotError, AttributeError) as error:  # AttributeError: of a function with too few arguments
@@ -49,6 +49,15 @@ def parse_trees(statement: str, dialect: str, *, of_shape: bool = False) -> list
         return _trees(parser(dialect=read), _with_plain_calls(named, statement) if of_shape else named, statement)
     except (SqlglotError, AttributeError):
         raise refusal from None
+
+
+def _without_overriding(tokens: Sequence[Any], statement: str, dialect: str) -> Sequence[Any]:
+    """The tokens without `OVERRIDING SYSTEM VALUE` of an insert, which the parser does not know and no caller needs."""
+    words = [statement[token.start : token.end + 1].lower() for token in tokens]
+    for at in range(len(words) if dialect == "postgresql" else 0):
+        if words[at : at + 3] in (["overriding", "system", "value"], ["overriding", "user", "value"]):
+            return [*tokens[:at], *tokens[at + 3 :]]
+    return tokens
 
 
 def _trees(parser: Any, tokens: Sequence[Any], statement: str) -> list[Any]:

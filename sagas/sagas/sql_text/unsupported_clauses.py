@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.tokens import INSIGNIFICANT, split_tokens
 
 _CLAUSES = ("FOR PORTION OF", "CURRENT OF")
@@ -23,3 +26,13 @@ def unsupported_clause(statement: str, dialect: str) -> str | None:
         return f"{' '.join(following[:2])} in {verb}"
     sequence = f" {' '.join(words)} "
     return next((f"{clause} in {verb}" for clause in _CLAUSES if f" {clause} " in sequence), None)
+
+
+def upsert_of_others(conflict: Any, dialect: str) -> str | None:
+    """Why a clause for conflicts, as the parser has read it, is that of other databases; None: it is not."""
+    mysql = dialect in ("mysql", "mariadb")
+    if conflict is None or bool(conflict.args.get("duplicate")) == mysql:
+        return None
+    clauses = ("ON CONFLICT", "ON DUPLICATE KEY UPDATE")
+    clause, instead = clauses if mysql else clauses[::-1]
+    return f"{NAMES[dialect]} has no {clause}; write {instead}"

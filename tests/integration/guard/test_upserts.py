@@ -47,6 +47,21 @@ CASES = [
         f"{ROWS} on conflict (sku) do update set free = @stock.free + excluded.free",
         ADDED,
     ),
+    Case(
+        "several clauses",
+        [SQLITE],
+        STOCK,
+        "insert into @stock values ('a', 1, 'X'), ('x', 2, 'B'), ('y', 3, 'Y') on conflict (sku) do update"
+        " set free = 10 on conflict (code) do update set free = 20",
+        [("a", 10), ("b", 20), ("c", 0), ("y", 3)],
+    ),
+    Case(
+        "an identity overridden",
+        [POSTGRES],
+        ["create table @stock (sku int generated always as identity primary key, free int)"],
+        "insert into @stock (sku, free) overriding system value values (7, 1) on conflict (sku) do update set free = 2",
+        [(7, 1)],
+    ),
     Case("several rows", [MARIADB], STOCK, f"{ROWS} on duplicate key update free = free + values(free)", ADDED),
     # PostgreSQL refuses that.
     Case(

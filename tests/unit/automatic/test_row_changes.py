@@ -55,6 +55,33 @@ def test_an_upsert(dialect: str, clause: str) -> None:
         assert (change.conflict.updates, change.returning, change.conflict.rows) == (("free",), True, ())
 
 
+def test_several_conflict_clauses_of_sqlite() -> None:
+    first, last = (
+        "on conflict (sku) do update set free = f(1) where t.free < 2",
+        "on conflict do update set note = 'on'",
+    )
+    for clauses, updates in (
+        (f"{first} {last}", ("free", "note")),
+        (f"on conflict (a) do nothing {first}", ("free",)),
+        ("on conflict (a) do nothing on conflict do nothing", None),
+    ):
+        statement = f"insert into t select a, b from u where true {clauses} returning free"
+        change = analyse(statement, "sqlite")
+        assert (change.statement, change.returning) == (statement, True)
+        assert (change.conflict and change.conflict.updates) == updates
+        assert ("f" in change.functions) == (first in clauses)
+    with pytest.raises(NotImageable, match="cannot be analysed"):
+        analyse("insert into t values (1) on conflict do nothing on conflict (a) do update", "sqlite")
+
+
+@pytest.mark.parametrize("who", ["system", "USER"])
+@pytest.mark.parametrize("rows", ["values (1, :v)", "select a, b from u", "values (1, 2) on conflict do nothing"])
+def test_an_insert_that_overrides_an_identity(who: str, rows: str) -> None:
+    statement = f"insert into t (id, v) overriding {who} value {rows} returning id"
+    change = analyse(statement, "postgresql")
+    assert (change.kind, change.statement, change.columns) == ("insert", statement, ("id", "v"))
+
+
 def test_an_upsert_of_mariadb_is_one_for_each_row() -> None:
     clause = "on duplicate key update free = free + values(free)"
     change = analyse(f"insert into t (sku, free) values (lower(:s), f(1, (2))), ('),(', 3) {clause}", "mariadb")
