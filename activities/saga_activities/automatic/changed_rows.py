@@ -16,7 +16,7 @@ from saga_activities.guard.tables import EntryKey
 from sagas.errors import NeedsOperator
 from sagas.text.exact_json import encode_json
 from sagas.text.printable import printable_line
-from sagas.text.shortening import shorten
+from sagas.text.shortening import counted, shorten
 
 MAX_SHOWN_ROWS = 20
 """Rows in the reason why a saga is parked."""
@@ -67,7 +67,7 @@ async def changed_since(sql: SqlSession, entry_key: EntryKey, rows: StepRows) ->
     changed = rows.changed_rows
     by = await _who_changed(sql, entry_key, changed[0], rows.current[changed[0]])
     difference = shorten(_difference(rows, changed[0]), MAX_DIFFERENCE)
-    more = f"; and {len(changed) - 1} more rows" if len(changed) > 1 else ""
+    more = f"; and {counted(len(changed) - 1, 'more row')}" if len(changed) > 1 else ""
     why = f"{changed[0].label} has been changed since by {by} ({difference}){more}"
     return NeedsOperator(why, **await _details(sql, entry_key, rows, changed))
 

@@ -31,6 +31,7 @@ from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, UsageError
 from sagas.sql_text.row_changes import ConflictRow, NotImageable, RowChange
 from sagas.text.exact_json import encode_json
+from sagas.text.shortening import counted
 
 MAX_ROWS = 1000
 """Rows that one statement may change."""
@@ -119,7 +120,8 @@ class ImageRecorder:
         if result.rowcount < len(rows) or (result.rowcount > len(rows) and self._sql.dialect == "sqlite"):
             # The rows found are locked, and SQLite's writer is alone, so nobody else can have caused this.
             raise NotImageable(
-                f"its condition matches {len(rows)} rows of {table.shape.name}, and it changes {result.rowcount}: write"
+                f"its condition matches {counted(len(rows), 'row')} of {table.shape.name}, "
+                f"and it changes {result.rowcount}: write"
                 " a condition that has the same value each time it is computed"
             )
         if result.rowcount != len(rows):

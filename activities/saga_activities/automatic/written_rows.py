@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from saga_activities.engine_tables import ENGINE_TABLES
 from sagas.sql_text.row_changes import NotImageable, RowChange
+from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -68,7 +69,8 @@ class WrittenRows:
             written = inserted + updated + (-deleted if is_removed else deleted)
             if written != rows.get("count", written):
                 raise NotImageable(
-                    f"it writes {written} rows of {name} and says that it has written {rows['count']}: a function that"
+                    f"it writes {counted(written, 'row')} of {name} and says that it has "
+                    f"written {rows['count']}: a function that"
                     " it calls or an operator writes the others"
                 )
 

@@ -46,6 +46,7 @@ from sagas.sql_text.parsed import ParsedSql, parse_sql
 from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement, shown
 from sagas.sql_text.written_tables import changed_tables
+from sagas.text.shortening import counted
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -90,7 +91,8 @@ class UnexpectedRows(SagaError):
     def __init__(self, rows: int, expected: str, statement: str | Executable) -> None:
         help = "narrow its condition" if rows else "read it with one_or_none, and raise Rejected for a refusal"
         super().__init__(
-            f"the statement returned {rows} rows, and {expected} is expected, in `{shown(str(statement), MAX_QUOTED)}`;"
+            f"the statement returned {counted(rows, 'row')}, and {expected} is expected, in "
+            f"`{shown(str(statement), MAX_QUOTED)}`;"
             f" {help}"
         )
 

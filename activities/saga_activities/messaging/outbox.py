@@ -31,6 +31,7 @@ from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import encode_json, value_text
+from sagas.text.shortening import counted
 from sagas.text.uuid7 import uuid7
 
 NEW = "NEW"
@@ -284,7 +285,10 @@ async def wait_until_published(
         topics = ", ".join(sorted({wanted[event_id] for event_id in open_ids}))
         seconds = deadline - time.time()
         if seconds <= interval:
-            message = f"stored, but {len(open_ids)} of {len(wanted)} events are not published yet ({topics})"
+            message = (
+                f"stored, but {len(open_ids)} of {counted(len(wanted), 'event')} "
+                f"{'is' if len(open_ids) == 1 else 'are'} not published yet ({topics})"
+            )
             return Outcome("unknown", failure=Failure("NotPublished", f"{message}{why and ': '}{why}"))
         attempt.heartbeat({"waiting_for": "the relay", "events": len(open_ids), "topics": topics})
         await asyncio.sleep(interval)

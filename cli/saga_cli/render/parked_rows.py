@@ -7,6 +7,7 @@ from html import escape
 
 from saga_cli.render.text import Line
 from sagas.protocol.saga_view import ParkedRowView, ParkedView, SagaView
+from sagas.text.shortening import counted
 
 IMAGES = ("before", "after", "when it parked")
 
@@ -38,7 +39,7 @@ def row_lines(parked: ParkedView) -> list[Line]:
         for title, image in zip(IMAGES, _images(row), strict=False):
             lines.append([(f"    {title:<{max(map(len, IMAGES))}} ", "dim"), (_image(image), "")])
     if parked.rows_omitted:
-        lines.append([(f"    … and {parked.rows_omitted} more rows", "dim")])
+        lines.append([(f"    … and {counted(parked.rows_omitted, 'more row')}", "dim")])
     if parked.sql_note:
         lines.append([("  note     ", "dim"), (parked.sql_note, "yellow")])
     if parked.sql:
@@ -58,7 +59,7 @@ def rows_table(view: SagaView) -> str:
             f"<td>{escape(row.changed_by or '')}</td></tr>\n"
             for row in parked.rows
         )
-        more = f"<p>and {parked.rows_omitted} more rows</p>\n" if parked.rows_omitted else ""
+        more = f"<p>and {counted(parked.rows_omitted, 'more row')}</p>\n" if parked.rows_omitted else ""
         sql = f"<pre>{escape(chr(10).join(parked.sql))}</pre>\n" if parked.sql else ""
         note = f"<p>{escape(parked.sql_note)}</p>\n" if parked.sql_note else ""
         tables.append(

@@ -34,7 +34,7 @@ from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ParkedView, ReasonView, SagaView, StepView
 from sagas.text.shell import saga_command
-from sagas.text.shortening import shorten_middle
+from sagas.text.shortening import counted, shorten_middle
 
 STATE_STYLES = {
     "COMPLETED": "bold green",
@@ -103,8 +103,19 @@ def _detail_words(details: Mapping[str, Any]) -> Iterator[str]:
     if others.pop("cannot_heal", None) is True:
         yield "a retry would fail in the same way"
     if others.keys() == {"rows", "expected"}:
-        yield f"the statement had {others.pop('rows')} rows instead of {others.pop('expected')}"
+        yield f"the statement had {counted(others.pop('rows'), 'row')} instead of {others.pop('expected')}"
+    if names := _check_names(others.get("checks")):
+        others.pop("checks")
+        yield f"failed checks: {list_steps(names)}"
+    if isinstance(report := others.pop("report", None), str):
+        yield f"report: {report}"  # to be opened, so not shortened
     yield from (f"{name}={to_line(value)}" for name, value in others.items())
+
+
+def _check_names(checks: Any) -> list[str]:
+    """The names of the failed checks of an audit; their messages are in the reason."""
+    known = isinstance(checks, list) and all(isinstance(check, dict) and "name" in check for check in checks)
+    return [str(check["name"]) for check in checks] if known else []
 
 
 def _header(view: SagaView, now: datetime) -> list[Line]:

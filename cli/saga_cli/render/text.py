@@ -109,7 +109,7 @@ def progress_text(progress: Mapping[str, Any]) -> str:
     if progress.get("executors") == 0:
         words.append("no executors")
     if progress.get("rows"):
-        words.append(f"{progress['rows']:,} rows")
+        words.append(f"{progress['rows']:,} row{'' if progress['rows'] == 1 else 's'}")
     if progress.get("spark_ui"):
         words.append(str(progress["spark_ui"]))
     return ", ".join(words)

@@ -61,7 +61,7 @@ SOURCE_FORM = (
 )
 
 FORM_DESCRIPTION = "x-form"
-"""The keyword in a schema that describes its ``pattern`` in words, for error messages."""
+"""The keyword in a schema that describes its ``pattern``, or its mapping, in words, for error messages."""
 
 TOPIC: dict[str, Any] = {
     "type": "string",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sagas.builtins.messaging import TOPIC
+from sagas.builtins.messaging import FORM_DESCRIPTION, TOPIC
 from sagas.builtins.schemas import CODE, NAME, PATH, SQL, STRING, object_schema
 
 SPARK = "spark"
@@ -79,7 +79,11 @@ INPUT = object_schema(
         "as_of": {"type": ["string", "integer"]},
         "topic": TOPIC,
         "since": STRING,
-    }
+    },
+    **{
+        FORM_DESCRIPTION: "a mapping with the source, not the name of an input, such as "
+        "{connection: shop, table: orders}, {table: lake.silver.prices} or {parquet: data/promotions}"
+    },
 )
 """A source of rows: a table of a connection, files, the staged output of an ancestor, a table of a catalog, or a
 topic (with ``since``, its records from that timestamp on)."""

@@ -12,6 +12,7 @@ from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import ParkedRowView
 from sagas.sql_text.restoring_script import restoring_script
+from sagas.text.shortening import counted
 
 
 def row_fields(run: SagaRun, entry: Entry, operation: Operation) -> dict[str, Any]:
@@ -27,8 +28,9 @@ def row_fields(run: SagaRun, entry: Entry, operation: Operation) -> dict[str, An
     if details.get("unread"):
         notes.append(f"the rows could not be read, these are their images; all of them: {images_query(run, entry)}")
     elif missing:
-        which = f"{missing} more rows" if statements else f"{missing} rows"
-        notes.append(f"{which} are restored by the retry; their images: {images_query(run, entry)}")
+        more = "more " if statements else ""
+        which = counted(missing, f"{more}row is", f"{more}rows are")
+        notes.append(f"{which} restored by the retry; their images: {images_query(run, entry)}")
     return {
         "system": details.get("system") or operation.connection,
         "rows": rows,

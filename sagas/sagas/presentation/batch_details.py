@@ -9,7 +9,7 @@ from sagas.presentation.web_ui_text import table_row
 from sagas.protocol.batch_record import BatchRecord
 from sagas.text.markdown import markdown_code, markdown_text
 from sagas.text.shell import saga_command
-from sagas.text.shortening import and_more
+from sagas.text.shortening import and_more, counted
 
 SHOWN = 10
 
@@ -35,7 +35,7 @@ def batch_details(record: BatchRecord) -> str:
 
 def bulk_details(bulk: BulkMachine, left: Sequence[str]) -> str:
     """Counts by state, the first sagas that were undone, and those that have a workflow of their own."""
-    lines = [f"**{markdown_text(bulk.definition.saga)}**: {len(bulk.members)} sagas in one workflow", ""]
+    lines = [f"**{markdown_text(bulk.definition.saga)}**: {counted(len(bulk.members), 'saga')} in one workflow", ""]
     lines += ["| sagas | state |", "|---|---|"]
     lines += [table_row(str(count), state) for state, count in sorted(bulk.counts().items())]
     undone = [member for member in bulk.members.values() if member.finish and member.state != "COMPLETED"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from sagas.definition.model import Definition, StepDefinition
 from sagas.protocol.saga_view import ReasonView, SagaView, StepView
 from sagas.text.markdown import markdown_code, markdown_code_block, markdown_text
+from sagas.text.shortening import counted
 
 STATE_SYMBOLS = {
     "PENDING": "·",
@@ -48,7 +49,9 @@ def current_details(view: SagaView) -> str:
     steps = view.steps
     shown = steps if len(steps) <= MAX_ROWS else [*steps[: MAX_ROWS // 2], None, *steps[-MAX_ROWS // 2 :]]
     for step in shown:
-        lines.append(_step_row(step) if step is not None else f"| … | {len(steps) - MAX_ROWS} more steps | | |")
+        lines.append(
+            _step_row(step) if step is not None else f"| … | {counted(len(steps) - MAX_ROWS, 'more step')} | | |"
+        )
     lines += ["", _button_advice(view)]
     return "\n".join(lines)
 

@@ -27,4 +27,4 @@ def and_more(omitted: int) -> str:
 
 def counted(count: int, one: str, many: str | None = None) -> str:
     """A count with its noun, and a verb if it needs one: `1 row`, `2 rows`, `0 rows are`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count} {one if count == 1 else many or one + 's'}"

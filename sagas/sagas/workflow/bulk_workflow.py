@@ -39,6 +39,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import BULK_WORKFLOW, MACHINE_QUERY, REFUSED_TYPE, VIEW_QUERY, input_digest, pack_state
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decode_json
+from sagas.text.shortening import counted
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, activity_outcome, attempts_made, refused_error
@@ -162,7 +163,7 @@ class BulkWorkflow:
                     "sagas": [[saga.id, self._digests[saga.id], dict(saga.labels)] for saga in request.sagas],
                 }
             ),
-            f"claim the ids of {len(request.sagas)} sagas",
+            f"claim the ids of {counted(len(request.sagas), 'saga')}",
             may_end=_is_refusal,
         )
         self._existing = answer.get("existing", {})
@@ -262,7 +263,7 @@ class BulkWorkflow:
         assert self._machine is not None
         refused: dict[str, str] = {}
         for part in _cut([self._line(id) for id in sagas]):
-            summary = f"give {len(part)} sagas workflows of their own"
+            summary = f"give {counted(len(part), 'saga')} workflows of their own"
             answer = await self._send(DETACH_ACTIVITY, self._departure(), part, summary)
             refused |= answer.get("refused", {})
         await self._end_detach([id for id in sagas if id not in refused], refused)
@@ -346,7 +347,7 @@ class BulkWorkflow:
                 "bulk_id": workflow.info().workflow_id,
                 "at": at,
             }
-            await self._send(RECORD_ACTIVITY, request, part, f"record the ends of {len(part)} sagas")
+            await self._send(RECORD_ACTIVITY, request, part, f"record the ends of {counted(len(part), 'saga')}")
         if self.observer is not None:
             for member in (machine.members[id] for id in sagas):
                 began, ended = member.progress.started_at or at, member.progress.ended_at or at

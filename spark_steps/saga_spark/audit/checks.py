@@ -23,6 +23,7 @@ from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.row_fingerprint import quote_name
 from sagas.errors import UsageError
 from sagas.text.exact_json import decode_json
+from sagas.text.shortening import counted
 
 CheckStatus = Literal["pass", "warn", "fail"]
 
@@ -200,16 +201,18 @@ def evaluate_metrics(check: Check, manifest: Manifest, previous_rows: int | None
     total = sum(broken.values())
     if check.kind == "not_null":
         where = ", ".join(f"{count} in {name}" for name, count in broken.items() if count)
-        message = f"no null in {', '.join(broken)}" if not total else f"{total} nulls: {where}"
+        message = f"no null in {', '.join(broken)}" if not total else f"{counted(total, 'null')}: {where}"
     elif check.kind == "accepted_values":
         column = check.spec["column"]
         message = (
             f"{column} has accepted values only"
             if not total
-            else f"{total} rows have a value in {column} that is not accepted"
+            else f"{counted(total, 'row has', 'rows have')} a value in {column} that is not accepted"
         )
     else:
-        message = f"{check.spec} holds" if not total else f"{total} rows violate {check.spec}"
+        message = (
+            f"{check.spec} holds" if not total else f"{counted(total, 'row violates', 'rows violate')} {check.spec}"
+        )
     return CheckResult(check, total > 0, message, {"rows": total, **({} if "" in broken else {"columns": broken})})
 
 
@@ -229,14 +232,18 @@ def _evaluate_rows(check: Check, manifest: Manifest, previous: int | None) -> Ch
         if change > allowed:
             origin = "in the last publication with rows" if accepted is None else "that `accept` names"
             problems.append(
-                f"{rows} rows after {Decimal(level):f} {origin}, a change of {change:.1f}% (allowed {allowed}%); "
+                f"{counted(rows, 'row')} after {Decimal(level):f} {origin}, a change of "
+                f"{change:.1f}% (allowed {allowed}%); "
                 f"if {rows} is right, start the saga again with `accept: {rows}` in this check"
             )
         elif accepted is not None:
             return CheckResult(
-                check, bool(problems), "; ".join(problems) or f"{rows} rows, {accepted:f} were accepted", details
+                check,
+                bool(problems),
+                "; ".join(problems) or f"{counted(rows, 'row')}, {accepted:f} were accepted",
+                details,
             )
-    return CheckResult(check, bool(problems), "; ".join(problems) or f"{rows} rows", details)
+    return CheckResult(check, bool(problems), "; ".join(problems) or counted(rows, "row"), details)
 
 
 def _evaluate_sum(check: Check, manifest: Manifest) -> CheckResult:
@@ -263,7 +270,8 @@ def _limit_problems(check: Check, actual: Decimal, measure: str, details: dict[s
         if limit is not None:
             details[name] = format(limit, "f")
             if breaks(limit):
-                problems.append(f"{wording} {limit:f} {measure}, found {actual:f}")
+                noun = "row" if (measure, limit) == ("rows", 1) else measure
+                problems.append(f"{wording} {limit:f} {noun}, found {actual:f}")
     return problems
 
 
@@ -345,7 +353,10 @@ def _check_unique(check: Check, frame: DataFrame) -> CheckResult:
     key_text = ", ".join(as_names(check.spec))
     if not count:
         return CheckResult(check, False, f"{key_text} is unique")
-    message = f"{count} values of {key_text} occur more than once ({rows} rows)"
+    message = (
+        f"{counted(count, 'value')} of {key_text} {'occurs' if count == 1 else 'occur'} "
+        f"more than once ({counted(rows, 'row')})"
+    )
     return CheckResult(check, True, message, {"values": count, "rows": rows}, sample_rows(duplicates))
 
 
@@ -359,7 +370,7 @@ def _check_relationships(check: Check, frame: DataFrame, other: DataFrame) -> Ch
     count = orphans.count()
     if not count:
         return CheckResult(check, False, f"every {column} exists on the other side")
-    message = f"{count} rows have a {column} that does not exist on the other side as {field}"
+    message = f"{counted(count, 'row has', 'rows have')} a {column} that does not exist on the other side as {field}"
     return CheckResult(check, True, message, {"rows": count}, sample_rows(orphans))
 
 
@@ -377,7 +388,11 @@ def _check_sql(
     if not count:
         return CheckResult(check, False, "the query found no row")
     return CheckResult(
-        check, True, f"the query found {count} rows and must find none", {"rows": count}, sample_rows(violations)
+        check,
+        True,
+        f"the query found {counted(count, 'row')} and must find none",
+        {"rows": count},
+        sample_rows(violations),
     )
 
 

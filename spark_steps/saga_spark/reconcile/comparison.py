@@ -30,6 +30,7 @@ from saga_spark.row_fingerprint import (
 )
 from saga_spark.runner.task_context import TaskContext
 from sagas.errors import UsageError, did_you_mean
+from sagas.text.shortening import counted
 
 DifferenceKind = Literal["missing_left", "missing_right", "differing", "duplicate"]
 DIFFERENCE_KINDS: tuple[DifferenceKind, ...] = ("missing_left", "missing_right", "differing", "duplicate")
@@ -115,7 +116,7 @@ def compare_tables(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> d
 def comparison_message(counts: Mapping[DifferenceKind, int], left: int, right: int) -> str:
     """The verdict as a message."""
     if not any(counts.values()):
-        return f"both sides are equal: {left} rows"
+        return f"both sides are equal: {counted(left, 'row')}"
     labels: Mapping[DifferenceKind, str] = {
         "missing_left": "missing on the left",
         "missing_right": "missing on the right",

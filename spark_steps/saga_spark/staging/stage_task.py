@@ -32,6 +32,7 @@ from saga_spark.storage import (
 )
 from sagas.builtins.spark import FIXED_CONF, SESSION_ZONE
 from sagas.errors import InfrastructureError, UsageError
+from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -148,14 +149,16 @@ def _write_in_utc(context: TaskContext, staging: OutputStaging, frame: DataFrame
     values = metrics.observed_values(base_observation, check_observation)
     observed_rows = values.get(ROW_COUNT)
     if not files and observed_rows:
-        raise InfrastructureError(f"Spark counted {observed_rows} rows but wrote no file to {staging.folder}")
+        raise InfrastructureError(
+            f"Spark counted {counted(observed_rows, 'row')} but wrote no file to {staging.folder}"
+        )
     if not files:  # partitioned, and without any rows
         context.spark.createDataFrame([], schema).write.mode("append").parquet(spark_path(staging.folder))
         files = list_staged_files(staging.folder)
-    counted = background_count.count(files) if background_count is not None else None
-    if counted is not None:
-        values |= metrics.file_values(counted)
-    if observed_rows not in (None, sum(file.rows for file in files)) or (from_files and counted is None):
+    file_counts = background_count.count(files) if background_count is not None else None
+    if file_counts is not None:
+        values |= metrics.file_values(file_counts)
+    if observed_rows not in (None, sum(file.rows for file in files)) or (from_files and file_counts is None):
         return staging.manifest(files, schema, _count_with_spark(context, metrics, files, schema))
     return staging.manifest(files, schema, metrics.to_observed(values, _null_counts(context, metrics, files, schema)))
 

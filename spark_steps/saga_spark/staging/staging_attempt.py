@@ -22,6 +22,7 @@ from saga_spark.sinks.sink import Publication, sink_for, validate_together
 from saga_spark.staging.stage_area import StageArea
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
+from sagas.text.shortening import counted
 
 
 class JobRunner(Protocol):
@@ -289,12 +290,21 @@ def _output_summary(manifest: Manifest) -> dict[str, Any]:
     }
 
 
+MAX_NAMED_CHECKS = 3
+"""Failed checks that the message of a rejection quotes; its details have more, and the report all."""
+
+
+def _check_name(check: Mapping[str, Any]) -> str:
+    return check["name"] if check["output"] == "output" else f"{check['name']} of {check['output']}"
+
+
 def audit_rejection(report: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The message and the details of a rejection by the audit."""
     failed = [check for check in report["checks"] if check["status"] == "fail"]
-    message = f"the audit rejected the output: {failed[0]['message']}"
-    if len(failed) > 1:
-        message += f" (and {len(failed) - 1} more)"
+    shown = [f"{check['message']} ({_check_name(check)})" for check in failed[:MAX_NAMED_CHECKS]]
+    if len(failed) > MAX_NAMED_CHECKS:
+        shown.append(f"and {counted(len(failed) - MAX_NAMED_CHECKS, 'more check')}")
+    message = f"the audit rejected the output: {'; '.join(shown)}"
     details = {
         "checks": [
             {name: check[name] for name in ("name", "kind", "output", "message")} | {"samples": check["samples"][:3]}

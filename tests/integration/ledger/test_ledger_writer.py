@@ -93,7 +93,7 @@ async def test_a_worker_that_stops_does_not_wait_for_a_database_that_is_down(
     writer.start(engine)
     writer.add(observed("s-1"))
     await writer.stop(timedelta(seconds=0.3))
-    assert "1 rows are not in the ledger; saga reconcile --repair writes them" in caplog.text
+    assert "1 row is not in the ledger; saga reconcile --repair writes them" in caplog.text
 
 
 async def test_a_row_that_the_database_refuses_does_not_hold_back_the_others(

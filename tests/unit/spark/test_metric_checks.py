@@ -28,7 +28,7 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
         (check("rows", {"equals": "10"}), manifest(), None, False, "10 rows"),  # results of steps are texts
         (check("rows", {"equals": 11}), manifest(), None, True, "expected 11 rows, found 10"),
         (check("rows", {"min": 11, "max": 5}), manifest(), None, True, "at least 11 rows, found 10; at most 5 rows"),
-        (check("rows", {"min": 1}, where="a > 1"), manifest(c=0), None, True, "at least 1 rows, found 0"),
+        (check("rows", {"min": 1}, where="a > 1"), manifest(c=0), None, True, "at least 1 row, found 0"),
         (check("rows", {"change": "20%"}), manifest(), None, False, "10 rows"),  # nothing to compare with yet
         (check("rows", {"change": "20%"}), manifest(), 12, False, "10 rows"),
         (
@@ -75,7 +75,7 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
         (check("not_null", ["a", "b"]), manifest(**{"c/a": 0, "c/b": 3}), None, True, "3 nulls: 3 in b"),
         (check("accepted_values", {"column": "a", "values": [1]}), manifest(c=2), None, True, "2 rows have a value"),
         (check("expression", "a >= 0"), manifest(c=0), None, False, "a >= 0 holds"),
-        (check("expression", "a >= 0"), manifest(c=1), None, True, "1 rows violate a >= 0"),
+        (check("expression", "a >= 0"), manifest(c=1), None, True, "1 row violates a >= 0"),
     ],
 )
 def test_a_metric_is_checked_against_its_limits(
@@ -118,7 +118,7 @@ def test_a_warning_does_not_refuse() -> None:
 
 def test_the_report_shows_violations_escaped() -> None:
     rows = [{"id": 1, "name": "<b>x</b>", "amount": None}]
-    results = [CheckResult(check("expression", "a | b"), True, "1 rows violate a | b", {}, rows)]
+    results = [CheckResult(check("expression", "a | b"), True, "1 row violates a | b", {}, rows)]
     document = {
         "verdict": overall_verdict(results),
         "saga": {"id": "day-1", "step": "facts"},

@@ -37,6 +37,7 @@ from sagas.protocol.batch_record import (
 )
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.text.printable import printable_line
+from sagas.text.shortening import counted
 from sagas.workflow.limits import run_summary
 
 REPORT_INTERVAL = 1.0
@@ -151,7 +152,7 @@ class BatchReporter:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             start_signal=OPENED_SIGNAL,
             start_signal_args=[record.to_json()],
-            static_summary=run_summary(f"batch {self._batch} of {self._saga}: {record.total} rows"),
+            static_summary=run_summary(f"batch {self._batch} of {self._saga}: {counted(record.total, 'row')}"),
             search_attributes=attributes,
         )
         self._reported, self._reported_at = record, time.monotonic()

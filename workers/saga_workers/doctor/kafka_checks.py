@@ -24,7 +24,7 @@ from saga_workers.trigger.topic_inventory import Access, bulk_trigger_problem, e
 from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.text.shell import shell_command
-from sagas.text.shortening import and_more
+from sagas.text.shortening import and_more, counted
 
 _OBSERVATION_PERIOD = 2.0
 """Seconds over which a transaction must not progress to count as stuck; a relay's take a few milliseconds."""
@@ -132,7 +132,7 @@ def _check_open_transactions(cluster: KafkaAdmin, topics: list[str]) -> str:
             if position in before and before[position].last_stable == offsets.last_stable:
                 name, partition = position
                 raise KafkaOperationError(
-                    f"an open transaction holds back {offsets.undecided_records} records of {name}, "
+                    f"an open transaction holds back {counted(offsets.undecided_records, 'record')} of {name}, "
                     f"partition {partition}",
                     help=f"a transaction of saga ends within {cluster.settings.transaction_timeout:.0f} s; "
                     f"for others: {shell_command('kafka-transactions.sh', 'find-hanging', '--topic', name)}",

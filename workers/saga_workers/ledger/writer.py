@@ -28,6 +28,7 @@ from saga_workers.runtime.background import start_background
 from saga_workers.runtime.logs import fields
 from sagas.protocol.payloads import compress_state, input_digest
 from sagas.settings.masking import mask
+from sagas.text.shortening import counted
 
 log = logging.getLogger("saga.ledger")
 
@@ -124,7 +125,9 @@ class LedgerWriter:
         self._task.cancel()
         await asyncio.wait({self._task})
         if waiting := len(self._observed) + len(self._waiting):
-            log.warning("%d rows are not in the ledger; saga reconcile --repair writes them", waiting)
+            log.warning(
+                "%s not in the ledger; saga reconcile --repair writes them", counted(waiting, "row is", "rows are")
+            )
 
     async def _run(self, engine: AsyncEngine) -> None:
         while True:
@@ -162,7 +165,8 @@ class LedgerWriter:
             dropped += 1
         if dropped:
             self._metrics.rows.labels("dropped").inc(dropped)
-            log.error("%d rows are dropped, too many wait for the ledger; saga reconcile --repair writes them", dropped)
+            shown = counted(dropped, "row is", "rows are")
+            log.error("%s dropped, too many wait for the ledger; saga reconcile --repair writes them", shown)
 
     def _forget(self, record: RunRecord) -> None:
         """Remove a row from the queue, unless a later state of its saga has replaced it."""
@@ -215,7 +219,7 @@ class LedgerWriter:
         """At most once a minute: a database may be down for hours."""
         if time.monotonic() >= self._silent_until:
             self._silent_until = time.monotonic() + 60.0
-            log.warning("the ledger is not written, %d rows wait: %s", waiting, mask(message))
+            log.warning("the ledger is not written, %s: %s", counted(waiting, "row waits", "rows wait"), mask(message))
 
 
 def _to_record(state: ObservedState) -> RunRecord | None:

@@ -13,7 +13,7 @@ from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, decode_call, encode_call
 from sagas.simulation import StepCalls
 from sagas.text.exact_json import readable_json
-from sagas.text.shortening import shorten
+from sagas.text.shortening import counted, shorten
 
 COPIES = 8
 """Concurrent duplicates of one request."""
@@ -154,7 +154,7 @@ class Trial:
         seen = await self.count(self.calls.do().key) - self._effects_before
         self.steps.append(("count the effects", f"{seen} since the beginning"))
         if seen != expected:
-            raise BrokenPromise(f"it has {seen} effects of this key, not {expected}")
+            raise BrokenPromise(f"it has {counted(seen, 'effect')} of this key, not {expected}")
 
     async def clean_up(self) -> None:
         """Undo what the trial has left."""

@@ -21,6 +21,7 @@ from sagas.errors import SagaError
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN
 from sagas.text.exact_json import encode_json
+from sagas.text.shortening import counted
 
 DEFAULT_BULK_SIZE = 500
 
@@ -152,7 +153,7 @@ class BulkRowStarter(RowStarter):
         """Report what a worker refuses, or that no worker has told yet whether it does."""
         accepted = await wait_accepted(handle, [row.id for row in rows])
         if accepted is None:
-            more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+            more = f" and {counted(len(rows) - 1, 'more row')}" if len(rows) > 1 else ""
             self.tally.troubles.append(
                 f"{rows[0].location}{more}: no worker has claimed them yet, and one may refuse them; run the same "
                 "command again when a worker runs"
@@ -163,7 +164,7 @@ class BulkRowStarter(RowStarter):
     def _count_refused(self, rows: Sequence[StartRow], why: str) -> None:
         """A bulk workflow that was refused has started nothing."""
         self.tally.started -= len(rows)
-        self.refuse(rows, f"{rows[0].location} and {len(rows) - 1} more rows: {why}")
+        self.refuse(rows, f"{rows[0].location} and {counted(len(rows) - 1, 'more row')}: {why}")
 
     async def _count_after_failure(self, rows: Sequence[StartRow], error: WorkflowFailureError) -> None:
         """A bulk workflow that was refused has started nothing; of one that was terminated the ledger knows a part."""

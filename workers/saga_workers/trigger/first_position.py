@@ -42,6 +42,7 @@ from sagas.definition.model import Definition
 from sagas.errors import InfrastructureError, SagaError
 from sagas.settings.project import Project
 from sagas.text.shell import saga_command
+from sagas.text.shortening import counted
 
 log = logging.getLogger("saga.trigger")
 
@@ -218,7 +219,8 @@ class FirstPositions:
             if use.consumer not in existing:
                 return Undecided(
                     f"{consumer.name} has no position in {reader.topic}, but the inbox of {consumer.connection} knows a"
-                    f" consumer {use.consumer} that no longer exists, with {use.messages} messages of this topic, the"
+                    f" consumer {use.consumer} that no longer exists, with "
+                    f"{counted(use.messages, 'message')} of this topic, the"
                     f" last one of {_time_text(use.last_at)}",
                     _renamed_help(reader, use.consumer, "handles all of them again"),
                 )

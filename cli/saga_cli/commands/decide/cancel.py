@@ -10,6 +10,7 @@ from saga_cli.context import target_line, with_locator
 from saga_cli.output import confirm, echo, print_document, warn
 from saga_cli.shared_options import operator_name, print_target
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -80,7 +81,7 @@ def _cancel_many(where: str, reason: str, by: str | None, yes: bool) -> int:
     if not ids:
         print_document([], human=lambda: echo("no running saga matches"))
         return 0
-    confirm(f"this cancels {len(ids)} sagas: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}", yes=yes)
+    confirm(f"this cancels {counted(len(ids), 'saga')}: {', '.join(ids[:5])}{' …' * (len(ids) > 5)}", yes=yes)
 
     async def ask_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
         from saga_workers.interventions import ask_each

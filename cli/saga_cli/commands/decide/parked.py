@@ -9,7 +9,7 @@ import typer
 
 from saga_cli.context import with_locator
 from saga_cli.output import echo, print_list, wants_json, warn
-from sagas.text.shortening import join_names
+from sagas.text.shortening import counted, join_names
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -46,7 +46,7 @@ def parked(
     if not inbox.unreachable:
         return 0
     why = next(iter(inbox.unreachable.values()))
-    warn(f"{len(inbox.unreachable)} sagas could not be queried, and may need an operator: {why}")
+    warn(f"{counted(len(inbox.unreachable), 'saga')} could not be queried, and may need an operator: {why}")
     return 0 if groups else 1
 
 

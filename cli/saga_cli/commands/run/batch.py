@@ -14,6 +14,7 @@ from saga_cli.shared_options import operator_name, print_target, warn_without_po
 from sagas.errors import UsageError
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
+from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +95,8 @@ def _print_batch(view: BatchView) -> None:
         open_rows = max(0, record.total - record.processed)
         rate = "" if record.rate is None else f", {record.rate:.1f} rows per second"
         echo(
-            f"  {record.total} rows: {record.started} started, {record.existing} already existed, {record.refused}"
+            f"  {counted(record.total, 'row')}: {record.started} started, "
+            f"{record.existing} already existed, {record.refused}"
             f" refused, {open_rows} not started{rate}"
         )
         for refusal in record.refusals:
@@ -173,7 +175,10 @@ def cancel_command(
     by = operator_name(as_)
     view = _with_project(_read_view, batch)
     running = sum(view.sagas.values()) - view.ended
-    confirm(f"this cancels the batch {printable_line(batch)}, of which {running} sagas run", yes=yes)
+    confirm(
+        f"this cancels the batch {printable_line(batch)}, of which {counted(running, 'saga runs', 'sagas run')}",
+        yes=yes,
+    )
 
     async def cancel(client: Client) -> CancelReport:
         from saga_workers.batch import batch_control
@@ -199,7 +204,7 @@ def cancel_command(
 def _print_cancelled(report: CancelReport) -> None:
     for id, why in list(report.refused.items())[:10]:
         echo(f"{id}: refused: {why}")
-    echo(f"{len(report.asked)} sagas cancelled, {len(report.refused)} refused")
+    echo(f"{counted(len(report.asked), 'saga')} cancelled, {len(report.refused)} refused")
 
 
 @app.command("retry-failed")
@@ -246,7 +251,8 @@ def _warn_lost(failed: FailedSagas) -> None:
     if failed.lost:
         shown = ", ".join(failed.lost[:5]) + " …" * (len(failed.lost) > 5)
         warn(
-            f"{len(failed.lost)} sagas are not started again, because the ledger has only a part of their inputs:"
+            f"{counted(len(failed.lost), 'saga is', 'sagas are')} not started again, because the ledger has "
+            f"only a part of their inputs:"
             f" {shown}",
             "help: start them with saga start --from FILE --again",
         )

@@ -24,6 +24,7 @@ from saga_cli.output import INTERRUPTED, echo, on_ctrl_c, print_document, warn
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.shell import saga_command
+from sagas.text.shortening import counted
 
 if TYPE_CHECKING:
     from saga_workers.batch.batch_control import FailedSaga
@@ -176,7 +177,8 @@ def _interrupted(tallies: Sequence[Tally]) -> str:
         return "interrupted: nothing was started"
     tally = tallies[0]
     return (
-        f"interrupted: {tally.started} sagas were started and are running, {tally.not_started} rows are not started or"
+        f"interrupted: {counted(tally.started, 'saga was started and is', 'sagas were started and are')} "
+        f"running, {counted(tally.not_started, 'row is', 'rows are')} not started or"
         " unknown; run the same command again to continue"
     )
 
@@ -300,7 +302,10 @@ def _print_summary(tally: Tally, batch: str) -> None:
     if not tally.total:
         echo("0 rows: the file has none, so nothing was started")
         return
-    echo(f"{tally.total} rows: {tally.started} started, {tally.existing} already existed, {tally.refused} refused")
+    echo(
+        f"{counted(tally.total, 'row')}: {tally.started} started, {tally.existing} "
+        f"already existed, {tally.refused} refused"
+    )
     now = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
     rest = {"running": tally.running, "refused": tally.refused, "not started": tally.not_started}
     echo("  now: " + ", ".join(now + [f"{count} {what}" for what, count in rest.items() if count]))
@@ -315,16 +320,18 @@ def _print_next_steps(tally: Tally, batch: str) -> None:
     not_started = tally.not_started
     if tally.stopped == "asked":
         warn(
-            f"stopped: {tally.started} sagas were started and are running, {not_started} rows are not started; run the"
+            f"stopped: {counted(tally.started, 'saga was started and is', 'sagas were started and are')} "
+            f"running, {counted(not_started, 'row is', 'rows are')} not started; run the"
             " same command again to continue"
         )
     elif tally.stopped == "cancelled":
-        warn(f"stopped: somebody has cancelled the batch; {not_started} rows are not started")
+        warn(f"stopped: somebody has cancelled the batch; {counted(not_started, 'row is', 'rows are')} not started")
     elif tally.stopped == "taken over":
         warn("stopped: another command continues this batch")
     elif tally.stopped == "failures":
         warn(
-            f"paused: {tally.failures} sagas have failed, more than tolerated; {not_started} rows are not started;"
+            f"paused: {counted(tally.failures, 'saga has', 'sagas have')} failed, more than tolerated; "
+            f"{counted(not_started, 'row is', 'rows are')} not started;"
             f" check `{saga_command('batch', 'show', batch)}` and run the same command again, with --again to restart"
             " compensated sagas or with a higher --tolerate"
         )

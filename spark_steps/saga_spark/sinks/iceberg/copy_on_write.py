@@ -58,6 +58,7 @@ from saga_spark.sinks.iceberg.partition_values import comparable, split_by_parti
 from saga_spark.sinks.iceberg.pyiceberg_internals import complement_filter, data_file_writer, strict_file_matcher
 from saga_spark.storage import resolve_uri
 from sagas.text.exact_numbers import is_exact_double, is_exact_single
+from sagas.text.shortening import counted
 
 
 @dataclass(slots=True)
@@ -297,7 +298,10 @@ def where_problems(manifest: Manifest, schema: Schema, where: Mapping[str, Any])
     outside = data.count_rows() - data.count_rows(filter=condition) if data is not None else 0
     if not outside:
         return []
-    return [f"{outside} of {manifest.rows} rows are outside of the range `where` that the mode overwrites"]
+    return [
+        f"{outside} of {counted(manifest.rows, 'row')} {'is' if outside == 1 else 'are'} outside of the "
+        f"range `where` that the mode overwrites"
+    ]
 
 
 def key_problems(manifest: Manifest, schema: Schema, key: Sequence[str]) -> list[str]:
@@ -308,13 +312,16 @@ def key_problems(manifest: Manifest, schema: Schema, key: Sequence[str]) -> list
         return [f"the output has no column {', '.join(unknown)}, which `key` names"]
     rows = read_staged_rows(manifest, key)
     problems = [
-        f"{rows.column(name).null_count} rows have no {name}, which is part of `key`"
+        f"{counted(rows.column(name).null_count, 'row has', 'rows have')} no {name}, which is part of `key`"
         for name in key
         if rows.column(name).null_count
     ]
     duplicates = len(rows) - len(rows.group_by(list(key)).aggregate([]))
     if duplicates:
-        problems.append(f"{duplicates} rows have the same key ({', '.join(key)}) as another row of the output")
+        problems.append(
+            f"{counted(duplicates, 'row has', 'rows have')} the same key "
+            f"({', '.join(key)}) as another row of the output"
+        )
     return problems
 
 

@@ -54,6 +54,7 @@ from saga_spark.sinks.sink import CommitConflict, Publication, Published, UndoCo
 from saga_spark.storage import resolve_uri
 from sagas.builtins.spark import MULTI_TABLE_COMMIT, commits_together
 from sagas.errors import UsageError
+from sagas.text.shortening import counted
 
 
 class IcebergSink:
@@ -123,7 +124,9 @@ class IcebergSink:
         try:
             rows = sum(data_files.to_data_file(metadata, uri, *resolve_uri(uri)).record_count for uri in uris)
             if rows != manifest.rows:
-                problems.append(f"the staged files have {rows} rows, but their manifest says {manifest.rows}")
+                problems.append(
+                    f"the staged files have {counted(rows, 'row')}, but their manifest says {manifest.rows}"
+                )
         except ValueError as error:
             problems.append(first_line(error))
         if metadata.location:

@@ -23,6 +23,7 @@ from saga_spark.sinks.postgresql.tables import (
     where_clause,
 )
 from sagas.text.exact_numbers import is_exact_double, is_exact_single
+from sagas.text.shortening import counted
 
 OVERWRITE_MODES = ("overwrite", "overwrite_where")
 
@@ -92,14 +93,18 @@ def row_problems(
             connection, "select count(*) from {stage} where ({where}) is not true", stage=staged, where=where
         )
         if outside:
-            problems.append(f"{outside} rows are outside of the range `where` that the mode overwrites")
+            problems.append(
+                f"{counted(outside, 'row is', 'rows are')} outside of the range `where` that the mode overwrites"
+            )
     keys = set(table.unique)
     if output.mode == "merge" or output.key:
         keys.add(output.key)
         nulls = sql.SQL(" or ").join(sql.SQL("{} IS NULL").format(sql.Identifier(name)) for name in output.key)
         without_key = _count(connection, "select count(*) from {stage} where {nulls}", stage=staged, nulls=nulls)
         if without_key:
-            problems.append(f"{without_key} rows have no {' or '.join(output.key)}, which is part of `key`")
+            problems.append(
+                f"{counted(without_key, 'row has', 'rows have')} no {' or '.join(output.key)}, which is part of `key`"
+            )
     for key in sorted(candidate for candidate in keys if set(candidate) <= columns):
         problems += _duplicate_problems(connection, table, output, staged, key)
     if table.oid is not None:
@@ -192,7 +197,10 @@ def _column_problems(table: TargetTable, manifest: Manifest) -> Iterator[str]:
         elif (problem := type_problem(type, column.type)) is not None:
             yield f"the column {name}: {problem}"
         elif column.not_null and nulls.get(name):
-            yield f"the column {name} of {table.qualified_name} is NOT NULL, but {nulls[name]} rows have no value"
+            yield (
+                f"the column {name} of {table.qualified_name} is NOT NULL, but "
+                f"{counted(nulls[name], 'row has', 'rows have')} no value"
+            )
     for column in table.columns:
         if column.name not in staged and column.not_null and not (column.has_default or column.generated):
             yield f"the column {column.name} of {table.qualified_name} is NOT NULL, but the output has no such column"
@@ -233,7 +241,10 @@ def _duplicate_problems(
         key=identifiers(key),
     )
     if duplicates:
-        yield f"{duplicates} values of {key_text} occur more than once, but must be unique"
+        yield (
+            f"{counted(duplicates, 'value')} of {key_text} {'occurs' if duplicates == 1 else 'occur'} more "
+            f"than once, but must be unique"
+        )
     if table.oid is None or output.mode == "overwrite" or (output.mode == "merge" and set(key) == set(output.key)):
         return
     stays = sql.SQL("true")
@@ -250,7 +261,10 @@ def _duplicate_problems(
         stays=stays,
     )
     if taken:
-        yield f"{taken} values of {key_text} already exist in {table.qualified_name}, but must be unique"
+        yield (
+            f"{counted(taken, 'value')} of {key_text} already {'exists' if taken == 1 else 'exist'} in "
+            f"{table.qualified_name}, but must be unique"
+        )
 
 
 def _foreign_key_problems(
@@ -284,7 +298,7 @@ def _foreign_key_problems(
         present=present,
     )
     if missing:
-        yield f"{missing} rows reference no row of {parent} ({name})"
+        yield f"{counted(missing, 'row references', 'rows reference')} no row of {parent} ({name})"
 
 
 def _count(connection: PgConnection, statement: str, **parts: sql.Composable) -> int:

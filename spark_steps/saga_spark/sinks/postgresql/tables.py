@@ -22,6 +22,7 @@ from saga_spark.sinks.sink import Publication
 from saga_spark.storage import resolve_uri
 from sagas.errors import Rejected, UsageError
 from sagas.text.exact_json import encode_json
+from sagas.text.shortening import counted
 
 PgConnection = psycopg.Connection[tuple[Any, ...]]
 
@@ -372,7 +373,9 @@ def load_stage_table(connection: PgConnection, publication: Publication, table: 
             f"the table {table.qualified_name} does not accept the rows: {message}", context=context
         ) from error
     if rows != publication.manifest.rows:
-        raise Rejected(f"the staged files have {rows} rows, but their manifest says {publication.manifest.rows}")
+        raise Rejected(
+            f"the staged files have {counted(rows, 'row')}, but their manifest says {publication.manifest.rows}"
+        )
     connection.execute(
         sql.SQL("comment on table {} is {}").format(stage, sql.Literal(_stage_table_comment(publication)))
     )

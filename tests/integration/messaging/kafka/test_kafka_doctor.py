@@ -205,7 +205,7 @@ async def test_a_hanging_transaction_is_reported(doctor_project: DoctorProject) 
     producer.flush(30)
     readers = (await doctor_project.examine())["kafka readers"]
     assert not readers.ok
-    assert readers.message == f"an open transaction holds back 1 records of {doctor_project.reported}, partition 2"
+    assert readers.message == f"an open transaction holds back 1 record of {doctor_project.reported}, partition 2"
     producer.abort_transaction(30)
 
 

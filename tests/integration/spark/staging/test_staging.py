@@ -351,7 +351,7 @@ async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(staging:
     }
     found = await staging.runner.run("audit", request, tag="audit")
     assert found["verdict"] == "fail"
-    assert [one["message"] for one in found["checks"]] == ["at least 1 rows, found 0"]
+    assert [one["message"] for one in found["checks"]] == ["at least 1 row, found 0"]
 
 
 async def test_a_cancel_stops_only_its_own_executors(staging: Environment) -> None:

@@ -106,7 +106,7 @@ def test_overwrite_where_supports_dates_and_refuses_rows_outside(lake: Lake) -> 
     assert lake.ids() == [1, 5]
     outside = lake.staged(some(6, day=tuesday) + some(7, day=monday), saga="s3", mode="overwrite_where", where=where)
     [problem] = lake.sink.check(outside)
-    assert problem == "1 of 2 rows are outside of the range `where` that the mode overwrites"
+    assert problem == "1 of 2 rows is outside of the range `where` that the mode overwrites"
     [problem] = lake.sink.check(lake.staged(some(1, day=monday), mode="overwrite_where", where={"dy": 1}))
     assert "`where` of the output does not match" in problem
     assert "\n" not in problem
@@ -157,10 +157,10 @@ def test_merge_with_a_key_of_several_columns(lake: Lake) -> None:
 
 def test_merge_refuses_duplicate_and_null_keys(lake: Lake) -> None:
     assert lake.sink.check(lake.staged(some(1, 1), mode="merge", key="id")) == [
-        "1 rows have the same key (id) as another row of the output"
+        "1 row has the same key (id) as another row of the output"
     ]
     rows = [{"id": None, "name": "a"}, {"id": 1, "name": "b"}]
-    assert lake.sink.check(lake.staged(rows, mode="merge", key="id")) == ["1 rows have no id, which is part of `key`"]
+    assert lake.sink.check(lake.staged(rows, mode="merge", key="id")) == ["1 row has no id, which is part of `key`"]
     assert lake.sink.check(lake.staged(some(1), mode="merge", key="no")) == [
         "the output has no column no, which `key` names"
     ]

@@ -205,9 +205,9 @@ def test_row_security(warehouse: Warehouse, user: str) -> None:
 
 
 ROWS = {
-    "a key that is there": ("append", {}, [{"id": 1}], "1 values of id already exist in public.sales"),
-    "a key twice": ("overwrite", {}, [{"id": 5}, {"id": 5}], "1 values of id occur more than once"),
-    "a merge key twice": ("merge", {"key": "id"}, [{"id": 5}, {"id": 5}], "1 values of id occur more than once"),
+    "a key that is there": ("append", {}, [{"id": 1}], "1 value of id already exists in public.sales"),
+    "a key twice": ("overwrite", {}, [{"id": 5}, {"id": 5}], "1 value of id occurs more than once"),
+    "a merge key twice": ("merge", {"key": "id"}, [{"id": 5}, {"id": 5}], "1 value of id occurs more than once"),
     "rows outside the part": (
         "overwrite_where",
         {"where": {"day": "2026-01-02"}},
@@ -218,14 +218,14 @@ ROWS = {
         "overwrite_where",
         {"where": {"day": "2026-01-02"}},
         [{"id": 1, "day": date(2026, 1, 2)}, {"id": 2, "day": date(2026, 1, 2)}],
-        "1 values of id already exist in public.sales",
+        "1 value of id already exists in public.sales",
     ),
-    "another unique column": ("merge", {"key": "id"}, [{"id": 5, "note": 'a, "b"'}], "values of note already exist"),
+    "another unique column": ("merge", {"key": "id"}, [{"id": 5, "note": 'a, "b"'}], "value of note already exists"),
     "an orphan": (
         "append",
         {},
         [{"id": 5, "shop": 3}, {"id": 6, "shop": 1}, {"id": 7, "shop": None}],
-        "1 rows reference no row of shop",
+        "1 row references no row of shop",
     ),
 }
 
@@ -246,7 +246,7 @@ def test_rows_that_violate_constraints_are_reported(warehouse: Warehouse, case: 
 
 def test_a_merge_without_a_key_value(warehouse: Warehouse) -> None:
     warehouse.run("alter table sales add unique (note)")
-    with pytest.raises(Rejected, match="1 rows have no note"):
+    with pytest.raises(Rejected, match="1 row has no note"):
         warehouse.sink.prepare(
             warehouse.stage(
                 warehouse.output("merge", key="note"), pa.table({"id": [8], "note": pa.array([None], pa.string())})
@@ -401,7 +401,7 @@ def test_a_list_of_numbers_selects_rows(warehouse: Warehouse, values: list[Any],
 
 def test_missing_or_changed_files_are_refused(warehouse: Warehouse) -> None:
     ours = warehouse.stage(warehouse.output(), [{"id": 8}])
-    with pytest.raises(Rejected, match="have 1 rows, but their manifest says 2"):
+    with pytest.raises(Rejected, match="have 1 row, but their manifest says 2"):
         warehouse.sink.prepare(replace(ours, manifest=replace(ours.manifest, rows=2)))
     Path(ours.manifest.files[0].uri.removeprefix("file://")).unlink()
     with pytest.raises(Rejected, match="does not exist any more"):
