@@ -112,8 +112,8 @@ def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> No
     assert by_key[0]["kind"] == "missing_right"
     assert (by_key[7]["columns"], by_key[7]["left"]["amount"], by_key[7]["right"]["amount"]) == (
         ["amount"],
-        "10.50",
-        "10.51",
+        Decimal("10.50"),
+        Decimal("10.51"),
     )
     assert by_key[9]["columns"] == ["note"]
     assert (by_key[5]["kind"], by_key[5]["rows"]) == ("duplicate", [1, 2])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,7 @@ class ShopSystem:
         self.write()
         request = {
             "folder": str(self.folder),
-            "effects": [one.to_json() for one in effects],
+            "effects": json.loads(json.dumps([table.to_json() for table in effects])),
             "since": since,
             "horizon": HORIZON,
             "rows": 100,
@@ -277,7 +276,7 @@ def test_a_window_ignores_earlier_data(spark: SparkSession, system: ShopSystem) 
     system.events.append(("shop", "c-2", "never", 1, "h-0", "orders", "HELD", NOW - 4000, None))
     system.events.append(("shop", "c-2", "place", 1, "h-1", "orders", "HELD", NOW - 4000, None))  # c-2 has ended in it
     system.rows["charge"].append({"bound": "early/charge", "row": row(id="e"), "time": NOW - 4000})
-    near = replace(ORDERS, tolerance=Decimal("0.01"))
+    near = ORDERS.model_copy(update={"tolerance": Decimal("0.01")})
     lines = system.check(spark, since=NOW - 1800, effects=(CHARGES, near))
     assert "c-4" not in {one["saga_id"] for one in lines}
     found = classes_of(one for one in lines if one["place"] != "shop.orders")
