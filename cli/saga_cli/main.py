@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,6 +43,11 @@ def main(only: CommandEntry | None = None) -> NoReturn:
 
 def run(words: Sequence[str], only: CommandEntry | None = None) -> int:
     """Run one command line and return its exit code; ``only``: the line has the options of this command alone."""
+    # The options of this line are not those of the next one of the process.
+    return copy_context().run(_run, words, only)
+
+
+def _run(words: Sequence[str], only: CommandEntry | None) -> int:
     try:
         if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be run by any Python
             raise UsageError(f"saga needs Python 3.11 or newer; this is {sys.version.split()[0]}")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from saga_cli import main
-from saga_cli.context import GlobalOptions, split_options
+from saga_cli.context import GlobalOptions, global_options, split_options
 from sagas.errors import UsageError
 
 
@@ -110,3 +110,8 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run([]) == 0
     text = capsys.readouterr().out
     assert all(f"  {verb.name} " in text for verb in main.COMMANDS)
+
+
+def test_the_options_of_a_command_line_are_not_those_of_the_next_one() -> None:
+    assert main.run(["--json", "--debug", "unknown"]) != 0
+    assert global_options() == GlobalOptions()

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from saga_cli.context import GlobalOptions, set_global_options
 from saga_cli.main import guard_streams, run
 from saga_cli.output import TerminalStream, echo, make_console, print_table, to_json, warn
 from saga_cli.render.saga_view import view_lines
@@ -41,7 +40,6 @@ class Terminal(io.StringIO):
 @contextmanager
 def on_a_terminal() -> Iterator[Terminal]:
     """Standard output and error are a terminal of 400 columns, guarded as in `saga` without global options."""
-    set_global_options(GlobalOptions())  # other tests of the process have run commands
     shown = Terminal()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TERM", "xterm-256color")
