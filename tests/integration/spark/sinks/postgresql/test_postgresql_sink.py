@@ -16,25 +16,12 @@ from saga_spark.sinks.postgresql.undo_images import may_overlap
 from saga_spark.sinks.sink import CommitConflict, UndoConflict, validate_together
 from sagas.errors import Rejected, UsageError
 from tests.helpers.database_servers import DatabaseServer
-from tests.integration.spark.sinks.postgresql.warehouse import Warehouse, open_warehouse
+from tests.integration.spark.sinks.postgresql.warehouse import MODES, OLD, Warehouse, open_warehouse, sale
 
 
 @pytest.fixture
 def warehouse(server: DatabaseServer, tmp_path: Path) -> Warehouse:
     return open_warehouse(server, tmp_path)
-
-
-def sale(id: int, day: int = 3, amount: str = "9.99", note: str | None = "new") -> dict[str, Any]:
-    return {"id": id, "day": date(2026, 1, day), "amount": Decimal(amount), "note": note}
-
-
-OLD = ['(1,2026-01-01,1.50,"a, ""b""")', "(2,2026-01-02,2.00,)"]
-MODES = {
-    "append": ({}, [sale(3), sale(4, note=None)], [*OLD, "(3,2026-01-03,9.99,new)", "(4,2026-01-03,9.99,)"]),
-    "overwrite": ({}, [sale(2), sale(3)], ["(2,2026-01-03,9.99,new)", "(3,2026-01-03,9.99,new)"]),
-    "overwrite_where": ({"where": {"day": "2026-01-02"}}, [sale(5, 2)], [OLD[0], "(5,2026-01-02,9.99,new)"]),
-    "merge": ({"key": "id"}, [sale(2), sale(3)], [OLD[0], "(2,2026-01-03,9.99,new)", "(3,2026-01-03,9.99,new)"]),
-}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -272,85 +259,6 @@ def test_an_undo_without_undo_data_is_refused(warehouse: Warehouse) -> None:
     assert warehouse.tables() == {"sales", "saga_publication"}
     with pytest.raises(UndoConflict, match="no longer kept"):
         warehouse.unpublish(ours)
-
-
-def test_an_undo_across_a_changed_table_is_refused(warehouse: Warehouse) -> None:
-    ours = warehouse.stage(warehouse.output(), [sale(3)])
-    warehouse.publish(ours)
-    warehouse.run("alter table sales add more text")
-    with pytest.raises(UndoConflict, match=r"columns of public\.sales .*: column more: added \(text\); change that"):
-        warehouse.unpublish(ours)
-    warehouse.run("alter table sales drop more, drop note")
-    with pytest.raises(UndoConflict, match=r"column note: dropped \(text\)"):
-        warehouse.unpublish(ours)
-
-
-WIDER = {"amount": "numeric(20, 6)", "note": "varchar(80)", "day": "timestamp", "id": "numeric"}
-
-
-@pytest.mark.parametrize("column", WIDER)
-@pytest.mark.parametrize("mode", MODES)
-def test_an_undo_after_a_column_was_widened_restores_the_values(warehouse: Warehouse, mode: str, column: str) -> None:
-    more, rows, _ = MODES[mode]
-    ours = warehouse.stage(warehouse.output(mode, **more), rows)
-    warehouse.publish(ours)
-    warehouse.run(f"alter table sales alter {column} type {WIDER[column]}")
-    warehouse.unpublish(ours)
-    assert warehouse.run("select id::bigint, day::date, amount::numeric(12, 2), note::text from sales order by 1") == [
-        (1, date(2026, 1, 1), Decimal("1.50"), 'a, "b"'), (2, date(2026, 1, 2), Decimal("2.00"), None)
-    ]  # fmt: skip
-
-
-def test_an_undo_after_a_conversion_names_the_column_and_the_rows(warehouse: Warehouse) -> None:
-    ours = warehouse.stage(warehouse.output("merge", key="id"), [sale(2, amount="9.99"), sale(3, amount="8.00")])
-    warehouse.publish(ours)
-    warehouse.run("alter table sales alter amount type numeric(12, 1)")
-    text = r"1 row of public\.sales was changed .*column amount: numeric\(12,2\) → numeric\(12,1\)"
-    with pytest.raises(UndoConflict, match=text) as refused:
-        warehouse.unpublish(ours)
-    assert refused.value.report["samples"] == [
-        {"key": {"id": "2"}, "before": {"day": "2026-01-02", "amount": "2.00", "note": "null"},
-         "now": {"day": "2026-01-03", "amount": "10.0", "note": "new"}}
-    ]  # fmt: skip
-    warehouse.run("alter table sales alter amount type numeric(12, 2)")
-    warehouse.run("update sales set amount = 9.99 where id = 2")
-    warehouse.unpublish(ours)
-    assert warehouse.rows() == OLD
-
-
-def test_an_undo_after_a_null_was_replaced_by_a_value_that_its_old_type_rounds(warehouse: Warehouse) -> None:
-    ours = warehouse.stage(warehouse.output(), [sale(3), {**sale(4), "amount": None}])
-    warehouse.publish(ours)
-    warehouse.run("alter table sales alter amount type numeric(12, 4)")
-    warehouse.run("update sales set amount = 0.001 where id = 4")
-    with pytest.raises(UndoConflict, match="1 row of"):
-        warehouse.unpublish(ours)
-
-
-def test_an_undo_whose_old_rows_no_longer_fit_parks(warehouse: Warehouse) -> None:
-    ours = warehouse.stage(warehouse.output("overwrite"), [sale(2, amount="7.00")])
-    warehouse.publish(ours)
-    warehouse.run("alter table sales alter amount type numeric(12, 0)")
-    with pytest.raises(UndoConflict, match=r"1 row of .* was changed by the new type of a column when restored"):
-        warehouse.unpublish(ours)
-    assert warehouse.rows() == ["(2,2026-01-03,7,new)"]
-
-
-@pytest.mark.parametrize("change", ["update sales set amount = 0 where id = {id}", "delete from sales where id = {id}",
-                                    "alter table sales add if not exists more text"])  # fmt: skip
-@pytest.mark.parametrize("mode", MODES)
-def test_the_sql_by_hand_restores_what_the_undo_would(warehouse: Warehouse, mode: str, change: str) -> None:
-    more, rows, _ = MODES[mode]
-    ours = warehouse.stage(warehouse.output(mode, **more), rows)
-    warehouse.publish(ours)
-    for row in rows:
-        warehouse.run(change.format(**row))
-    with pytest.raises(UndoConflict) as refused:
-        warehouse.unpublish(ours)
-    assert refused.value.by_hand is not None
-    warehouse.run(refused.value.by_hand)
-    warehouse.run("alter table sales drop column if exists more")
-    assert warehouse.rows() == OLD
 
 
 def test_one_table_has_one_name_in_the_publications(warehouse: Warehouse) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -73,3 +75,16 @@ def open_warehouse(server: DatabaseServer, folder: Path, ddl: str = SALES) -> Wa
     warehouse = Warehouse(settings, url, PostgreSqlSink(settings))
     warehouse.run(ddl)
     return warehouse
+
+
+def sale(id: int, day: int = 3, amount: str = "9.99", note: str | None = "new") -> dict[str, Any]:
+    return {"id": id, "day": date(2026, 1, day), "amount": Decimal(amount), "note": note}
+
+
+OLD = ['(1,2026-01-01,1.50,"a, ""b""")', "(2,2026-01-02,2.00,)"]
+MODES = {
+    "append": ({}, [sale(3), sale(4, note=None)], [*OLD, "(3,2026-01-03,9.99,new)", "(4,2026-01-03,9.99,)"]),
+    "overwrite": ({}, [sale(2), sale(3)], ["(2,2026-01-03,9.99,new)", "(3,2026-01-03,9.99,new)"]),
+    "overwrite_where": ({"where": {"day": "2026-01-02"}}, [sale(5, 2)], [OLD[0], "(5,2026-01-02,9.99,new)"]),
+    "merge": ({"key": "id"}, [sale(2), sale(3)], [OLD[0], "(2,2026-01-03,9.99,new)", "(3,2026-01-03,9.99,new)"]),
+}
