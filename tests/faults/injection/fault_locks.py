@@ -32,8 +32,10 @@ async def killed_after_request(env: CellEnvironment) -> None:
     await until(lambda: env.admin("select 1 from saga_lock where saga_id = %s", env.saga_id), "the lock")
     worker.kill()
     env.fault_is_over()
-    await env.worker()
-    second = await _start_second(env)
+    async with env.breakpoint_at("effect") as held:
+        worker = await env.worker()
+        await held.reached(by=worker.pid)
+        second = await _start_second(env)
     await _check_locks(env, second)
 
 

@@ -180,6 +180,7 @@ async def test_topics_created_again_and_kills(
                     await loops.kill()
                     await loops.settled()
                     if number % 2:
+                        await asyncio.to_thread(loops.process.wait)  # SIGTERM ends a process that is only starting
                         assert await asyncio.to_thread(loops.process.stop) == 0
                     await loops.create_again()
                     await loops.send(loops.choose.choice([3, EVENTS, 5 * EVENTS]))
