@@ -26,7 +26,7 @@ KEY_FILE = Path(".saga") / "definition.key"
 
 _MIN_LENGTH = 32
 
-Purpose = Literal["start", "decision", "notification", "detached", "call"]
+Purpose = Literal["start", "decision", "notification", "report", "detached", "call"]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 
 

@@ -14,10 +14,12 @@ from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, Finish, ReportParked, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView, SagaView
+from sagas.workflow.claims import LAST_SECOND, number, text
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import run_summary, to_payload
 from sagas.workflow.received import activity_result, bounded_value
+from sagas.workflow.run_start import UNTRUSTED, DefinitionTrust, is_untrusted
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 _REPORTING = "report to the parent"
@@ -95,11 +97,15 @@ class NestedSagas:
 
 
 class ParkedReports:
-    """Reports of this run to its parent saga, sent one at a time so that they arrive in order."""
+    """Reports of this run to its parent saga, sent one at a time so that they arrive in order, and those of its nested
+    sagas to this run. Each is signed for the run of the parent, and counts only if it is later than the last one.
+    """
 
     def __init__(self, tasks: TaskSet) -> None:
         self._tasks = tasks
         self._next: ReportParked | None = None
+        self._last: dict[str, float] = {}
+        self._received = 0
 
     def send(self, report: ReportParked) -> None:
         parent = workflow.info().parent
@@ -113,24 +119,47 @@ class ParkedReports:
         while (report := self._next) is not None:
             self._next = None
             message = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
-            await _signal(parent, PARKED_SIGNAL, {**message, "waits": list(report.waits)})
+            message |= {"waits": list(report.waits), "to": parent.run_id, "at": workflow.time()}
+            if (trust := _trust()) is not None:
+                message = trust.sign_message("report", message)
+            await _signal(parent, PARKED_SIGNAL, message)
         self._tasks.discard(_REPORTING)
 
+    def receive(self, sent: RawValue) -> ChildParked | None:
+        """The report of a nested saga as an event; None if it is malformed, or anything else than its latest one."""
+        try:
+            report = bounded_value([sent])
+            event = _parked_event(report)
+            to, at = text(report["to"]), number(report["at"], 0, LAST_SECOND)
+        except _MALFORMED as error:
+            workflow.logger.warning("report of a parked step ignored: it is malformed (%s)", error)
+            return None
+        if at <= self._last.get(report["id"], -1.0):
+            workflow.logger.warning("report of a parked step of %s ignored: it was sent before", report["id"])
+            return None
+        self._received += 1
+        marker, run = f"{UNTRUSTED} report {self._received}", workflow.info().run_id
+        if is_untrusted(_trust(), lambda trust: to == run and trust.trusts_message("report", report), marker):
+            workflow.logger.warning(
+                "report of a parked step of %s ignored: it is not signed for this run", report["id"]
+            )
+            return None
+        self._last[report["id"]] = at
+        return event
 
-def parked_report(sent: RawValue) -> ChildParked | None:
-    """The report sent by :class:`ParkedReports` of a nested saga, as an event; None if it is malformed."""
-    try:
-        report = bounded_value([sent])
-        id, waits = report["id"], report["waits"]
-        ChildView.from_json({"id": id, "step": "", "saga": "", "state": report["state"], "waits": waits})
-        if not isinstance(report["blocked"], bool):
-            raise TypeError("blocked is neither true nor false")
-        undo = id.endswith(UNDO_SUFFIX)
-        own = id.removesuffix(UNDO_SUFFIX)
-        return ChildParked(own, undo, report["state"], report["blocked"], waits, workflow.time())
-    except _MALFORMED as error:
-        workflow.logger.warning("report of a parked step ignored: it is malformed (%s)", error)
-        return None
+
+def _trust() -> DefinitionTrust | None:
+    return getattr(workflow.instance(), "trust", None)
+
+
+def _parked_event(report: Mapping[str, Any]) -> ChildParked:
+    """Raises one of ``_MALFORMED``."""
+    id, waits = report["id"], report["waits"]
+    ChildView.from_json({"id": id, "step": "", "saga": "", "state": report["state"], "waits": waits})
+    if not isinstance(report["blocked"], bool):
+        raise TypeError("blocked is neither true nor false")
+    undo = id.endswith(UNDO_SUFFIX)
+    return ChildParked(id.removesuffix(UNDO_SUFFIX), undo, report["state"], report["blocked"], waits, workflow.time())
 
 
 _REPORT = "_saga"

@@ -68,7 +68,9 @@ class Notifications:
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
         if (trust := getattr(workflow.instance(), "trust", None)) is not None:
-            payload = to_payload(trust.sign_notification(decode_json(payload.data)), "the content of the notification")
+            payload = to_payload(
+                trust.sign_message("notification", decode_json(payload.data)), "the content of the notification"
+            )
         await self._context.throttle.wait_for_room(len(payload.data))
         if (problem := workflow_id_problem(command.workflow_id)) is not None:
             self._end(command, f"notification not sent: {problem}")
@@ -196,7 +198,7 @@ class NotifyWorkflow:
         """Raise SagaApplicationError unless a saga of this project has signed this input: it chooses the action and its
         arguments, and a parent may be any workflow, or a saga that was made to start this one.
         """
-        if is_untrusted(self.trust, lambda trust: trust.trusts_notification(order)):
+        if is_untrusted(self.trust, lambda trust: trust.trusts_message("notification", order)):
             raise refused_error(
                 "the notification is not signed with the key of the project; only one that a saga of this project has "
                 "sent can be sent again"

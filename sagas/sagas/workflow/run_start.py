@@ -50,6 +50,9 @@ CONTINUATION_FORMAT = "sagas/1"
 UNTRUSTED = "untrusted"
 """The Temporal marker in the history of a run that its first worker did not trust at once."""
 
+MessagePurpose = Literal["notification", "report"]
+"""A message of one run to another: the input of a delivering run, or the report of a nested saga to its parent."""
+
 
 class DefinitionTrust(Protocol):
     """The decision about which definitions this worker runs. The answers depend on its settings and files: a run asks
@@ -72,12 +75,12 @@ class DefinitionTrust(Protocol):
         """Return whether the arguments and the definition in an operator's decision are this project's."""
         ...
 
-    def sign_notification(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """The input of a delivering run, as JSON, with a signature if there is a key."""
+    def sign_message(self, purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message to another run, as JSON, with a signature if there is a key."""
         ...
 
-    def trusts_notification(self, order: Any) -> bool:
-        """Return whether a saga of this project has made this input of a delivering run."""
+    def trusts_message(self, purpose: MessagePurpose, message: Any) -> bool:
+        """Return whether a run of a saga of this project has made this message."""
         ...
 
 
@@ -250,8 +253,10 @@ async def _verify_start(saga: str, starts: Mapping[str, Any], header: Payload, t
         await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {saga}")
 
 
-def is_untrusted(trust: DefinitionTrust | None, trusts: Callable[[DefinitionTrust], bool]) -> bool:
-    """True if the worker of the run's first task does not trust its start.
+def is_untrusted(
+    trust: DefinitionTrust | None, trusts: Callable[[DefinitionTrust], bool], marker: str = UNTRUSTED
+) -> bool:
+    """True if the worker does not trust the start of the run, or a message to it, of which each has its ``marker``.
 
     A replay repeats that decision, whatever the keys and the files of its worker are: trust leaves no trace in the
     history, distrust a marker. This is not a patch, but the SDK can write no other marker.
@@ -260,7 +265,7 @@ def is_untrusted(trust: DefinitionTrust | None, trusts: Callable[[DefinitionTrus
         with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
             if trusts(trust):
                 return False
-    return workflow.patched(UNTRUSTED)
+    return workflow.patched(marker)
 
 
 def json_or_none(data: bytes) -> Any:

@@ -61,7 +61,7 @@ from sagas.workflow.limits import (
     view_payload,
 )
 from sagas.workflow.lock_calls import LockCalls, release_refusal
-from sagas.workflow.nested import NestedSagas, ParkedReports, parked_report, result_for_parent
+from sagas.workflow.nested import NestedSagas, ParkedReports, result_for_parent
 from sagas.workflow.notify import Notifications
 from sagas.workflow.operator_pause import BEGINS, OperatorPause
 from sagas.workflow.received import (
@@ -315,7 +315,7 @@ class SagaWorkflow:
 
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: RawValue = NO_INPUT) -> None:
-        if (event := parked_report(report)) is not None:
+        if (event := self._reports.receive(report)) is not None:
             self._feed(event)
 
     @workflow.signal(name=LOCKS_SIGNAL, description="Another saga has released locks: ask for those of this one.")

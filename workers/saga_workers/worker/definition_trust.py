@@ -34,7 +34,7 @@ from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 from sagas.workflow.claims import MALFORMED
-from sagas.workflow.run_start import drop_forged_outcome, read_header
+from sagas.workflow.run_start import MessagePurpose, drop_forged_outcome, read_header
 
 log = logging.getLogger("saga.worker")
 
@@ -153,21 +153,21 @@ class ProjectTrust:
             return True
         return decision.get("with") is None and signed_json(decision.get("definition")) in self._known_definitions()
 
-    def sign_notification(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    def sign_message(self, purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
-        return {**order, "signature": self.keys.sign("notification", signed_json(order))}
+        return {**message, "signature": self.keys.sign(purpose, signed_json(message))}
 
-    def trusts_notification(self, order: Any) -> bool:
+    def trusts_message(self, purpose: MessagePurpose, message: Any) -> bool:
         """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
         if self.accepts_any:
             return True
-        if not isinstance(order, Mapping):
+        if not isinstance(message, Mapping):
             return False
         try:
-            content = signed_json({name: value for name, value in order.items() if name != "signature"})
+            content = signed_json({name: value for name, value in message.items() if name != "signature"})
         except RecursionError:
             return False
-        return self.keys.verifies("notification", content, order.get("signature"))
+        return self.keys.verifies(purpose, content, message.get("signature"))
 
     def _trusted_definition(
         self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any

@@ -1,0 +1,87 @@
+"""Reports of parked steps that no nested saga has sent to this run: any client of Temporal can send their signal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio.client import WorkflowHistoryEventFilterType
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
+
+from sagas.protocol.payloads import PARKED_SIGNAL
+from sagas.text.exact_json import decode_json
+from sagas.workflow import SagaWorkflow
+from tests.helpers.local_worker import running_worker
+from tests.helpers.waiting import until
+from tests.integration.trust.conftest import Shop
+
+PARENT = """
+saga: parent
+steps:
+  - {id: nested, uses: saga, with: {name: child}}
+"""
+CHILD = """
+saga: child
+steps:
+  - {id: done, uses: say, with: {text: done}, compensate: {uses: say, with: {text: undone}}}
+  - {id: broken, uses: broken, with: {text: own}, on_failure: park, compensate: {uses: say, with: {text: undone}}}
+  - {id: approval, uses: wait, with: {signal: approved}}
+"""
+PARKED = {"step": "done", "op": "do", "since": "2026-01-01T00:00:00Z", "why": "forged", "decisions": ["skip"]}
+
+
+async def _sent_reports(client: Any, id: str) -> list[dict[str, Any]]:
+    events = client.temporal.get_workflow_handle(id).fetch_history_events(
+        event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
+    )
+    signals = [event.workflow_execution_signaled_event_attributes async for event in events]
+    return [decode_json(one.input.payloads[0].data) for one in signals if one.signal_name == PARKED_SIGNAL]
+
+
+async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> None:
+    folder = shop.project.settings.definitions[0]
+    for name, text in (("parent", PARENT), ("child", CHILD)):
+        (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
+    shop.project = shop.with_keys("k" * 32)
+    async with running_worker(shop.project) as client:
+        run, other = await client.start("parent", {}), await client.start("parent", {})
+        handle = client.temporal.get_workflow_handle(run.id)
+        child = f"{run.id}/nested"
+
+        async def shown() -> str:
+            return str((await client.show(run.id))["parked"])
+
+        async def is_parked(id: str) -> bool:
+            return "broken" in str((await client.show(id))["parked"])
+
+        await until(lambda: is_parked(run.id))
+        await until(lambda: is_parked(other.id))
+        [genuine] = await _sent_reports(client, run.id)
+        [foreign] = await _sent_reports(client, other.id)
+        later = genuine["at"] + 1
+        wait = {"id": child, "saga": "child", "commands": ["rm -r"], **PARKED}
+        forged = {"id": child, "state": "PARKED", "blocked": True, "waits": [wait], "to": genuine["to"], "at": later}
+        for report in (
+            forged,
+            {**forged, "signature": genuine["signature"]},
+            {**genuine, "waits": []},
+            {**genuine, "at": later},
+            {**foreign, "id": child, "to": genuine["to"], "at": later},
+        ):
+            await handle.signal(PARKED_SIGNAL, report)
+        before = await shown()
+        assert "forged" not in before
+        assert "broken" in before
+
+        await client.resolve(child, {"step": "broken", "decision": "skip", "reason": "known", "who": "me"})
+
+        async def is_free() -> bool:
+            return await shown() == "[]"
+
+        await until(is_free)
+        await handle.signal(PARKED_SIGNAL, genuine)
+        assert await shown() == "[]", "the report was sent before the decision"
+        history = await handle.fetch_history()
+        for one in (child, f"{other.id}/nested"):
+            await client.temporal.get_workflow_handle(one).terminate()
+    replayer = Replayer(workflows=[SagaWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
+    assert (await replayer.replay_workflow(history)).replay_failure is None
