@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TriggerProcess
-from tests.helpers.waiting import until_in_thread
-from tests.integration.messaging.trigger.trigger_environment import (
-    fresh,
-    fully_consumed,
-    open_shop,
-    write_project,
-)
+from tests.helpers.waiting import until, until_in_thread
+from tests.integration.messaging.trigger.trigger_environment import fresh, fully_consumed, write_project
+from tests.integration.participant.shops import DATABASES, Shop, open_shop
 
 MODULE = """
 from sagas import Command, participant
@@ -35,10 +30,16 @@ ROUNDS, COMMANDS = 6, 30
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", DATABASES)
 async def test_a_kill_at_any_time_leaves_one_effect_and_one_answer(
-    kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path
+    kafka: Broker, kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    shop, topic, prefix = await open_shop(postgres_server), kafka.create_topic(partitions=4), fresh("p")
+    async with open_shop(kind, request, tmp_path) as shop:
+        await kill_again_and_again(kafka, shop, tmp_path)
+
+
+async def kill_again_and_again(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
+    topic, prefix = kafka.create_topic(partitions=4), fresh("p")
     module = MODULE.format(topic=topic)
     folder = write_project(
         tmp_path / "project", kafka, temporal="127.0.0.1:1", database=shop.url, prefix=prefix, module=module
@@ -54,17 +55,21 @@ async def test_a_kill_at_any_time_leaves_one_effect_and_one_answer(
                 if number % 3 == 0:
                     kafka.produce(topic, {"n": number}, key=f"undo-{number}", headers=undo)
                 kafka.produce(topic, {"n": number}, key=key, headers=headers)
-            await until_in_thread(lambda wanted=round * COMMANDS: len(shop.outbox("answers")) > wanted)
+
+            async def answered(wanted: int = round * COMMANDS) -> bool:
+                return len(await shop.outbox("answers")) > wanted
+
+            await until(answered)
             process.kill()
             process.start()
         await until_in_thread(lambda: fully_consumed(kafka, f"{prefix}-consumer-seats", topic))
     finally:
         await asyncio.to_thread(process.kill)
     total = ROUNDS * COMMANDS
-    effects = Counter(key for key, _ in shop.effects())
+    effects = Counter(key for key, _ in await shop.effects())
     assert effects == Counter(f"trip-{number}/seat" for number in range(total) if number % 3)
     answers: dict[str, set[str]] = {}
-    for _, headers, value in shop.outbox("answers"):
+    for headers, value in await shop.outbox("answers"):
         answers.setdefault(headers["sagakey"], set()).add(f"{headers['sagaoutcome']} {value}")
     assert len(answers) == total + total // 3
     for number in range(total):

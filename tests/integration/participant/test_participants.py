@@ -20,16 +20,10 @@ from saga_workers.runtime.http_server import HttpServer
 from sagas import Command, Message, Rejected, consumer, http_app, participant
 from sagas.errors import UsageError
 from sagas.settings.project import Project
-from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.waiting import until_in_thread
-from tests.integration.messaging.trigger.trigger_environment import (
-    Shop,
-    fully_consumed,
-    open_shop,
-    project_of,
-    triggering,
-)
+from tests.integration.messaging.trigger.trigger_environment import fully_consumed, project_of, triggering
+from tests.integration.participant.shops import DATABASES, Shop, open_shop
 
 NOWHERE = "127.0.0.1:1"
 NAMES = [check.name for check in CHECKS]
@@ -65,8 +59,12 @@ def trains_on(topic: str) -> Any:
 
 
 @pytest.fixture
-async def shop(postgres_server: DatabaseServer) -> Shop:
-    return await open_shop(postgres_server)
+async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Shop]:
+    async with open_shop(getattr(request, "param", "postgresql"), request, tmp_path) as shop:
+        yield shop
+
+
+on_every_database = pytest.mark.parametrize("shop", DATABASES, indirect=True)
 
 
 def made_project(folder: Path, kafka: Broker, shop: Shop, reader: Any) -> Project:
@@ -96,6 +94,7 @@ async def over_http(project: Project, cls: Any) -> AsyncIterator[httpx.AsyncClie
         yield await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=30))
 
 
+@on_every_database
 async def test_it_keeps_every_promise_over_both_transports(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     topic = kafka.create_topic(partitions=4)
     trains = trains_on(topic)
@@ -106,7 +105,7 @@ async def test_it_keeps_every_promise_over_both_transports(kafka: Broker, shop: 
         results = await run_participant_test(project.settings, step, timeout=20)
         problems = {result.check: result.problem for result in results if result.verdict != "passed"}
         assert set(problems) == {"response cut off", "in progress", "remembered rejection"}, problems
-        assert [number for _, number in shop.effects()] == [2]  # what the test has confirmed
+        assert [number for _, number in await shop.effects()] == [2]  # what the test has confirmed
         urls = [f"POST {str(client.base_url).rstrip('/')}/{op}" for op in ("do", "undo", "confirm")]
         step, rejected = (
             http_step(project.settings, urls[0], urls[1], urls[2], None, {"data": data}, None)
@@ -117,9 +116,10 @@ async def test_it_keeps_every_promise_over_both_transports(kafka: Broker, shop: 
         assert {result.check: result.problem for result in results if result.verdict != "passed"} == {}
         assert [result.check for result in results] == NAMES
         assert {result.proposal for result in results} == {None, "remembers_rejections: true"}
-    assert [number for _, number in shop.effects()] == [2, 2]
+    assert [number for _, number in await shop.effects()] == [2, 2]
 
 
+@on_every_database
 async def test_what_is_promised_over_http(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     trains = trains_on("unused")
     async with over_http(made_project(tmp_path, kafka, shop, trains), trains) as client:
@@ -153,8 +153,8 @@ async def test_what_is_promised_over_http(kafka: Broker, shop: Shop, tmp_path: P
         assert (await send("do", "", TRIP))[0] == 400
         assert (await send("do", e, {"trip": "t"}))[0] == 422
         assert (await send("do", e, [1]))[0] == 422
-    assert shop.effects() == [(d, 3)]
-    assert [value for _, _, value in shop.outbox("booked")] == [{"seats": 3}]
+    assert await shop.effects() == [(d, 3)]
+    assert [value for _, value in await shop.outbox("booked")] == [{"seats": 3}]
 
 
 def test_a_class_that_is_no_participant_is_refused() -> None:
@@ -196,10 +196,11 @@ async def test_a_command_that_cannot_be_carried_out_is_rejected_and_a_dead_lette
             await run_participant_test(project.settings, step, timeout=20)
         group = f"{project.settings.kafka.prefix}-consumer-Broken"
         await until_in_thread(lambda: fully_consumed(kafka, group, topic))
-    assert shop.effects() == []
+    assert await shop.effects() == []
     assert len(kafka.read_committed(f"{topic}.dlq")) == 1
 
 
+@on_every_database
 async def test_a_consumer_that_is_sent_commands_keeps_every_promise(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     topic = kafka.create_topic(partitions=4)
 
@@ -222,4 +223,4 @@ async def test_a_consumer_that_is_sent_commands_keeps_every_promise(kafka: Broke
         results = await run_participant_test(project.settings, step, timeout=20)
     problems = {result.check: result.problem for result in results if result.verdict != "passed"}
     assert set(problems) == {"response cut off", "in progress", "remembered rejection"}, problems
-    assert [number for _, number in shop.effects()] == [2]
+    assert [number for _, number in await shop.effects()] == [2]
