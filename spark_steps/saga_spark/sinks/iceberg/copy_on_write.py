@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
@@ -35,6 +35,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask, TableProperties
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import (
     BooleanType,
     DateType,
@@ -104,6 +105,16 @@ def find_replaced_files(
     return result
 
 
+def rewrite_files(
+    io: FileIO, metadata: TableMetadata, image: Snapshot, names: Container[str], folder: str
+) -> list[DataFile]:
+    """New files below ``folder`` with the rows that these files of the snapshot ``image`` had."""
+    write = _row_writer(io, metadata, folder)
+    tasks = _plan_files(io, metadata, AlwaysTrue(), image.snapshot_id)
+    rows = (_read_file(io, metadata, task) for task in tasks if task.file.file_path in names)
+    return [file for part in rows if len(part) for file in write(part)]
+
+
 _PARTITION_FIELD = [field.name for field in DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields].index("partition")
 
 KeepRows = Callable[[pa.Table], pa.Table]
@@ -161,8 +172,11 @@ def _without_keys(rows: pa.Table, keys: pa.Table) -> pa.Table:
     return rows.take(remaining.take(pc.call_function("sort_indices", [remaining])))
 
 
-def _plan_files(io: FileIO, metadata: TableMetadata, predicate: BooleanExpression) -> list[FileScanTask]:
-    return list(DataScan(table_metadata=metadata, io=io, row_filter=predicate).plan_files())
+def _plan_files(
+    io: FileIO, metadata: TableMetadata, predicate: BooleanExpression, snapshot_id: int | None = None
+) -> list[FileScanTask]:
+    """Files of the current snapshot, or of an earlier one."""
+    return list(DataScan(table_metadata=metadata, io=io, row_filter=predicate, snapshot_id=snapshot_id).plan_files())
 
 
 def _read_file(io: FileIO, metadata: TableMetadata, task: FileScanTask) -> pa.Table:

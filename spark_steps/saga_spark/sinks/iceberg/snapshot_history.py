@@ -1,9 +1,10 @@
 """Derives from a table's snapshots whether a publication is visible, what came after it, and what was before it.
 
 A publication is one snapshot with the commit tag in its summary. Reverting it adds another snapshot: on top of the
-pre-image if the publication is the newest change (it is then no longer an ancestor, so that snapshot expiry does not
-treat the pre-image's files as deleted), else one that deletes exactly its files. Snapshots that change no rows (the
-head of a rolled-back table, the fence of an undo that found nothing) are marked and do not count as later changes.
+pre-image if nothing else has changed since (the publication is then no longer an ancestor, so that snapshot expiry does
+not treat the pre-image's files as deleted), else one that restores its partitions (own_files.py). Snapshots that change
+no rows (the head of a rolled-back table, the fence of an undo that found nothing) are marked: they are no later
+changes.
 """
 
 from __future__ import annotations
@@ -72,11 +73,6 @@ def visible_snapshot(metadata: TableMetadata, target: Target) -> Snapshot | None
 
 def was_reverted(metadata: TableMetadata, target: Target) -> bool:
     return any(summary_properties(snapshot).get(REVERTED) == target.name for snapshot in lineage(metadata))
-
-
-def last_row_change(metadata: TableMetadata) -> Snapshot | None:
-    """The newest snapshot that changed rows."""
-    return next((snapshot for snapshot in lineage(metadata) if UNCHANGED not in summary_properties(snapshot)), None)
 
 
 def row_changes_after(metadata: TableMetadata, ours: Snapshot) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import load_file_io
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import CreateTableTransaction, StagedTable, Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -23,7 +23,8 @@ from saga_spark.sinks.iceberg import data_files
 from saga_spark.sinks.iceberg.catalog import TableName, planned_location
 from saga_spark.sinks.iceberg.commit import TableCommit
 from saga_spark.sinks.iceberg.compatibility import compatibility_problems, partition_spec, staged_schema
-from saga_spark.sinks.iceberg.copy_on_write import find_replaced_files
+from saga_spark.sinks.iceberg.copy_on_write import find_replaced_files, rewrite_files
+from saga_spark.sinks.iceberg.own_files import files_changed_since, own_files, undo_conflict, undo_problem
 from saga_spark.sinks.iceberg.pyiceberg_internals import (
     append_after,
     delete_uncommitted_files,
@@ -38,20 +39,14 @@ from saga_spark.sinks.iceberg.snapshot_history import (
     TAG_MAX_AGE,
     UNCHANGED,
     expired_tags,
-    last_row_change,
     pre_image_tag,
     publication_tag,
     rolled_back_snapshots,
-    row_changes_after,
     summary_properties,
     visible_snapshot,
 )
-from saga_spark.sinks.sink import Publication, Published, UndoConflict
+from saga_spark.sinks.sink import Publication, Published
 from sagas.errors import Rejected
-from sagas.text.shortening import counted, join_names
-
-MAX_NAMED = 3
-"""Later changes that a message names."""
 
 
 @dataclass(slots=True)
@@ -163,7 +158,7 @@ class TableDraft:
     # ── revert ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def revert(self, publication: Publication) -> Published:
-        """Restore the pre-image if the publication is the newest change, else remove exactly its files.
+        """Restore the pre-image if the table has the files that the publication left, else those of its partitions.
 
         Always creates a new head, even if there is nothing to revert, so that a publisher that compares against an
         earlier state fails. Raises UndoConflict.
@@ -176,14 +171,8 @@ class TableDraft:
         details: dict[str, Any] = {"table": str(self.name), "was_published": published is not None}
         if published is None:
             after = self._add_snapshot_like(head, summary)
-        elif (standing := last_row_change(metadata)) and standing.snapshot_id == published.snapshot_id:
-            after = self._restore_pre_image(published, target, summary)
-            details["how"] = "rolled back"
         else:
-            after = self._add_snapshot(
-                summary, removed=self._removable_files(published, target), operation=Operation.DELETE
-            )
-            details["how"] = "files removed"
+            after, details["how"] = self._revert_published(published, target, summary)
         for name in (pre_image_tag(target), publication_tag(target)):
             if name in metadata.refs:
                 self._remove_tag(name)
@@ -200,46 +189,29 @@ class TableDraft:
             ExpireSnapshots(self.transaction).by_ids(snapshot_ids).commit()
         return bool(pending_updates(self.transaction))
 
-    def _restore_pre_image(self, published: Snapshot, target: Target, summary: dict[str, str]) -> int:
-        before = summary_properties(published).get(PRE_IMAGE, NO_PRE_IMAGE)
-        if before == NO_PRE_IMAGE:
-            return self._add_snapshot_like(None, summary)
-        image = self.metadata.snapshot_by_id(int(before))
-        if image is not None:
-            return self._add_snapshot_like(image, summary)
-        # The pre-image was removed despite its tag. It is needed only if files were replaced.
-        return self._add_snapshot(summary, removed=self._removable_files(published, target), operation=Operation.DELETE)
+    def _revert_published(self, published: Snapshot, target: Target, summary: dict[str, str]) -> tuple[int, str]:
+        """The id of the new head, and how it reverts the publication. Raises UndoConflict.
 
-    def _removable_files(self, ours: Snapshot, target: Target) -> list[DataFile]:
-        """The publication's files, if all are live and it changed nothing else. Raises UndoConflict."""
+        The replaced rows are written anew: another engine's expiry of the publication's snapshot deletes the files that
+        it replaced, also where they are in use again, and delete files do not apply to a file that is added again.
+        """
         metadata, io = self.metadata, self.table.io
-        added, replaced_some = _files_changed_by(ours, io)
-        head = metadata.current_snapshot()
-        live = {
-            entry.data_file.file_path
-            for manifest in (head.manifests(io) if head else ())
-            if manifest.content == ManifestContent.DATA
-            for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
-        }
-        removed_later = [file for file in added if file.file_path not in live]
-        if not replaced_some and not removed_later:
-            return added
-        later = row_changes_after(metadata, ours)
-        reason = (
-            "it replaced rows"
-            if replaced_some
-            else f"{counted(len(removed_later), f'of its {len(added)} files is', f'of its {len(added)} files are')} "
-            "no longer live"
-        )
-        others = "later changes exist" if len(later) != 1 else "a later change exists"
-        named = [change["name"] for change in later]
-        before = summary_properties(ours).get(PRE_IMAGE, NO_PRE_IMAGE)
-        raise UndoConflict(
-            f"the publication in {self.name} cannot be reverted exactly: {reason}, and {others}: "
-            f"{join_names(named, MAX_NAMED)}",
-            {"table": str(self.name), "published": ours.snapshot_id, "before": before, "later_snapshots": later},
-            by_hand=_by_hand(self.name, ours, before, target),
-        )
+        before = summary_properties(published).get(PRE_IMAGE, NO_PRE_IMAGE)
+        image = None if before == NO_PRE_IMAGE else metadata.snapshot_by_id(int(before))
+        changed = files_changed_since(published, metadata, io)
+        if not changed and (image is not None or before == NO_PRE_IMAGE):
+            return self._add_snapshot_like(image, summary), "rolled back"
+        own = own_files(published, io)
+        if problem := undo_problem(own, changed, has_pre_image=image is not None):
+            raise undo_conflict(str(self.name), published, target, problem, metadata, io)
+        if not own.replaced:
+            return self._add_snapshot(summary, removed=own.added, operation=Operation.DELETE), "files removed"
+        assert image is not None
+        folder = f"{data_files.publication_folder(self.table.metadata.location, target)}-restored"
+        names = {file.file_path for file in own.replaced}
+        restored = rewrite_files(io, metadata, image, names, folder)
+        self.written_files += [file.file_path for file in restored]
+        return self._add_snapshot(summary, added=restored, removed=own.added), "partitions restored"
 
     # ── snapshots ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -276,30 +248,3 @@ class TableDraft:
     def _add_tag(self, name: str, snapshot_id: int) -> None:
         max_age_ms = int(TAG_MAX_AGE.total_seconds() * 1000)
         ManageSnapshots(self.transaction).create_tag(snapshot_id, name, max_ref_age_ms=max_age_ms).commit()
-
-
-def _by_hand(name: TableName, ours: Snapshot, before: str, target: Target) -> str:
-    """The advice about a publication whose rows others may have changed: where its rows and those before it are."""
-    rows = f"the rows that it has written are those of the snapshot {ours.snapshot_id} (tag {publication_tag(target)})"
-    if before == NO_PRE_IMAGE:
-        return f"{name} had no rows before the publication; {rows} without those of its parent: delete them"
-    table = ".".join(name.identifier)
-    reads = f'`catalog.load_table("{table}").scan(snapshot_id={before}).to_arrow()` of PyIceberg'
-    return (
-        f"the rows of {name} before the publication are the snapshot {before} (tag {pre_image_tag(target)}); {rows}: "
-        f"compare them, with VERSION AS OF {before} in Spark or {reads}, then write what is to stay"
-    )
-
-
-def _files_changed_by(snapshot: Snapshot, io: Any) -> tuple[list[DataFile], bool]:
-    """The files that a snapshot added, and whether it deleted any."""
-    added, deleted_any = [], False
-    for manifest in snapshot.manifests(io):
-        if manifest.added_snapshot_id != snapshot.snapshot_id:
-            continue
-        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
-            if entry.snapshot_id == snapshot.snapshot_id:
-                deleted_any = deleted_any or entry.status == ManifestEntryStatus.DELETED
-                if entry.status == ManifestEntryStatus.ADDED:
-                    added.append(entry.data_file)
-    return added, deleted_any

@@ -44,10 +44,10 @@ class _DeleteManifest(ManifestWriterV2):
         return writer
 
 
-def delete_positions(table: Table, positions: Mapping[str, Sequence[int]]) -> None:
-    """Delete rows by the path of their data file and their number in it."""
+def delete_positions(table: Table, positions: Mapping[str, Sequence[int]], partition: Record | None = None) -> None:
+    """Delete rows by the path of their data file and their number in it; ``partition``: that of the files."""
     rows = [{"file_path": path, "pos": number} for path, numbers in positions.items() for number in sorted(numbers)]
-    _commit(table, DataFileContent.POSITION_DELETES, pa.Table.from_pylist(rows, POSITIONS), None)
+    _commit(table, DataFileContent.POSITION_DELETES, pa.Table.from_pylist(rows, POSITIONS), None, partition)
 
 
 def delete_equal(table: Table, column: str, values: Sequence[Any]) -> None:
@@ -57,8 +57,13 @@ def delete_equal(table: Table, column: str, values: Sequence[Any]) -> None:
     _commit(table, DataFileContent.EQUALITY_DELETES, pa.table({column: values}, schema), [field.field_id])
 
 
-def _commit(table: Table, content: DataFileContent, rows: pa.Table, equality_ids: list[int] | None) -> None:
-    """Of a table that is not partitioned."""
+def _commit(
+    table: Table,
+    content: DataFileContent,
+    rows: pa.Table,
+    equality_ids: list[int] | None,
+    partition: Record | None = None,
+) -> None:
     path = f"{table.location()}/data/deletes-{next(_numbers)}.parquet"
     local = Path(path.removeprefix("file://"))
     pq.write_table(rows, local)
@@ -67,7 +72,7 @@ def _commit(table: Table, content: DataFileContent, rows: pa.Table, equality_ids
         content=content,
         file_path=path,
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=partition or Record(),
         record_count=len(rows),
         file_size_in_bytes=local.stat().st_size,
         column_sizes=nothing,
