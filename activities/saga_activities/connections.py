@@ -111,6 +111,7 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
             skip_autocommit_rollback=True,  # and ROLLBACK: the pool would send another one for every attempt
             pool_size=pool_size,
             max_overflow=0,
+            pool_use_lifo=True,  # the connection that was used last needs no check of whether it still answers
             connect_args={**arguments, **session_arguments(target)},
             json_serializer=_write_json,
             json_deserializer=decode_json,

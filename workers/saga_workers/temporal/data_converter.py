@@ -29,17 +29,18 @@ class _ExactJson(JSONPlainPayloadConverter):
         return value if type_hint is None else value_to_type(type_hint, value)
 
 
+# Each run of a workflow has a payload converter of its own; these have no state.
+_ENCODINGS = tuple(
+    _ExactJson() if isinstance(encoding, JSONPlainPayloadConverter) else encoding
+    for encoding in DefaultPayloadConverter.default_encoding_payload_converters
+)
+
+
 class ExactPayloadConverter(CompositePayloadConverter):
     """The SDK's payload converter with exact numbers."""
 
     def __init__(self) -> None:
-        own = (
-            _ExactJson()
-            if isinstance(default_encoding_payload_converter, JSONPlainPayloadConverter)
-            else default_encoding_payload_converter
-            for default_encoding_payload_converter in DefaultPayloadConverter.default_encoding_payload_converters
-        )
-        super().__init__(*own)
+        super().__init__(*_ENCODINGS)
 
 
 def with_exact_numbers(client: Client) -> Client:
