@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -38,7 +38,7 @@ from saga_activities.server_clock import ServerClock
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
-from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.errors import InfrastructureError, RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
 from sagas.protocol.payloads import (
     BULK_PREFIX,
@@ -156,11 +156,26 @@ class SagaActivities:
             if activity_type == VERIFY_ACTIVITY:
                 await self._verify_start(**request)
                 return {}
-            return await self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
+            loading = self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
+            return await _unless_worker_stops(loading)
         except SagaError as error:
             raise SagaApplicationError(
                 mask(error.message), type=REFUSED_TYPE, non_retryable=True, category=ApplicationErrorCategory.BENIGN
             ) from None
+
+
+async def _unless_worker_stops(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    """Cancel ``work`` when this worker stops, which answers no queries of workflows then: another worker repeats it."""
+    working = asyncio.create_task(work)
+    stopping = asyncio.create_task(activity.wait_for_worker_shutdown())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise InfrastructureError("this worker stops")
+        return working.result()
+    finally:
+        stopping.cancel()
+        working.cancel()
 
 
 async def _perform_lock_activity(

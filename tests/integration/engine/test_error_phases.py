@@ -194,9 +194,18 @@ async def repair(shop: Shop, cells: list[tuple[Cause, str]]) -> None:
         )
 
 
+_SOME = 5
+"""Of so many cells one is in `make test`; no divisor of the number of phases, so that each phase meets many causes."""
+
+
 @pytest.mark.parametrize(
     ("kind", "part"),
-    [("postgresql", "all"), ("mariadb", "some"), pytest.param("mariadb", "all", marks=pytest.mark.slow)],
+    [
+        ("postgresql", "some"),
+        ("mariadb", "some"),
+        pytest.param("postgresql", "all", marks=pytest.mark.slow),
+        pytest.param("mariadb", "all", marks=pytest.mark.slow),
+    ],
 )
 async def test_each_cause_in_each_phase(
     kind: str,
@@ -214,7 +223,9 @@ async def test_each_cause_in_each_phase(
         if not phase.startswith("two_phase") and (phase not in ONCE or (cause.attempts == 3 and not cause.heals))
     ]
     cells += [(cause, "two_phase") for cause in (*SERVERS[kind], *UNPREPARABLE[kind])]
-    if part == "some":
+    if part == "some" and kind == "postgresql":
+        cells = cells[::_SOME]
+    elif part == "some":
         cells = [(cause, phase) for cause, phase in cells if cause in MARIADB_ONLY and phase in ("before", "two_phase")]
     cells += [(cause, "two_phase_confirm") for cause in refused_confirms(kind)]
     await shop.prepare(cells)

@@ -25,7 +25,9 @@ from tests.integration.guard.parallel_undos import (
     undo_all,
 )
 
-everywhere = pytest.mark.parametrize("kind", ["postgres", "mariadb", "sqlite"])
+KINDS = ("postgres", "mariadb", "sqlite")
+CASES = ("confirmed", "inexact", "between", "basket", "code", "rows")
+everywhere = pytest.mark.parametrize("kind", KINDS)
 SEEDS, MANY_SEEDS = range(12), range(1000, 2000)
 COUNTER = "select n from @counter where id = 1"
 ADD = "update @counter set n = n + {} where id = 1"
@@ -87,8 +89,14 @@ async def _restored(tables: Tables, steps: Steps, order: list[str], saga: str) -
     return len(done)
 
 
-@everywhere
-@pytest.mark.parametrize("case", ["confirmed", "inexact", "between", "basket", "code", "rows"])
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [
+        pytest.param(case, kind, marks=[] if number % 3 == place else pytest.mark.slow)
+        for number, case in enumerate(CASES)
+        for place, kind in enumerate(KINDS)
+    ],
+)
 async def test_parallel_steps_are_undone_in_any_order(
     case: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

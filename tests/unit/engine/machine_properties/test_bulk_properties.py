@@ -117,7 +117,7 @@ MUTATIONS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "a neighbour's call": (_a_neighbours_call, "wire"),
 }
 
-START = {"each chunk begins to count": 90, "a neighbour's call": 65}
+START = {"each chunk begins to count": 90, "a neighbour's call": 33}
 """The first run of a mutation, to save time: it needs a rare coincidence, which occurs shortly after this one."""
 
 
