@@ -29,7 +29,7 @@ MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class OwnFiles:
-    """The data files that a snapshot added, and those that it deleted."""
+    """Data files that a snapshot added, and those that it deleted."""
 
     added: Sequence[DataFile]
     replaced: Sequence[DataFile]
@@ -60,7 +60,7 @@ def files_changed_since(snapshot: Snapshot, metadata: TableMetadata, io: FileIO)
 
 
 def undo_problem(own: OwnFiles, changed: Mapping[str, DataFile], *, has_pre_image: bool) -> str | None:
-    """Why the publication cannot be reverted by its files alone, or None."""
+    """The reason for which the publication cannot be reverted by its files alone, or None."""
     removed = [file for file in own.added if file.file_path in changed]
     if not own.replaced:
         live = counted(len(removed), f"of its {len(own.added)} files is", f"of its {len(own.added)} files are")
@@ -98,7 +98,7 @@ _CHANGES = (ManifestEntryStatus.ADDED, ManifestEntryStatus.DELETED)
 def _changed_files(
     snapshot: Snapshot, io: FileIO, content: ManifestContent | None = None
 ) -> list[tuple[ManifestEntryStatus, DataFile]]:
-    """What the snapshot itself added and deleted: data files, delete files, or both (None)."""
+    """The files that the snapshot itself added and deleted: data files, delete files, or both (None)."""
     return [
         (entry.status, entry.data_file)
         for manifest in snapshot.manifests(io)
@@ -109,7 +109,7 @@ def _changed_files(
 
 
 def _share_partition(own: OwnFiles, file: DataFile) -> bool:
-    """Whether rows of the file can be in a partition of the publication; partitions of two specs are not compared."""
+    """True if rows of the file can be in a partition of the publication; partitions of two specs are not compared."""
     return any(
         mine.spec_id != file.spec_id or comparable(mine.partition) == comparable(file.partition)
         for mine in (*own.added, *own.replaced)
