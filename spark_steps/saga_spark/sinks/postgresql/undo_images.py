@@ -2,7 +2,8 @@
 
 ``saga_before_<key>`` holds complete copies of the deleted or changed rows. ``saga_after_<key>`` holds, for each written
 row, its key and a hash of all its columns (for a table without a primary key the hash alone, once per row). The undo
-compares the hashes first, so that it leaves alone what others have changed since.
+compares the hashes first, so that it leaves alone what others have changed since. Rows that are already as before the
+publication, because somebody has restored them by hand, count as undone.
 """
 
 from __future__ import annotations
@@ -46,6 +47,26 @@ _WRITTEN = (
     "where not {replaced}"
 )
 """The rows that the undo deletes."""
+
+_LEAVE_OUT_BY_KEY = """
+with undone as materialized (
+  select k.* from (select {key} from {after} union select {key} from {before}) as k
+  left join {table} as t on {t_k} left join {after} as a on {a_k} left join {before} as b on {b_k}
+  where case when {has_a} then not {has_t} or {row} is distinct from a.{hash} else {has_t} end
+    and case when {has_b} then {has_t} and {row} is not distinct from {old} else not {has_t} end
+), written as (delete from {after} as a using undone as u where {a_u}),
+replaced as (delete from {before} as b using undone as u where {b_u})
+select count(*) from undone
+"""
+
+_AS_BEFORE_WITHOUT_KEY = """
+with w as (select distinct {hash} from {after}),
+o as (select {old} as {hash}, count(*) as n from {before} as a group by 1),
+n as (select {row} as {hash}, count(*) as n from {table} as t group by 1)
+select (not exists (select from w left join n using ({hash}) left join o using ({hash})
+                    where coalesce(n.n, 0) > coalesce(o.n, 0))
+        and not exists (select from o left join n using ({hash}) where coalesce(n.n, 0) < o.n))::int
+"""
 
 _CASCADES = """
 select c.conrelid::regclass::text, c.conrelid,
@@ -144,7 +165,7 @@ class TableChange:
             )
 
     def revert(self) -> dict[str, int]:
-        """Revert the change if every row still is as it was written. Requires the table's lock.
+        """Revert the change if every row still is as it was written, or as before. Requires the table's lock.
 
         Raises UndoConflict if rows were changed, deleted or replaced since; the caller must roll back.
         """
@@ -153,6 +174,7 @@ class TableChange:
                 f"the undo data of {self.table.qualified_name} is no longer kept",
                 {"table": self.table.qualified_name},
             )
+        undone = self._leave_out_undone()
         self._check_unchanged("{after}", "a.{hash}", "changed or deleted after the publication", TO_DO)
         updated = self._restore_updated() if self.mode == "merge" else 0
         self._check_unreferenced()
@@ -174,7 +196,12 @@ class TableChange:
         was = "md5(row({was})::text)::uuid"
         how = "by a trigger" if not self.retyped else "by the new type of a column"
         self._check_unchanged("{before}", was, f"changed {how} when restored")
-        return {"deleted": deleted, "restored": restored, "updated": updated}
+        return {
+            "deleted": deleted,
+            "restored": restored,
+            "updated": updated,
+            **({"as_before": undone} if undone else {}),
+        }
 
     def drop_images(self) -> None:
         """Drop the images; the change cannot be reverted any more."""
@@ -194,6 +221,22 @@ class TableChange:
             sql.SQL("{} = excluded.{}").format(sql.Identifier(name), sql.Identifier(name)) for name in changed
         )
         return sql.SQL("on conflict ({}) do update set {}").format(key, sets), updated
+
+    def _leave_out_undone(self) -> int:
+        """Remove the rows from the images that are as before the publication, and not as it wrote them; their number.
+
+        Equal rows without a key cannot be told apart: they are left out together, if all are as before.
+        """
+        if self.key:
+            sides = {
+                f"{left}_{right}": keys_equal(left, right, self.key) for left, right in ("tk", "ak", "bk", "au", "bu")
+            }
+            has = {f"has_{side}": sql.SQL("{} is not null").format(sql.Identifier(side, self.key[0])) for side in "tab"}
+            old = self._compose("md5(row({was})::text)::uuid", was=identifiers(self.table.column_names, "b"))
+            key = identifiers(self.key)
+            return self._fetch_number(_LEAVE_OUT_BY_KEY, key=key, old=old, **sides, **has)
+        before = self._fetch_number(_AS_BEFORE_WITHOUT_KEY, old=self._compose("md5(row({was})::text)::uuid"))
+        return self._execute("delete from {after}") + self._execute("delete from {before}") if before else 0
 
     def _check_unchanged(self, image: str, image_hash: str, problem: str, to_do: str | None = None) -> None:
         """Check that every row of an image is unchanged in the table. Raises UndoConflict with the other rows."""
@@ -316,14 +359,19 @@ class TableChange:
         own = {name: sql.Identifier("t", name) for name in self.table.column_names}
         cast = {name: sql.SQL("{}::{}").format(own[name], _type(type)) for name, type in self.retyped.items()}
         row_hash = sql.SQL("md5(row({})::text)::uuid").format(sql.SQL(", ").join({**own, **cast}.values()))
+        if not cast:
+            return row_hash
+        version = self.connection.info.server_version
+        types = {column.name: column.declared for column in self.table.columns}
+        fits = [fit for name, old in self.retyped.items() if (fit := _fits(own[name], types[name], old, version))]
         exact = [
-            sql.SQL("{}::{}::text is not distinct from {}::text").format(
-                cast[column.name], _type(column.declared), own[column.name]
-            )
-            for column in self.table.columns
-            if column.name in cast
+            sql.SQL("{}::{}::text is not distinct from {}::text").format(cast[name], _type(types[name]), own[name])
+            for name in cast
         ]
-        return sql.SQL("case when {} then {} end").format(sql.SQL(" and ").join(exact), row_hash) if exact else row_hash
+        # Only CASE keeps the order: no value is converted that does not fit.
+        return sql.SQL("case when {} then case when {} then {} end end").format(
+            sql.SQL(" and ").join(fits or [sql.SQL("true")]), sql.SQL(" and ").join(exact), row_hash
+        )
 
     def _execute(self, statement: str, **parts: sql.Composable) -> int:
         return self.connection.execute(self._compose(statement, **parts)).rowcount
@@ -340,6 +388,31 @@ _TEXTS = "(select jsonb_object_agg(e.key, coalesce(e.value, 'null')) from jsonb_
 
 def _type(declared: str) -> sql.SQL:
     return sql.SQL(declared)  # pyright: ignore[reportArgumentType]  # format_type has quoted it
+
+
+_NUMBERS = ("smallint", "integer", "bigint", "numeric", "real", "double precision")
+_INTEGER_BITS = {"smallint": 15, "integer": 31, "bigint": 63}
+
+
+def _fits(value: sql.Identifier, type: str, old: str, server_version: int) -> sql.Composed | None:
+    """The condition under which a value of ``type`` can be converted to ``old`` without an error; None: not known."""
+    if type.partition("(")[0] in _NUMBERS:
+        if bits := _INTEGER_BITS.get(old):
+            return sql.SQL("coalesce({v} >= {low} and {v} <= {high}, true)").format(
+                v=value, low=sql.Literal(-(2**bits)), high=sql.Literal(2**bits - 1)
+            )
+        if old.startswith("numeric("):
+            precision, scale = map(int, old[len("numeric(") : -1].split(","))
+            return sql.SQL("coalesce({v}::numeric = 'NaN' or abs(round({v}::numeric, {scale})) < {limit}, true)").format(
+                v=value, scale=sql.Literal(scale), limit=sql.Literal(10 ** max(precision - scale, 0))
+            )
+    if server_version < _INPUT_IS_VALID:
+        return None
+    return sql.SQL("coalesce(pg_input_is_valid({}::text, {}), true)").format(value, sql.Literal(old))
+
+
+_INPUT_IS_VALID = 160_000
+"""The first PostgreSQL with ``pg_input_is_valid``."""
 
 
 def _differing(image: str, image_hash: str) -> str:
