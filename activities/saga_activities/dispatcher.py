@@ -6,7 +6,7 @@ Independent of Temporal.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -105,6 +105,8 @@ class Dispatcher:
             check = None
             if "images" in invocation.arguments:
                 check = partial(check_decision, entry_key=address, digest=invocation.arguments["images"])
+            elif "closes" in invocation.arguments:
+                check = await self._prepare_closing(invocation.arguments["closes"]["action"], invocation, attempt)
             return await guard.record_manual_result(
                 address, invocation.op, result, check=check, mode=guard_spec.mode, **clock
             )
@@ -204,6 +206,20 @@ class Dispatcher:
             return self._bodies.body(name, arguments, invocation, attempt)
         return await performer.prepare(name, invocation, attempt)
 
+    async def _prepare_closing(
+        self, name: str, invocation: Invocation, attempt: AttemptContext
+    ) -> Callable[..., Awaitable[None]]:
+        """What records an operator's `done` about an undo where the prepared action keeps its effects."""
+        performer = self._prepared_actions.get(name)
+        if performer is None:
+            raise ActionNotRegistered(name)
+        body = await performer.prepare(RECORD_RESULT, invocation, attempt)
+
+        async def close(sql: SqlSession, *, inherited: bool = False) -> None:
+            await body(sql)
+
+        return close
+
     async def _run_unguarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         if invocation.action == "http":
             return await run_http(
@@ -302,7 +318,8 @@ def probe_outcome(result: Any) -> Outcome:
 
 # Interface for built-in actions of other packages, with long work outside their guarded transaction.
 class PreparedAction(Protocol):
-    """Performs one or more built-in actions, selected by ``action``: ``invocation.action``, or a ``confirmed`` action.
+    """Performs one or more built-in actions, selected by ``action``: ``invocation.action``, a ``confirmed`` action, or
+    RECORD_RESULT, an operator's `done` about the undo, with the decision in the argument ``closes``.
 
     ``prepare`` does the work that may take long, before the guard's transaction, so that no lock is held meanwhile. It
     is not called for an operation whose guard row exists. The body it returns runs inside the transaction once the

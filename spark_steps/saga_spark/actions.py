@@ -25,7 +25,7 @@ from saga_spark.staging.staging_attempt import JobRunner, ProgressReporter, Stag
 from sagas.builtins.spark import PUBLISH, RECONCILE, SPARK, UNPUBLISH
 from sagas.builtins.sql_places import check_sql
 from sagas.errors import Rejected, Unavailable, UsageError
-from sagas.protocol.payloads import Invocation
+from sagas.protocol.payloads import RECORD_RESULT, Invocation
 
 
 class SparkSteps:
@@ -46,6 +46,8 @@ class SparkSteps:
                 await staging_attempt.run()
             return _record_staged(staging_attempt)
         publisher = OutputPublisher(self._settings, engine, invocation)
+        if action == RECORD_RESULT:
+            return await publisher.close(invocation.arguments["closes"]["decision"])
         ProgressReporter(attempt).begin_phase("publishing" if action == PUBLISH else "reverting")
         if action == PUBLISH:
             return await publisher.publish()

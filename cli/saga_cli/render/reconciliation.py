@@ -44,9 +44,9 @@ def reconciliation_html(report: Mapping[str, Any]) -> str:
 
 
 def decision_text(row: Mapping[str, Any]) -> str:
-    """The decision that a publication is undone: when, who, why, and with what evidence."""
+    """The state of a publication that counts as undone, and the decision: when, who, why, and with what evidence."""
     evidence = f"; evidence: {row['evidence']}" if row["evidence"] else ""
-    return f"{row['at']} {row['who']}: done, because {row['reason'] or '…'}{evidence}"
+    return f"{row['state']} {row['at']} {row['who']}: done, because {row['reason'] or '…'}{evidence}"
 
 
 def _decided_section(decided: Sequence[Mapping[str, Any]]) -> str:

@@ -254,6 +254,7 @@ def _operator(view: SagaView) -> list[Line]:
         evidence = f"; evidence: {decision.evidence}" if decision.evidence else ""
         given = "" if decision.arguments is None else f" with {shorten_middle(to_json(decision.arguments), 160)}"
         given += f" with the definition {decision.definition[:19]}" if decision.definition else ""
+        given += f", which closes {', '.join(decision.closed)}" if decision.closed else ""
         because = f", because {decision.reason or '…'}" if decision.step or decision.reason else ""
         lines.append(
             [

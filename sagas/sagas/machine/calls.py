@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sagas.builtins.automatic import RESTORE
+from sagas.builtins.spark import DISCARD, UNPUBLISH
 from sagas.definition.model import Operation as Action
 from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
 from sagas.machine import arguments, builtin_actions, call_attempts, corrected_probes, row_images
@@ -140,6 +141,8 @@ def _manual_result_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     if op == "undo" and action.uses == RESTORE:
         details = restore_details(entry, action)
         call_arguments["images"] = None if details is None else details["images"]
+    if op == "undo" and action.uses in (DISCARD, UNPUBLISH):
+        call_arguments["closes"] = {"action": action.uses, "decision": run.last_decision(entry.id)}
     call = _new_call(
         run, entry, flight, action, RECORD_RESULT, call_arguments, f"✎ {op} {step.name}: done, recorded by an operator"
     )

@@ -9,6 +9,7 @@ from sagas.builtins.spark import DISCARD, PUBLISH, UNPUBLISH, output_place
 from sagas.definition.model import Operation
 from sagas.machine import calls
 from sagas.machine.state import Entry, SagaRun
+from sagas.protocol.messages import DecisionMade
 from sagas.protocol.saga_view import EntryOperation, ParkedOutputView
 
 
@@ -37,6 +38,17 @@ def outputs_left(run: SagaRun, entry: Entry, operation: Operation, of: EntryOper
     outputs = calls.arguments_without_override(run, entry, of, operation).get("outputs")
     places = [output_place(output) for output in outputs.values()] if isinstance(outputs, Mapping) else []
     return [{"system": system, "key": place, "command": command} for system, place in places]
+
+
+def closed_outputs(run: SagaRun, event: DecisionMade) -> list[str]:
+    """The outputs that a decision closes: `done` says that an operator has reverted them by hand."""
+    entry = run.entry(event.step)
+    parked = run.parked.get(event.step)
+    if event.decision != "done" or entry is None or entry.undo is None or parked is None or parked.op != "undo":
+        return []
+    step = run.step(entry)
+    details = None if step.compensate is None else _reported(entry, calls.current_alternate(step, entry.undo))
+    return [] if details is None else [output["output"] for output in details["outputs"]]
 
 
 def _reported(entry: Entry, operation: Operation) -> Mapping[str, Any] | None:

@@ -7,7 +7,7 @@ the state of a saga with thousands of finished items stays small.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -319,15 +319,21 @@ class SagaRun:
             return record.entries[number]
         return None
 
-    def note_decision(self, event: DecisionMade) -> dict[str, Any]:
-        """Record an operator's decision for the view, and return it."""
+    def note_decision(self, event: DecisionMade, closed: Sequence[str] = ()) -> dict[str, Any]:
+        """Record an operator's decision for the view, and return it; ``closed`` are the outputs that it closes."""
         row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
         if event.definition is not None:
             row["definition"] = event.definition.get("digest")
         hidden = self.plan.hidden_values(self.input) if event.arguments is not None else frozenset()
         shown = {} if event.arguments is None else {"arguments": shown_arguments(event.arguments, hidden)}
-        self.operator.append({"at": format_timestamp(event.at), **row, **shown})
+        closes = {"closed": list(closed)} if closed else {}
+        self.operator.append({"at": format_timestamp(event.at), **row, **shown, **closes})
         return row
+
+    def last_decision(self, entry: str) -> dict[str, Any]:
+        """When, who, why and with what evidence an operator last decided about the entry."""
+        row = next((row for row in reversed(self.operator) if row["step"] == entry), {})
+        return {name: row.get(name) for name in ("at", "who", "reason", "evidence")}
 
     def new_entry(self, record: StepRecord, index: int | None) -> Entry:
         id = entry_id(record.id, index)

@@ -321,6 +321,11 @@ class DecisionView(JsonView):
     evidence: Annotated[str | None, "what proves a decision that the engine cannot check"] = None
     arguments: Annotated[Mapping[str, Any] | None, "the new arguments of a retry", OMITTED] = None
     definition: Annotated[str | None, "the digest of the corrected definition that a retry brought", OMITTED] = None
+    closed: Annotated[
+        tuple[str, ...] | None,
+        "the outputs of a Spark step that it closes, as reverted by hand",
+        OMITTED,
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,8 @@ def _finding(kind: str, row: OutputRow, state: str | None, **details: Any) -> Fi
 def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
     """``state`` is the saga's, None if it is unknown. Returns None if everything about this output reconciles."""
     row = evidence.row
-
+    if row.state == "CLOSED":
+        return None
     if evidence.visible and row.state in ("RETRACTED", "DISCARDED", "QUARANTINED", "STAGING"):
         return _finding("published_unclaimed", row, state)
     if evidence.visible and state == "COMPENSATED":
@@ -69,6 +70,27 @@ def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
     if over and evidence.staged and row.state in ("STAGING", "STAGED", "DISCARDED", "RETRACTED"):
         return _finding("staged_left", row, state)
     return None
+
+
+def closed_publications(rows: Iterable[OutputRow]) -> list[dict[str, Any]]:
+    """The outputs that an operator has decided to be reverted by hand, which is no difference.
+
+    Each has saga_id, saga, step, generation, output, place, state, at, who, reason and evidence.
+    """
+    return [
+        {
+            "saga_id": row.target.saga_id,
+            "saga": row.saga,
+            "step": row.target.step,
+            "generation": row.target.generation,
+            "output": row.target.output,
+            "place": row.place,
+            "state": row.state,
+            **row.published["closed"],
+        }
+        for row in rows
+        if row.state == "CLOSED" and row.published is not None
+    ]
 
 
 def partial_publications(

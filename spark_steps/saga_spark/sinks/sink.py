@@ -118,6 +118,12 @@ class Sink(Protocol):
         """
         ...
 
+    def close(self, publication: Publication) -> None:
+        """Record that an operator has reverted a publication by hand: it is not published again, and blocks no undo of
+        another. Does nothing where the sink itself shows what is published.
+        """
+        ...
+
     def find(self, output: Output, target: Target) -> Published | None:
         """The visible publication of this target and generation; None if it is not visible."""
         ...

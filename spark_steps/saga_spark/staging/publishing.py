@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -101,6 +101,34 @@ class OutputPublisher:
             for row in [*own, *(row for row in visible if row not in own)]:
                 await asyncio.to_thread(self._area.remove_generation, row.target)
             return {"retracted": retracted, "discarded": sorted(row.target.output for row in hidden)}
+
+        return body
+
+    async def close(self, decision: Mapping[str, Any]) -> Callable[[SqlSession | None], Any]:
+        """Returns the body that records an operator's decision: what of this entry is published was reverted by hand.
+
+        ``decision``: at, who, reason and evidence.
+        """
+        invocation = self._invocation
+        async with self._engine.connect() as connection:
+            query = ledger.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
+            rows = [OutputRow.from_row(row) for row in (await connection.execute(query)).mappings()]
+
+        async def body(sql: SqlSession | None) -> None:
+            assert sql is not None
+            for row in rows:
+                publication = None if row.manifest is None else publication_of(row)
+                if publication is None or row.state not in ("STAGED", "PUBLISHED"):
+                    continue
+                sink = sink_for(publication.output.kind, self._settings)
+                if await asyncio.to_thread(sink.find, publication.output, row.target) is not None:
+                    with _retry_on_conflict():
+                        await asyncio.to_thread(sink.close, publication)
+                    published = {**(row.published or {}), "closed": dict(decision)}
+                    await sql.execute(ledger.set_state(row.target, "CLOSED", published))
+                elif row.state == "PUBLISHED":  # the undo that parked has reverted it
+                    await sql.execute(ledger.set_state(row.target, "RETRACTED"))
+                await asyncio.to_thread(self._area.remove_generation, row.target)
 
         return body
 

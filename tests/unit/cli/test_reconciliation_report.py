@@ -42,8 +42,10 @@ def test_a_publication_closed_by_a_decision_is_listed_and_is_no_difference(capsy
         "saga_id": "day-7",
         "saga": "day",
         "step": "facts",
+        "generation": 1,
         "output": "rates",
         "place": "bank:rates",
+        "state": "CLOSED",
         "who": "kim",
         "at": "2026-03-01T10:00:00.000Z",
         "reason": "restored by hand",
@@ -55,4 +57,4 @@ def test_a_publication_closed_by_a_decision_is_listed_and_is_no_difference(capsy
     assert "✔ everything reconciles" in shown
     assert "1 publication closed by the decision of an operator" in shown
     for text in (shown, reconciliation_html(closed)):
-        assert "kim: done, because restored by hand; evidence: ticket 7" in text
+        assert "CLOSED 2026-03-01T10:00:00.000Z kim: done, because restored by hand; evidence: ticket 7" in text

@@ -21,6 +21,7 @@ from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.findings import COMPARING, MISMATCH_KINDS, Finding, count_text, repair_command
 from saga_spark.reconcile.output_checks import (
     check_output,
+    closed_publications,
     collect_evidence,
     find_orphans,
     orphan_findings,
@@ -31,7 +32,6 @@ from saga_spark.reconcile.reconcile_spec import effect_tables
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.location.locator import Locator
-from saga_workers.reconcile.decided_publications import split_decided
 from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
@@ -175,7 +175,8 @@ async def _check_outputs(
     findings = [
         finding for output in evidence if (finding := check_output(output, states.get(output.row.target.saga_id)))
     ]
-    findings, inputs.decided = await split_decided(locator, findings)
+    known_since = 0.0 if scope.saga_id is not None else inputs.horizon
+    inputs.decided = closed_publications([row for row in rows if row.updated_at >= known_since])
     named = {finding.saga_id for finding in findings}
     others = [output for output in evidence if output.row.target.saga_id not in named]
     findings += await asyncio.to_thread(partial_publications, others, states, spark)

@@ -25,6 +25,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
     StartAttempt,
 )
+from sagas.machine.parked_outputs import closed_outputs
 from sagas.machine.row_images import NOT_RECORDED, is_not_recorded
 from sagas.machine.state import OUTPUT_STEP, Entry, LookupPurpose, OperationState, SagaRun
 from sagas.protocol.messages import DecisionMade
@@ -34,7 +35,7 @@ from sagas.protocol.saga_view import EntryOperation
 
 def receive_decision(run: SagaRun, event: DecisionMade) -> None:
     """Record an accepted decision and carry it out as soon as nothing of the operation is in flight."""
-    row = run.note_decision(event)
+    row = run.note_decision(event, closed_outputs(run, event))
     if event.definition is not None:
         run.replace_definition(from_snapshot(event.definition))
     if event.step == OUTPUT_STEP:

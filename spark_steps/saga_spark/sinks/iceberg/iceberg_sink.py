@@ -232,6 +232,9 @@ class IcebergSink:
             raise
         return done
 
+    def close(self, publication: Publication) -> None:
+        """Nothing to record: an undo compares the files of its partitions."""
+
     def find(self, output: Output, target: Target) -> Published | None:
         table_name = TableName.parse(output.destination)
         with translate_errors(output.destination):

@@ -107,6 +107,9 @@ class TopicSink:
         """Close the publication. Raises UndoConflict if some of its files are already in the topic, where they stay."""
         return [self._close_publication(publication) for publication in reversed(publications)][::-1]
 
+    def close(self, publication: Publication) -> None:
+        """Nothing to record: the undo has closed the publication before it parked."""
+
     def find(self, output: Output, target: Target) -> Published | None:
         """The publication of this target, also if only some of its files are visible."""
         with _translate_errors():

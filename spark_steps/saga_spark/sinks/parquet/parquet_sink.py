@@ -131,6 +131,9 @@ class ParquetSink:
             done.append(Published(old.version, new.version, details={"was_published": old.entry(name) is not None}))
         return done[::-1]
 
+    def close(self, publication: Publication) -> None:
+        """Nothing to record: what the pointer names is published."""
+
     def find(self, output: Output, target: Target) -> Published | None:
         """The publication of this target, also if an overwrite hides it, whose undo makes it visible again."""
         pointer = self._pointer_folder(output)

@@ -127,6 +127,13 @@ class PostgreSqlSink:
         """One transaction for all, or one per publication. Raises UndoConflict, CommitConflict."""
         return self._in_transactions(publications[::-1], together, self._unpublish)[::-1]
 
+    def close(self, publication: Publication) -> None:
+        with self._session(publication.output) as connection:
+            row = find_row(connection, publication.tag.target, lock=True)
+            if row is not None and row.state == "PUBLISHED":
+                update_row(connection, publication, "CLOSED", None, row.details)
+                connection.commit()
+
     def find(self, output: Output, target: Target) -> Published | None:
         with self._session(output) as connection:
             row = find_row(connection, target) if publication_table_exists(connection) else None
@@ -375,7 +382,7 @@ def _find_existing_publication(connection: PgConnection, publication: Publicatio
         report = {"found_in_sink": row.manifest, "expected": tag.sha, "epoch": row.epoch}
         refuse_other_manifest(row.manifest, publication, **report)
         return _adopted_publication(row)
-    if row.state == "RETRACTED" or row.epoch >= tag.epoch:
+    if row.state in ("RETRACTED", "CLOSED") or row.epoch >= tag.epoch:
         raise CommitConflict(f"the output {tag.target.output} of {tag.target.step} was reverted concurrently")
     return None
 

@@ -118,11 +118,21 @@ async def test_an_undo_that_parks_at_one_output(
         day_close.execute("insert into rates values (10, 7.77)")
         decision = {"step": "compute", "decision": "done", "reason": "by hand", "evidence": "ticket 7", "who": "kim"}
         await client.resolve(closed, decision)
-        assert (await finished(client, closed, TIMEOUT))["state"] == "COMPENSATED"
+        story = await finished(client, closed, TIMEOUT)
+        assert story["state"] == "COMPENSATED"
+        assert story["operator"][-1]["closed"] == ["rates"]
+        shown = "\n".join(map(to_plain, view_lines(SagaView.from_json(story), now=datetime.now(UTC))))
+        assert "kim: done compute, which closes rates, because by hand; evidence: ticket 7" in shown
+        states = f"select output, state from saga_output where saga_id = '{closed}' order by 1"
+        assert [tuple(row.values()) for row in day_close.query(states)] == [
+            ("files", "RETRACTED"), ("lake", "RETRACTED"), ("rates", "CLOSED"),
+        ]  # fmt: skip
+        await (await client.start("rates", {}, id=closed, again=True)).result()
         report = json.loads(await saga(day_close, "-o", "json", "reconcile", closed))
         assert report["consistent"], report
         [decided] = report["decided"]
         assert (decided["saga_id"], decided["output"], decided["place"]) == (closed, "rates", "shop:rates")
+        assert (decided["generation"], decided["state"]) == (1, "CLOSED")
         assert (decided["who"], decided["reason"], decided["evidence"]) == ("kim", "by hand", "ticket 7")
 
 
