@@ -21,6 +21,7 @@ TABLES = {
         "create table converted (id int primary key, n int, t time, y year, b bit(8), e enum('10', '5'), code"
         " varchar(10), d date)",
         "create table converting (id int primary key, n int, e enum('10', '5'), code varchar(10), t time)",
+        "create table names (n varchar(10))",
     ),
     "sqlite": ("create table converted (id int primary key, n int, code text)",),
 }
@@ -48,6 +49,21 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("update converted set e = n where id = :id", None, "it would store the members at these positions"),
     (SET.format("t"), None, "it would store the digits"),
     ("insert into converted (id, n) select id, e from converting where id = :id", None, "positions of the members"),
+    *(
+        (f"insert into converted (id, t) values (:id, {call})", value, GIVEN_ON)
+        for call in ("addtime(:v, '1:00')", "subtime(:v, '1:00')", "date_add(:v, interval 1 hour)")
+        for value in ("10:00:00.7", "2026-05-01T10:00:00")
+    ),
+    ("insert into converted (id, d) values (:id, adddate(:v, 1))", "2026-05-01T10:00:00", GIVEN_ON),
+    ("insert into converted (id, d) values (:id, timestampadd(day, 1, :v))", "2026-05-01T10:00:00", GIVEN_ON),
+    ("insert into converting select :id, code, null, null, null from converted", None, "it would round the numbers"),
+    ("insert into converting select :id, n, n, null, null from converted", None, "members at these positions"),
+    ("insert into converting values (:id, '5', n, null, null)", None, "members at these positions"),
+    ("select 1 from converted c join (select code as n from converting) o using (n) where c.id = :id", None, PAIR),
+    ("select 1 from names join converted using (n) where converted.id = :id", None, PAIR),
+    ("select 1 from converted c join converting o using (id) join names s using (n) where c.id = :id", None, PAIR),
+    ("delete c from converted c join names using (n) where c.id = :id", None, PAIR),
+    ("update converted c join names using (n) set c.code = 'x' where c.id = :id", None, PAIR),
     ("insert into converted (id, e, n) values (:id, :v, e)", "5", "would be another value there"),
 ]
 TEXTS = ("coalesce(code, '')", "trim(code)", "case when id = 1 then code else '' end", "cast(code as char)")
@@ -56,10 +72,20 @@ STORED: list[tuple[str, Any, str, Any]] = [
     ("insert into converted (id, b) values (:id, :v)", 5, "bin(b)", "101"),
     ("insert into converted (id, t) values (:id, trim(:v))", " 10:00:00", "cast(t as char)", "10:00:00"),
     ("insert into converted (id, code) values (:id, concat('1.', :v))", "50", "code", "1.50"),
+    ("insert into converted (id, t) values (:id, addtime(:v, '1:00'))", "10:00:00", "cast(t as char)", "11:00:00"),
+    ("insert into converted (id, t) values (:id, time(:v))", "2026-05-01T10:00:00", "cast(t as char)", "10:00:00"),
+    (
+        "insert into converted (id, d) values (:id, date_add(:v, interval 1 day))",
+        "2026-05-01",
+        "cast(d as char)",
+        "2026-05-02",
+    ),
+    ("insert into converted select :id, n, t, y, b, e, code, d from converted", None, "n", 5),
     ("insert into converted (id, n) values (:id, 1) on duplicate key update n = n + 1", None, "n", 1),
     ("insert into converted (id, n) select :id, cast(code as decimal(5)) from converted", None, "n", 5),
 ]
 HARMLESS = (
+    "select 1 from converted c join converted o using (id, code) where c.id = :id",
     "select 1 from converted c join converted o on o.id = c.id and o.code = c.code where c.n < o.n + 1 and c.id = :id",
     "select 1 from converted c join converted o on cast(o.n as char) = c.code where c.id = :id",
     "select 1 from converted where coalesce(n, '') = :id",
@@ -72,7 +98,11 @@ async def database(guard_database: GuardDatabase) -> AsyncIterator[GuardDatabase
     if guard_database.kind == "postgres":
         pytest.skip("PostgreSQL refuses them itself")
     async with guard_database.engine.connect() as connection:
-        for statement in ("drop table if exists converted", "drop table if exists converting"):
+        for statement in (
+            "drop table if exists converted",
+            "drop table if exists converting",
+            "drop table if exists names",
+        ):
             await connection.exec_driver_sql(statement)
         for statement in (*TABLES[guard_database.kind], *ROWS):
             await connection.exec_driver_sql(statement)

@@ -18,6 +18,9 @@ from sagas.sql_text.written_tables import (
     written_tables,
 )
 
+_MOVES_TIME = ("addtime", "subtime", "adddate", "subdate")
+"""Functions, which the parser does not know, that move a time and keep its parts."""
+
 _WRITES = ("insert", "update", "with", "merge")
 
 
@@ -388,12 +391,19 @@ class _Analysis:
                 parts = [part for part in parts if isinstance(part, exp.Expression)]
                 name = "convert_tz" if isinstance(node, exp.ConvertTimezone) else self._function(node)
                 flow = replace(flow, cast=True, alone=False, through=flow.through or name)
+            case exp.DateAdd() | exp.DateSub() | exp.TimestampAdd() if self._dialect == "mysql":
+                parts, flow = [node.this], replace(flow, alone=False, through=flow.through or self._function(node))
             case exp.Timestamp() | exp.Time() if (self._function(node), 0) in self._passing:
                 name = self._function(node)
                 parts, flow = [node.this], replace(flow, cast=True, alone=False, through=flow.through or name)
             case exp.Anonymous():
                 name = node.name.lower()
-                parts = [part for at, part in enumerate(node.expressions) if (name, at) in self._passing]
+                moves = self._dialect == "mysql" and name in _MOVES_TIME
+                parts = [
+                    part
+                    for at, part in enumerate(node.expressions)
+                    if (name, at) in self._passing or (moves and at == 0)
+                ]
                 flow = replace(flow, cast=True, alone=False, through=flow.through or node.name)
             case exp.Dot() if isinstance(node.expression, exp.Anonymous):  # with the name of its schema
                 parts = [node.expression]

@@ -15,7 +15,9 @@ from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.written_tables import plain_statement
 
 _MAY_HAVE = re.compile(
-    r"""[\w`")]\s*(?:[<>!]?=|[<>]|<=?>)\s*[(`"a-z_]|\binsert\b.*\bselect\b|\bin\s*\(\s*select""", re.I | re.S
+    r"""[\w`")]\s*(?:[<>!]?=|[<>]|<=?>)\s*[(`"a-z_]|\binsert\b.*\bselect\b|\bin\s*\(\s*select|\busing\s*\("""
+    r"""|\binsert\b.*\bvalues?\b\s*\(.*(?<![\w:'"])(?!null\b|default\b)[`a-z_]""",
+    re.I | re.S,
 )
 
 
@@ -54,9 +56,11 @@ class _Pairs:
     def of(self, tree: Any) -> Iterator[ColumnPair]:
         exp = self._exp
         for node in tree.find_all(
-            exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.In, exp.Insert
+            exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.In, exp.Insert, exp.Join
         ):
             match node:
+                case exp.Join():
+                    yield from self._of_join(node)
                 case exp.Insert():
                     yield from self._of_insert(node)
                 case exp.In():
@@ -70,7 +74,7 @@ class _Pairs:
 
     def _of_insert(self, node: Any) -> Iterator[ColumnPair]:
         exp, target = self._exp, node.this
-        names: Sequence[str] = []
+        names: Sequence[str] | None = None
         if isinstance(target, exp.Schema):
             target, names = target.this, [column.name for column in target.expressions]
         if not isinstance(target, exp.Table) or node.expression is None:
@@ -78,9 +82,29 @@ class _Pairs:
         table = exp.Table(this=target.this, db=target.args.get("db")).sql(dialect="mysql")
         for row in self._kinds.relations.rows(node.expression):
             for at, value in enumerate(row):
-                if names and at < len(names):
-                    column = AssignedParameter("", table, target.db or None, target.name, names[at], alone=True)
+                if self._kinds.relations.is_star(value):
+                    break  # the places behind it are not seen
+                if names is None or at < len(names):
+                    place = at if names is None else names[at]
+                    column = AssignedParameter("", table, target.db or None, target.name, place, alone=True)
                     yield from self._assigned(column, value)
+
+    def _of_join(self, join: Any) -> Iterator[ColumnPair]:
+        """The columns of `using`, which are those of this name on both sides."""
+        exp, query = self._exp, join.parent
+        joined = query.args.get("joins") or []
+        from_ = query.args.get("from_")
+        first = [query] if isinstance(query, exp.Table) else [from_.this] if from_ is not None else []
+        lefts = [*first, *(other.this for other in joined[: joined.index(join)])]
+        for name in join.args.get("using") or ():
+            right, *others = (self._column(name.name, relation.alias_or_name, join) for relation in (join.this, *lefts))
+            for other in others:
+                yield from self._of(other, [right])
+
+    def _column(self, name: str, owner: str, within: Any) -> Any:
+        column = self._exp.column(name, table=owner)
+        column.parent = within
+        return column
 
     def _assigned(self, target: AssignedParameter, value: Any) -> Iterator[ColumnPair]:
         for column in self._columns(value):
