@@ -199,6 +199,9 @@ class KafkaAdmin:
         consumer = Consumer({**consumer_config(self.settings, group), "log_level": 0})
         try:
             committed = self._call(f"group {group}", lambda: consumer.committed(partitions, self._timeout))
+        except KafkaOperationError:
+            self._check_group(group)  # without a right to the group, the library waits for its coordinator
+            raise
         finally:
             consumer.close()
         return {
@@ -206,6 +209,13 @@ class KafkaAdmin:
             for position in committed
             if position.offset >= 0
         }
+
+    def _check_group(self, group: str) -> None:
+        """Raise KafkaOperationError if this client may not use the group."""
+        self._result(
+            f"group {group}",
+            lambda: self._admin.describe_consumer_groups([group], request_timeout=self._timeout)[group],
+        )
 
     def groups(self, prefix: str) -> list[str]:
         """The consumer groups whose names begin with ``prefix``, as far as this client may see them."""

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Collection, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from temporalio.client import Client as Temporal
 
-from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
-from saga_activities.kafka.range_reader import read_ranges
-from saga_workers.client import Client
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
-from saga_workers.trigger.delivery import DeliveryMark
-from saga_workers.trigger.first_position import FirstPositions
-from saga_workers.trigger.project_readers import project_readers
-from saga_workers.trigger.retry import DependencyUnavailable
+from saga_workers.doctor.reader_checks import check_first_positions, check_positions
 from saga_workers.trigger.topic_inventory import Access, bulk_trigger_problem, event_topics, named_topics
 from sagas.errors import SagaError
 from sagas.settings.project import Project
@@ -81,8 +72,8 @@ async def _check_cluster(project: Project, temporal: Temporal | None) -> list[Do
                 )
             )
             findings.append(
-                await _check_first_positions(project, temporal)
-                or await timed_check("kafka triggers", lambda: _check_lag(cluster, project), timeout=30.0)
+                await check_first_positions(project, temporal)
+                or await timed_check("kafka triggers", lambda: check_positions(cluster, project), timeout=30.0)
             )
     return findings
 
@@ -147,79 +138,3 @@ def _open_transactions(cluster: KafkaAdmin, topics: list[str]) -> dict[tuple[str
         for partition, offsets in cluster.offsets(name).items()
         if offsets.undecided_records
     }
-
-
-async def _check_first_positions(project: Project, temporal: Temporal | None) -> DoctorResult | None:
-    """Report a reader that waits for a decision where it begins."""
-    async with AsyncExitStack() as stack:
-        databases = DatabaseConnections(project.settings.sql_connections())
-        stack.push_async_callback(databases.close)
-        positions = FirstPositions(project, databases, None if temporal is None else Client(temporal, project))
-        stack.callback(positions.close)
-        try:
-            async with asyncio.timeout(60.0):
-                for reader in project_readers(project):
-                    with contextlib.suppress(DependencyUnavailable):  # the check of the database says why
-                        if (undecided := await positions.look(reader)) is not None:
-                            return DoctorResult("kafka triggers", False, undecided.message, undecided.help)
-        except (SagaError, TimeoutError) as error:
-            return DoctorResult("kafka triggers", False, str(error) or "no answer within 60 s")
-    return None
-
-
-def _check_lag(cluster: KafkaAdmin, project: Project) -> str:
-    lags = []
-    for reader in project_readers(project):
-        who, topic, group = reader.name, reader.topic, reader.group
-        positions = cluster.committed_positions(group, topic)
-        reached = {partition: offset for partition, (offset, _) in positions.items()}
-        _refuse_crash_loop(cluster, who, topic, group, {partition: text for partition, (_, text) in positions.items()})
-        waiting = sum(
-            offsets.last_stable - max(offsets.log_start, reached.get(partition, 0))
-            for partition, offsets in cluster.offsets(topic).items()
-        )
-        if waiting and not reached:
-            raise KafkaOperationError(
-                f"{_events_text(waiting)} of {topic} wait{'s' if waiting == 1 else ''} for {who}, "
-                "but nothing has been read",
-                help="saga trigger",
-            )
-        if waiting and not cluster.has_members(group) and _has_unread(cluster, topic, reached):
-            raise KafkaOperationError(
-                f"at most {_events_text(waiting)} of {topic} wait for {who}, and no process reads them",
-                help="saga trigger",
-            )
-        # The offsets in between include transaction markers, which only reading could tell from events.
-        lags.append(f"{who} is at most {_events_text(waiting)} of {topic} behind")
-    return ", ".join(lags) or "none"
-
-
-def _has_unread(cluster: KafkaAdmin, topic: str, reached: Mapping[int, int]) -> bool:
-    """Return whether a record is behind the positions: the offsets alone include those of transaction markers."""
-    ranges = {
-        partition: (max(offsets.log_start, reached.get(partition, 0)), offsets.last_stable)
-        for partition, offsets in cluster.offsets(topic).items()
-    }
-    with contextlib.closing(read_ranges(cluster.settings, topic, ranges)) as records:
-        return next(records, None) is not None
-
-
-def _refuse_crash_loop(cluster: KafkaAdmin, who: str, topic: str, group: str, metadata: Mapping[int, str]) -> None:
-    """Raise KafkaOperationError if a record is handled carefully because a process has ended, and does not get done."""
-    marks = {partition: DeliveryMark.parse(text) for partition, text in metadata.items()}
-    begun = {partition: mark for partition, mark in marks.items() if mark.attempts}
-    if begun and all(mark.attempts == 1 for mark in begun.values()):  # it may be done in a moment
-        time.sleep(_OBSERVATION_PERIOD)
-        now = cluster.committed_positions(group, topic)
-        begun = {partition: mark for partition, mark in begun.items() if DeliveryMark.parse(now[partition][1]) == mark}
-    for partition, mark in begun.items():
-        raise KafkaOperationError(
-            f"a process was ended while {who} handled {topic}[{partition}]@{mark.offset}, attempt {mark.attempts} has"
-            " not succeeded",
-            help=f"after its `max_attempts` it is a dead letter; {shell_command('saga', 'trigger', '--only', who)}"
-            " runs this reader apart",
-        )
-
-
-def _events_text(count: int) -> str:
-    return f"{count} event{'' if count == 1 else 's'}"

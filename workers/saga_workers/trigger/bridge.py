@@ -38,8 +38,9 @@ from saga_workers.trigger.careful_partitions import log_careful_attempt
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
 from saga_workers.trigger.delivery import Delivery
-from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, is_cooperative, member_properties
+from saga_workers.trigger.group_config import HighWatermarks, is_cooperative, member_properties
 from saga_workers.trigger.partition_marks import PartitionMarks
+from saga_workers.trigger.read_problem import ReadProblem
 from saga_workers.trigger.retry import error_message
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
@@ -104,7 +105,7 @@ class BridgeRunner:
         self._empty_assignment = EmptyAssignment(bridge.topic)
         self._moved_partitions: set[int] = set()
         self._high_watermarks = HighWatermarks()
-        self._broker_health = BrokerHealth(self.group)
+        self._problem = ReadProblem(settings, self.group, self.topic)
         self._cluster = KafkaAdmin(settings)
         self._topic_id = ""
         self._identity_due = 0.0
@@ -127,7 +128,7 @@ class BridgeRunner:
 
     def health(self) -> str | None:
         """Why nothing can be read at present; None if it can."""
-        return self._broker_health.health()
+        return self._problem.health()
 
     def lags(self) -> Iterator[PartitionLag]:
         for partition, position in list(self._positions.items()):
@@ -154,7 +155,9 @@ class BridgeRunner:
                 return
             except (KafkaException, KafkaOperationError, KafkaTransactionError) as error:
                 failures = 0 if time.monotonic() - began > 60 else failures + 1
-                log.warning("bridge restarts: %s", _error_message(error), extra=fields(group=self.group))
+                reason = _error_message(error)
+                log.warning("bridge restarts: %s", reason, extra=fields(group=self.group))
+                self._problem.restarts(reason)
                 self._stop.wait(_BACKOFF.delay(failures))
 
     def _run_session(self) -> None:
@@ -164,7 +167,7 @@ class BridgeRunner:
         from confluent_kafka import Consumer
 
         properties = {**member_properties(self._settings, self.group), **OWN_RESET}
-        self._consumer = Consumer({**properties, **self._broker_health.properties()})
+        self._consumer = Consumer({**properties, **self._problem.properties()})
         self._topic_id = self._cluster.topic_id(self.topic)
         try:
             self._consumer.subscribe(
@@ -191,6 +194,7 @@ class BridgeRunner:
         if first is None:
             if time.monotonic() >= self._identity_due:
                 self._check_topic()
+                self._problem.look_again(self._consumer)
             if not self._producers and self._empty_assignment.is_forgotten(self._consumer, self._cluster.topic_id):
                 raise KafkaOperationError(f"no member has the topic {self.topic}")
             return {}
@@ -211,13 +215,13 @@ class BridgeRunner:
             elif error.code() == KafkaError._PARTITION_EOF:
                 if read.partition() in self._producers:
                     self._positions[read.partition()] = read.offset()
+                    self._problem.end()
                     if self._marks.left(read.partition()) > 0 and not found.get(read.partition()):
                         self._marks.finish(read.partition(), at_end=True)
             elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise KafkaException(error)  # the next session begins at a position that the partition has
             else:
-                about = fields(group=self.group, topic=self.topic)
-                log.warning("topic cannot be read: %s", classify_kafka_error(error).reason, extra=about)
+                self._problem.note(error)
         return found
 
     def _check_topic(self) -> None:
@@ -314,6 +318,7 @@ class BridgeRunner:
         producer.send_offsets([position], self._consumer.consumer_group_metadata())
         producer.commit()
         self._positions[partition] = position.offset
+        self._problem.end()
         self._metrics.consumed(self._bridge.name, self.topic, "done", len(records) - dead)
         for _ in range(dead):
             self._metrics.dead(self.group, self.topic)

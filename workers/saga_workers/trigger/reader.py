@@ -22,10 +22,11 @@ from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.careful_partitions import CarefulPartitions, WorkItem
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.delivery import Delivery, DeliveryMark
-from saga_workers.trigger.group_config import BrokerHealth, HighWatermarks, is_cooperative, member_properties
+from saga_workers.trigger.group_config import HighWatermarks, is_cooperative, member_properties
 from saga_workers.trigger.keyed_executor import KeyedExecutor
 from saga_workers.trigger.offset_tracker import OffsetTracker
 from saga_workers.trigger.partition_marks import PartitionMarks
+from saga_workers.trigger.read_problem import ReadProblem
 from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
@@ -57,7 +58,6 @@ HANDOVER_TIMEOUT = 10.0
 """Seconds that messages in flight have to end when their partition is reassigned."""
 PREFETCH_FACTOR = 16
 """Messages held in memory for each one that is being processed."""
-LOG_AGAIN_AFTER = 60.0
 
 
 class TopicReader:
@@ -114,7 +114,7 @@ class TopicReader:
             commit_mark=self._commit_mark,
         )
         self._high_watermarks = HighWatermarks()
-        self._broker_health = BrokerHealth(group)
+        self._problem = ReadProblem(settings, group, topic)
         self._assigned: set[int] = set()
         self._takeovers = Takeovers()
         self._empty_assignment = EmptyAssignment(topic)
@@ -122,7 +122,6 @@ class TopicReader:
         self._paused: bool | None = False
         self._committing = False
         self._commit_due = 0.0
-        self._logged_at: dict[str, float] = {}
         self._thread = ThreadPoolExecutor(1, f"reader-{group}")
         self._client: Any = None
         self._loop = asyncio.get_running_loop()
@@ -134,9 +133,7 @@ class TopicReader:
 
         self._stop = stop
         properties = member_properties(self._settings, self.group, fill_time=self._fill_time)
-        self._client = Consumer(
-            {**properties, **OWN_RESET, **self._broker_health.properties(), "on_commit": self._on_commit}
-        )
+        self._client = Consumer({**properties, **OWN_RESET, **self._problem.properties(), "on_commit": self._on_commit})
         try:
             self._subscribe()
             while not stop.is_set():
@@ -158,17 +155,15 @@ class TopicReader:
         try:
             if not self._empty_assignment.is_forgotten(self._client, self._read_topic_id):
                 return
-        except KafkaOperationError as error:
-            return self._log_now_and_then(error.message)
-        except KafkaException as error:
-            return self._log_now_and_then(classify_kafka_error(error).reason)
+        except (KafkaOperationError, KafkaException) as error:
+            return self._problem.note(error)
         log.warning("no member has the topic, joining again", extra=fields(group=self.group, topic=self.topic))
         self._client.unsubscribe()
         self._subscribe()
 
     def health(self) -> str | None:
         """Why nothing can be read at present; None if it can."""
-        return self._broker_health.health()
+        return self._problem.health()
 
     def lags(self) -> Iterator[PartitionLag]:
         """The lag of each partition of this process."""
@@ -203,7 +198,7 @@ class TopicReader:
         first = self._client.poll(_SHORT_POLL_TIMEOUT if self._careful else POLL_TIMEOUT)
         if first is None:
             if self._assigned and time.monotonic() >= self._identity_due:
-                self._is_of_this_topic([])
+                self._look_at_idle_topic()
             if not self._assigned:
                 self._join_again_if_forgotten()
             return []
@@ -214,6 +209,10 @@ class TopicReader:
         batch = rest if first.partition() in self._moved_partitions else [first, *rest]
         return self._without_resets(batch) if self._is_of_this_topic(batch) else []
 
+    def _look_at_idle_topic(self) -> None:
+        if self._is_of_this_topic([]):
+            self._problem.look_again(self._client)
+
     def _is_of_this_topic(self, batch: list[Any]) -> bool:
         """True if the topic is the same one as before these records were read. If it is another one, all partitions are
         read from their beginning; if that is unknown, the batch is read again.
@@ -221,7 +220,7 @@ class TopicReader:
         try:
             topic_id = self._read_topic_id(self.topic)
         except KafkaOperationError as error:
-            self._log_now_and_then(error.message)
+            self._problem.note(error)
             self._read_again(batch)
             time.sleep(POLL_TIMEOUT)
             return False
@@ -276,6 +275,7 @@ class TopicReader:
             return
         progress = self._trackers.setdefault(read.partition(), OffsetTracker())
         progress.add(read.offset())
+        self._problem.end()
         taken_over = self._takeovers.of(read.partition(), read.offset())
         record = ConsumedRecord(read, self._topic_id, self._usual_delivery, taken_over=taken_over)
         item = WorkItem(record, progress)
@@ -296,16 +296,11 @@ class TopicReader:
             if read.partition() in self._assigned:
                 self._trackers.setdefault(read.partition(), OffsetTracker()).skip_to(read.offset())
                 self._careful.at_end(read.partition())
+                self._problem.end()
             return
         if error.fatal():
             raise KafkaException(error)
-        self._log_now_and_then(classify_kafka_error(error).reason)
-
-    def _log_now_and_then(self, reason: str) -> None:
-        now = time.monotonic()
-        if now - self._logged_at.get(reason, -LOG_AGAIN_AFTER) >= LOG_AGAIN_AFTER:
-            self._logged_at[reason] = now
-            log.warning("topic cannot be read: %s", reason, extra=fields(group=self.group, topic=self.topic))
+        self._problem.note(error)
 
     async def _process(self, item: WorkItem) -> None:
         if self._stop.is_set():
@@ -398,6 +393,7 @@ class TopicReader:
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
         self._assigned.update(numbers)
         self._empty_assignment.assigned(self._assigned)
+        self._problem.end()
         self._moved_partitions.update(numbers)
         # Unknown: a partition that was paused when it was revoked is still paused when it comes back, others are not.
         self._paused = None
@@ -424,10 +420,8 @@ class TopicReader:
                     is_cooperative=cooperative,
                     reader=self._marks.reader,
                 )
-            except KafkaOperationError as error:
-                self._log_now_and_then(error.message)
-            except KafkaException as error:
-                self._log_now_and_then(classify_kafka_error(error).reason)
+            except (KafkaOperationError, KafkaException) as error:
+                self._problem.note(error)
             time.sleep(POLL_TIMEOUT)
         return []
 

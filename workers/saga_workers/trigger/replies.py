@@ -144,7 +144,7 @@ class ReplyListener:
             reader = TopicReader(self._kafka, group, topic, handle, concurrency=MAX_CONCURRENT_REPLIES, gate=self._gate)
             self._readers.append(reader)
             self._gate.members.append(reader)
-            self._metrics.add_reader(reader.lags, reader.ended_attempts)
+            self._metrics.add_reader(reader)
         self._error = None
 
     def _create_topics(self) -> None:

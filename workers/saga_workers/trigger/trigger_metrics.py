@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Metric
 
@@ -12,6 +13,19 @@ PartitionLag = tuple[str, str, int, int]
 """Group, topic, partition, and the number of offsets the group is behind."""
 PartitionAttempts = tuple[str, str, int, int]
 """Group, topic, partition, and the attempts for its next record that have ended their process."""
+
+
+class MeasuredReader(Protocol):
+    """A reader whose state is asked for at each scrape."""
+
+    group: str
+    topic: str
+
+    def health(self) -> str | None: ...
+
+    def lags(self) -> Iterable[PartitionLag]: ...
+
+    def ended_attempts(self) -> Iterable[PartitionAttempts]: ...
 
 
 class TriggerMetrics:
@@ -50,25 +64,26 @@ class TriggerMetrics:
             ["group", "topic"],
             registry=registry,
         )
-        self._lags: list[Callable[[], Iterable[PartitionLag]]] = []
-        self._attempts: list[Callable[[], Iterable[PartitionAttempts]]] = []
+        self._stopped = Gauge(
+            "saga_trigger_stopped",
+            "1 for a reader that cannot read: no broker answers, the topic is gone, or an ACL is missing.",
+            ["group", "topic"],
+            registry=registry,
+        )
+        self._readers: list[MeasuredReader] = []
 
-    def add_reader(
-        self, lags: Callable[[], Iterable[PartitionLag]], ended_attempts: Callable[[], Iterable[PartitionAttempts]]
-    ) -> None:
-        """Add functions that are called at each scrape."""
-        self._lags.append(lags)
-        self._attempts.append(ended_attempts)
+    def add_reader(self, reader: MeasuredReader) -> None:
+        self._readers.append(reader)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, as Prometheus collectors return them."""
         self._lag.clear()
-        for lags in self._lags:
-            for group, topic, partition, behind in lags():
-                self._lag.labels(group, topic, str(partition)).set(behind)
         self._ended.clear()
-        for attempts in self._attempts:
-            for group, topic, partition, count in attempts():
+        for reader in self._readers:
+            self._stopped.labels(reader.group, reader.topic).set(reader.health() is not None)
+            for group, topic, partition, behind in reader.lags():
+                self._lag.labels(group, topic, str(partition)).set(behind)
+            for group, topic, partition, count in reader.ended_attempts():
                 self._ended.labels(group, topic, str(partition)).set(count)
         return without_created(self._registry)
 

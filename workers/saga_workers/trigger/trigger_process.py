@@ -217,7 +217,7 @@ class TriggerTasks:
             *(self._make_bridge(bridge) for bridge in plan.bridges),
         ]
         for reader in self._readers:
-            self.metrics.add_reader(reader.lags, reader.ended_attempts)
+            self.metrics.add_reader(reader)
         begun = zip(plan.readers(self._settings.prefix), self._readers, strict=True)
         parts: dict[str, Coroutine[Any, Any, None]] = {
             reader.group: self._run_reader(reader, running, grace) for reader, running in begun

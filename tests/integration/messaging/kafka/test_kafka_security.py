@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka import admin as library
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import consumer_config, producer_config
@@ -33,34 +32,9 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker, BrokerProcess
 from tests.helpers.waiting import LIMIT
+from tests.integration.messaging.kafka.secured_broker import SASL, AclOperation, ResourceType, allow, login, settings
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment
 from tests.integration.spark.staged_outputs import stage
-
-ACLS: Any = library
-AclOperation, ResourceType = ACLS.AclOperation, ACLS.ResourceType
-
-JAAS = (
-    'org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" password="admin-secret" '
-    'user_admin="admin-secret" user_saga="saga-secret" user_stranger="stranger-secret";'
-)
-SASL = {
-    "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,TLS:SSL,CONTROLLER:PLAINTEXT",
-    "inter.broker.listener.name": "PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN",
-    "sasl.mechanism.inter.broker.protocol": "PLAIN",
-    "listener.name.plaintext.plain.sasl.jaas.config": JAAS,
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:admin;User:ANONYMOUS",
-}
-
-
-def login(user: str, password: str | None = None) -> dict[str, str]:
-    return {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": user,
-        "sasl.password": password or f"{user}-secret",
-    }
 
 
 @pytest.fixture(scope="module")
@@ -107,23 +81,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> Iter
 def tls(secured: BrokerProcess) -> str:
     """The address where the broker speaks TLS."""
     return secured.server.overrides["advertised.listeners"].rpartition("//")[2]
-
-
-def settings(broker: Broker, user: str, **more: Any) -> KafkaSettings:
-    return broker.settings(client=login(user), **more)
-
-
-def allow(broker: Broker, kind: Any, name: str, *operations: Any) -> None:
-    """ACLs for the user `saga`, for all names that begin so."""
-    admin = ACLS.AdminClient({"bootstrap.servers": broker.address, **login("admin")})
-    bindings = [
-        ACLS.AclBinding(
-            kind, name, ACLS.ResourcePatternType.PREFIXED, "User:saga", "*", operation, ACLS.AclPermissionType.ALLOW
-        )
-        for operation in operations
-    ]
-    for answer in admin.create_acls(bindings).values():
-        answer.result(30)
 
 
 def test_the_documented_acls_are_sufficient(secured: Broker) -> None:

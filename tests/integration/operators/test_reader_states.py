@@ -1,0 +1,61 @@
+"""No check is passed over a reader that stands still: doctor and an alert show each state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from saga_workers.doctor.doctor_result import DoctorResult
+from tests.helpers.kafka_broker import Broker, BrokerProcess
+from tests.helpers.waiting import until, until_in_thread
+from tests.integration.messaging.kafka.secured_broker import SASL, login
+from tests.integration.messaging.trigger.trigger_environment import count
+from tests.integration.operators.reader_states import READER_STATES, Readers, ReaderState
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/how-to/find-stuck.md").read_text(encoding="utf-8")
+ALERTS = {
+    rule["alert"]: rule["expr"]
+    for group in YAML(typ="safe").load(ROOT / "deploy/prometheus/alerts.yaml")["groups"]
+    for rule in group["rules"]
+}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path_factory.mktemp("secured"), more=SASL, client=login("admin"))
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.mark.parametrize("state", READER_STATES, ids=lambda state: state.name)
+async def test_doctor_and_an_alert_show_it(
+    state: ReaderState, kafka: Broker, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    readers = await Readers.make(tmp_path, request.getfixturevalue("secured") if state.secured else kafka)
+
+    async def failing() -> DoctorResult | None:
+        result = (await readers.doctor()).get(state.doctor)
+        return result if result is not None and not result.ok else None
+
+    assert all(result.ok for result in (await readers.doctor()).values())
+    async with state.make(readers) as metrics:
+        result = await until(failing)
+        assert state.message in result.message
+        assert " -" not in result.message, "a count is negative"
+        if metrics is not None and (metric := state.metric) is not None:
+            assert metric in ALERTS[state.alert]
+            await until_in_thread(lambda: count(metrics, metric) > 0)
+
+
+def test_the_table_in_the_docs_has_these_states() -> None:
+    table = PAGE.split("| state of a reader |", 1)[1].split("\n\n", 1)[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    assert [tuple(cell.strip().strip("`").replace("–", "") for cell in row) for row in rows] == [
+        (state.name, state.doctor, state.metric or "", state.alert) for state in READER_STATES
+    ]
+    assert {state.alert for state in READER_STATES} <= set(ALERTS)

@@ -1,0 +1,143 @@
+"""The checks of `saga doctor` for the readers of a project: where each stands in its topic, and whether it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from temporalio.client import Client as Temporal
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
+from saga_activities.kafka.range_reader import read_ranges
+from saga_workers.client import Client
+from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.trigger.delivery import DeliveryMark
+from saga_workers.trigger.first_position import FirstPositions
+from saga_workers.trigger.project_readers import project_readers
+from saga_workers.trigger.retry import DependencyUnavailable
+from sagas.errors import SagaError
+from sagas.settings.project import Project
+from sagas.text.shell import saga_command
+from sagas.text.shortening import counted
+
+_OBSERVATION_PERIOD = 2.0
+"""Seconds after which a first attempt that has not ended its process should be done."""
+
+
+async def check_first_positions(project: Project, temporal: Temporal | None) -> DoctorResult | None:
+    """Report a reader that waits for a decision where it begins."""
+    async with AsyncExitStack() as stack:
+        databases = DatabaseConnections(project.settings.sql_connections())
+        stack.push_async_callback(databases.close)
+        positions = FirstPositions(project, databases, None if temporal is None else Client(temporal, project))
+        stack.callback(positions.close)
+        try:
+            async with asyncio.timeout(60.0):
+                for reader in project_readers(project):
+                    with contextlib.suppress(DependencyUnavailable):  # the check of the database says why
+                        if (undecided := await positions.look(reader)) is not None:
+                            return DoctorResult("kafka triggers", False, undecided.message, undecided.help)
+        except (SagaError, TimeoutError) as error:
+            return DoctorResult("kafka triggers", False, str(error) or "no answer within 60 s")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """Where a reader begins in each partition of its topic, as its next start decides, and what that leaves out.
+
+    ``why``: its committed position is not where it begins, because of this. ``deleted``: offsets between its position
+    and the first one that is left, by partition.
+    """
+
+    starts: Mapping[int, int]
+    offsets: Mapping[int, PartitionOffsets]
+    why: str
+    deleted: Mapping[int, int]
+
+    @property
+    def waiting(self) -> int:
+        return sum(one.last_stable - self.starts[partition] for partition, one in self.offsets.items())
+
+
+def _standing(
+    topic: str, topic_id: str, positions: Mapping[int, tuple[int, str]], offsets: Mapping[int, PartitionOffsets]
+) -> _Standing:
+    starts: dict[int, int] = {}
+    deleted: dict[int, int] = {}
+    why = ""
+    for partition, one in offsets.items():
+        position, metadata = positions.get(partition, (one.log_start, ""))
+        if (read_id := DeliveryMark.parse(metadata).topic_id) and topic_id and read_id != topic_id:
+            position, why = one.log_start, f"{topic} was deleted and created again"
+        elif position > one.high_watermark:
+            why = f"{topic}[{partition}] ends at {one.high_watermark}, before the position {position}: it was truncated"
+            position = one.log_start
+        elif position < one.log_start:
+            deleted[partition] = one.log_start - position
+        starts[partition] = min(max(position, one.log_start), one.last_stable)
+    return _Standing(starts, offsets, why, deleted)
+
+
+def check_positions(cluster: KafkaAdmin, project: Project) -> str:
+    """How far each reader is behind. Raises KafkaOperationError for one that does not go on."""
+    lags = []
+    for reader in project_readers(project):
+        who, topic, group = reader.name, reader.topic, reader.group
+        positions = cluster.committed_positions(group, topic)
+        _refuse_crash_loop(cluster, who, topic, group, {partition: text for partition, (_, text) in positions.items()})
+        standing = _standing(topic, cluster.topic_id(topic), positions, cluster.offsets(topic))
+        for partition, count in standing.deleted.items():
+            # Transaction markers have offsets, too.
+            raise KafkaOperationError(
+                f"at most {counted(count, 'event')} of {topic}[{partition}] "
+                f"{'was' if count == 1 else 'were'} deleted before {who} had read them",
+                help="saga trigger    (reads what is left; give the topic a longer retention.ms)",
+            )
+        waiting = standing.waiting
+        if waiting and not positions:
+            raise KafkaOperationError(
+                f"{counted(waiting, 'event')} of {topic} wait{'s' if waiting == 1 else ''} for {who}, "
+                "but nothing has been read",
+                help="saga trigger",
+            )
+        if waiting and not cluster.has_members(group) and _has_unread(cluster, topic, standing):
+            because = f", and all are read: {standing.why}" if standing.why else ""
+            raise KafkaOperationError(
+                f"at most {counted(waiting, 'event')} of {topic} wait for {who}, and no process reads them{because}",
+                help="saga trigger",
+            )
+        # The offsets in between include transaction markers, which only reading could tell from events.
+        lags.append(f"{who} is at most {counted(waiting, 'event')} of {topic} behind")
+    return ", ".join(lags) or "none"
+
+
+def _has_unread(cluster: KafkaAdmin, topic: str, standing: _Standing) -> bool:
+    """Return whether a record is behind the positions: the offsets alone include those of transaction markers."""
+    ranges = {
+        partition: (standing.starts[partition], offsets.last_stable) for partition, offsets in standing.offsets.items()
+    }
+    with contextlib.closing(read_ranges(cluster.settings, topic, ranges)) as records:
+        return next(records, None) is not None
+
+
+def _refuse_crash_loop(cluster: KafkaAdmin, who: str, topic: str, group: str, metadata: Mapping[int, str]) -> None:
+    """Raise KafkaOperationError if a record is handled carefully because a process has ended, and does not get done."""
+    marks = {partition: DeliveryMark.parse(text) for partition, text in metadata.items()}
+    begun = {partition: mark for partition, mark in marks.items() if mark.attempts}
+    if begun and all(mark.attempts == 1 for mark in begun.values()):  # it may be done in a moment
+        time.sleep(_OBSERVATION_PERIOD)
+        now = cluster.committed_positions(group, topic)
+        begun = {partition: mark for partition, mark in begun.items() if DeliveryMark.parse(now[partition][1]) == mark}
+    for partition, mark in begun.items():
+        raise KafkaOperationError(
+            f"a process was ended while {who} handled {topic}[{partition}]@{mark.offset}, attempt {mark.attempts} has"
+            " not succeeded",
+            help=f"after its `max_attempts` it is a dead letter; {saga_command('trigger', only=who)}"
+            " runs this reader apart",
+        )
