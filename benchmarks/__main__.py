@@ -40,7 +40,7 @@ def main() -> None:
     failed = 0
     for name in options.names or ALL:
         what, short = ALL[name]
-        load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+        load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
         print(f"\n{name}: {what} (load of the machine before: {load})", flush=True)
         argv = [sys.executable, "-m", f"benchmarks.{name}", *(short if options.quick else [])]
         failed |= subprocess.run(argv, cwd=Path(__file__).parent.parent, check=False).returncode

@@ -151,14 +151,14 @@ class Bench:
     async def single(self, count: int) -> float:
         gate = asyncio.Semaphore(50)
 
-        async def one(number: int) -> None:
+        async def run_saga(number: int) -> None:
             async with gate:
                 input = {"account": f"a{number % ACCOUNTS}", "amount": 1, "leaves": False}
                 run = await self._client.start("plain", input)
                 await run.result()
 
         begin = time.perf_counter()
-        await asyncio.gather(*(one(number) for number in range(count)))
+        await asyncio.gather(*(run_saga(number) for number in range(count)))
         return count / (time.perf_counter() - begin)
 
     async def arriving(self, rate: int, length: int) -> Arrivals:
@@ -268,7 +268,7 @@ def print_rates(rates: dict[str, list[float]]) -> None:
     print(f"\n{'':<34} {'sagas/s':>9} {'no engine':>10} {'single':>8} {'none leaves':>12}")
     for name, own in rates.items():
         ratios = [
-            statistics.median(one / other for one, other in zip(own, others, strict=True))
+            statistics.median(rate / other_rate for rate, other_rate in zip(own, others, strict=True))
             for others in (base, single, staying)
         ]
         print(f"{name:<34} {statistics.median(own):>9.0f} {ratios[0]:>10.2f} {ratios[1]:>8.1f} {ratios[2]:>12.2f}")

@@ -32,10 +32,10 @@ async def measure(folder: Path, rounds: int, count: int) -> None:
     worker = start_by_hand(str(project.settings.temporal.address), queue, url)
     try:
         for kind in KINDS:
-            three, one = Figures(), Figures()
+            separate, fused = Figures(), Figures()
             pair = (
-                (three, by_hand(client.temporal, queue, kind, 3)),
-                (one, by_hand(client.temporal, queue, kind, 3, "handwritten-fused")),
+                (separate, by_hand(client.temporal, queue, kind, 3)),
+                (fused, by_hand(client.temporal, queue, kind, 3, "handwritten-fused")),
             )
             for _, run in pair:
                 await latencies(Figures(), run, 10)
@@ -43,20 +43,35 @@ async def measure(folder: Path, rounds: int, count: int) -> None:
                 for figures, run in pair if number % 2 else reversed(pair):
                     await latencies(figures, run, max(count // 10, 10))
                     await crowd(figures, run, count, 50, worker.pid, server)
-            _print(kind, three, one)
+            _print(kind, separate, fused)
     finally:
         worker.terminate()
         worker.wait()
 
 
-def _print(kind: str, three: Figures, one: Figures) -> None:
+def _print(kind: str, separate: Figures, fused: Figures) -> None:
     print()
     print(LINE.format(f"three {kind} steps", "3 activities", "1 activity", "ratio"))
     rows = [
-        ("latency p50 ms (one at a time)", three.latency(0.5), one.latency(0.5), one.latency(0.5) / three.latency(0.5)),
-        ("sagas/s (50 at a time)", three.rate, one.rate, ratio(one.rates, three.rates)),
-        ("worker CPU ms per saga", three.cpu("worker"), one.cpu("worker"), ratio(one.worker_cpu, three.worker_cpu)),
-        ("server CPU ms per saga", three.cpu("server"), one.cpu("server"), ratio(one.server_cpu, three.server_cpu)),
+        (
+            "latency p50 ms (one at a time)",
+            separate.latency(0.5),
+            fused.latency(0.5),
+            fused.latency(0.5) / separate.latency(0.5),
+        ),
+        ("sagas/s (50 at a time)", separate.rate, fused.rate, ratio(fused.rates, separate.rates)),
+        (
+            "worker CPU ms per saga",
+            separate.cpu("worker"),
+            fused.cpu("worker"),
+            ratio(fused.worker_cpu, separate.worker_cpu),
+        ),
+        (
+            "server CPU ms per saga",
+            separate.cpu("server"),
+            fused.cpu("server"),
+            ratio(fused.server_cpu, separate.server_cpu),
+        ),
     ]
     for label, left, right, ratio_ in rows:
         print(LINE.format(label, f"{left:.1f}", f"{right:.1f}", f"{ratio_:.2f}"), flush=True)

@@ -68,8 +68,8 @@ def generate(folder: Path, sagas: int) -> None:
     """The journal and the extracts of so many sagas, with SPOILED differences in each pair of sides."""
     for name in ("guard", "outbox", "effects"):
         (folder / name).mkdir(parents=True)
-    effects = {one.name: folder / "effects" / f"{one.name}.parquet" for one in EFFECTS}
-    schemas = {one.name: effect_schema(len(one.amounts)) for one in EFFECTS}
+    effects = {effect.name: folder / "effects" / f"{effect.name}.parquet" for effect in EFFECTS}
+    schemas = {effect.name: effect_schema(len(effect.amounts)) for effect in EFFECTS}
     with (
         pq.ParquetWriter(folder / SAGAS_FILE, SAGA_SCHEMA) as journal,
         pq.ParquetWriter(folder / ENTRIES_FILE, ENTRY_SCHEMA) as entries,
@@ -128,8 +128,8 @@ def same(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
 
 def compared(left: DataFrame, right: DataFrame, values: tuple[str, ...], rows: int) -> int:
     """How many keys differ, as the engine finds it."""
-    found = find_differing_keys(left, right, ComparisonSpec(KEY, values), rows)
-    return 0 if found is None else found.count()
+    differing = find_differing_keys(left, right, ComparisonSpec(KEY, values), rows)
+    return 0 if differing is None else differing.count()
 
 
 def joined(left: DataFrame, right: DataFrame, values: tuple[str, ...]) -> int:
@@ -143,7 +143,7 @@ def joined(left: DataFrame, right: DataFrame, values: tuple[str, ...]) -> int:
 def books(spark: SparkSession, folder: Path, sagas: int) -> None:
     request = {
         "folder": str(folder),
-        "effects": [one.to_json() for one in EFFECTS],
+        "effects": [effect.to_json() for effect in EFFECTS],
         "since": None,
         "horizon": 0.0,
         "rows": sagas * 10,
@@ -196,15 +196,15 @@ def measure(sizes: list[int], rounds: int) -> None:
 def _print(sagas: int, figures: Mapping[str, list[tuple[float, float]]], pairs: Sequence[str]) -> None:
     """``pairs`` are compared and joined; the ratios are those of the rounds."""
     print(LINE.format(f"{sagas} sagas", "s", "ratio", "CPU s", "ratio"))
-    clock, cpu = (median(one[at] for one in figures["books"]) for at in range(2))
+    clock, cpu = (median(figure[at] for figure in figures["books"]) for at in range(2))
     print(LINE.format(f"everything ({clock / sagas * 1e6:.1f} s per million)", f"{clock:.1f}", "", f"{cpu:.1f}", ""))
     for name in pairs:
         theirs = figures[f"{name}, joined"]
         for way, ours in (("full outer join", theirs), ("compared", figures[f"{name}, compared"])):
             columns: list[str] = []
             for at in range(2):
-                one, other = [each[at] for each in ours], [each[at] for each in theirs]
-                columns += [f"{median(one):.1f}", f"{ratio(one, other):.2f}"]
+                our_times, their_times = [each[at] for each in ours], [each[at] for each in theirs]
+                columns += [f"{median(our_times):.1f}", f"{ratio(our_times, their_times):.2f}"]
             print(LINE.format(f"{name}: {way}", *columns), flush=True)
 
 
@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="10000,100000,1000000")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    measure([int(one) for one in options.sizes.split(",")], options.rounds)
+    measure([int(size) for size in options.sizes.split(",")], options.rounds)
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ class CpuTimes:
 def _with_children(pid: int) -> float:
     """A process and its descendants, also those that have ended: each connection of PostgreSQL is a process."""
     root, used = psutil.Process(pid), 0.0
-    for one in (root, *root.children(recursive=True)):
+    for process in (root, *root.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
-            times = one.cpu_times()
+            times = process.cpu_times()
             used += times.user + times.system + times.children_user + times.children_system
     return used
 
@@ -133,11 +133,11 @@ class Bench:
         """The rate is taken from the first batch that is committed to the last; the CPU contains the relay's start."""
         self.emit(topic, count)
         start = CpuTimes.now(*self.servers)
-        with _committed_batches() as found:
+        with _committed_batches() as batches:
             await run_relay(self.settings, connection="bench", once=True, stop=asyncio.Event())
         cpu = CpuTimes.now(*self.servers).since(start, count)
-        assert sum(events for _, events in found) == count, found
-        first, last = found[0], found[-1]
+        assert sum(events for _, events in batches) == count, batches
+        first, last = batches[0], batches[-1]
         return Publication((count - first[1]) / (last[0] - first[0]), cpu)
 
     def producer(self, topic: str, count: int) -> Publication:
@@ -195,16 +195,16 @@ class Bench:
 @contextmanager
 def _committed_batches() -> Iterator[list[tuple[float, int]]]:
     """When a batch of this process was committed in Kafka, and its events; complete at the end of the block."""
-    found: list[tuple[float, int]] = []
+    batches: list[tuple[float, int]] = []
     count = RelayMetrics.published
 
     def published(self: RelayMetrics, connection: str, events: int) -> None:
-        found.append((time.perf_counter(), events))
+        batches.append((time.perf_counter(), events))
         count(self, connection, events)
 
     RelayMetrics.published = published
     try:
-        yield found
+        yield batches
     finally:
         RelayMetrics.published = count
 
@@ -236,16 +236,19 @@ async def measure(settings: Settings, rounds: int, events: int, servers: tuple[i
         ours: list[Publication] = []
         theirs: list[Publication] = []
         for number in range(-1, rounds):  # the first warms up
-            one = await bench.relay(bench.topic(), events)
-            other = await asyncio.to_thread(bench.producer, bench.topic(), events)
+            publication = await bench.relay(bench.topic(), events)
+            bare_publication = await asyncio.to_thread(bench.producer, bench.topic(), events)
             if number >= 0:
-                ours.append(one)
-                theirs.append(other)
-        rates, bare = [one.rate for one in ours], [one.rate for one in theirs]
+                ours.append(publication)
+                theirs.append(bare_publication)
+        rates, bare = [publication.rate for publication in ours], [publication.rate for publication in theirs]
         what = f"events/s, {shards} shard{'s' if shards > 1 else ''}, one producer alongside"
         print(LINE.format(what, f"{median(bare):.0f}", f"{median(rates):.0f}", f"{ratio(rates, bare):.2f}"))
         for name in ("publisher", "postgres", "broker"):
-            used, needed = (1e6 * median(getattr(one.cpu, name) for one in all) for all in (ours, theirs))
+            used, needed = (
+                1e6 * median(getattr(publication.cpu, name) for publication in publications)
+                for publications in (ours, theirs)
+            )
             print(LINE.format(f"  µs of CPU for each event: {name}", f"{needed:.1f}", f"{used:.1f}", ""), flush=True)
     bench = Bench(settings, settings.kafka.shards, servers)
     idle = await bench.idle(2 if rounds < 2 else 20)
@@ -271,8 +274,8 @@ def main() -> None:
     with bench_stack(write_project, ("postgres", "kafka")) as (folder, stack):  # without the stack's own relay
         settings = load_settings(folder)
         asyncio.run(set_up_database(settings.sql_connection("bench")))
-        found = stack.status()
-        asyncio.run(measure(settings, rounds, events, (found["postgres"]["pid"], found["kafka"]["pid"])))
+        services = stack.status()
+        asyncio.run(measure(settings, rounds, events, (services["postgres"]["pid"], services["kafka"]["pid"])))
 
 
 if __name__ == "__main__":

@@ -92,25 +92,25 @@ def measure(rows: int | None, rounds: int) -> None:
             "step, Parquet sink": partial(bench.step, {"parquet": "published", "mode": "overwrite"}),
             "step, Iceberg sink": partial(bench.step, {"table": "lake.bench.promotions", "mode": "overwrite"}),
         }
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+        figures_by_way: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for number in range(rounds + 1):
             for name in ways if number % 2 else reversed(ways):
                 figures = seconds(ways[name])
                 bench.clear()
                 if number:  # the first round warms up
-                    found[name].append(figures)
-        _print(bench.rows, found)
+                    figures_by_way[name].append(figures)
+        _print(bench.rows, figures_by_way)
     finally:
         shutil.rmtree(root)
 
 
-def _print(rows: int, found: dict[str, list[tuple[float, float]]]) -> None:
+def _print(rows: int, figures_by_way: dict[str, list[tuple[float, float]]]) -> None:
     print(LINE.format(f"{rows} rows", "s", "ratio", "CPU s", "ratio"))
-    bare = found["bare write"]
-    for name, figures in found.items():
+    bare = figures_by_way["bare write"]
+    for name, figures in figures_by_way.items():
         columns: list[str] = []
         for at in range(2):
-            ours, theirs = [one[at] for one in figures], [one[at] for one in bare]
+            ours, theirs = [figure[at] for figure in figures], [figure[at] for figure in bare]
             columns += [f"{median(ours):.1f}", f"{ratio(ours, theirs):.2f}"]
         print(LINE.format(name, *columns), flush=True)
 

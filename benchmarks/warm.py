@@ -31,16 +31,16 @@ def small(spark: SparkSession, inputs: Any) -> DataFrame:
 
 
 async def step(runner: RunnerClient, root: Path) -> None:
-    one = Step.new(
+    run = Step.new(
         settings(root),
         "benchmarks.warm:small",
         {"parquet": "published", "mode": "overwrite"},
         inputs={},
         audit=[{"rows": {"equals": 10}}, {"not_null": ["k"]}],
     )
-    manifests = (await runner.run("stage", one.stage({}), tag=one.target.publish_key))["manifests"]
-    audited = await runner.run("audit", one.audit({}, manifests), tag=one.target.publish_key)
-    assert (await asyncio.to_thread(one.publish, audited, manifests)).rows == 10
+    manifests = (await runner.run("stage", run.stage({}), tag=run.target.publish_key))["manifests"]
+    audited = await runner.run("audit", run.audit({}, manifests), tag=run.target.publish_key)
+    assert (await asyncio.to_thread(run.publish, audited, manifests)).rows == 10
 
 
 async def measure(root: Path, rounds: int, warm_up: int) -> None:
@@ -63,7 +63,7 @@ async def measure(root: Path, rounds: int, warm_up: int) -> None:
     finally:
         await runner.close()
         bare.stop()
-    added = median(one - other for one, other in zip(ours, theirs, strict=True))
+    added = median(our_time - their_time for our_time, their_time in zip(ours, theirs, strict=True))
     print(f"bare session {1000 * median(theirs):.0f} ms, step {1000 * median(ours):.0f} ms: ", end="")
     print(f"{1000 * added:.0f} ms more, ratio {ratio(ours, theirs):.2f}", flush=True)
 

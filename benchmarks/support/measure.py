@@ -42,14 +42,14 @@ class Figures:
 
 def ratio(ours: list[float], theirs: list[float]) -> float:
     """The median of the ratios round by round: what slows a whole round down cancels out."""
-    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+    return statistics.median(our_figure / their_figure for our_figure, their_figure in zip(ours, theirs, strict=True))
 
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of a process and its children."""
     process = psutil.Process(pid)
     times = [process.cpu_times()] + [child.cpu_times() for child in process.children(recursive=True)]
-    return sum(one.user + one.system for one in times)
+    return sum(used.user + used.system for used in times)
 
 
 def seconds(work: Callable[[], object]) -> tuple[float, float]:
@@ -71,13 +71,13 @@ async def crowd(figures: Figures, run: RunOne, count: int, concurrency: int, wor
     """``count`` sagas, ``concurrency`` at a time."""
     gate = asyncio.Semaphore(concurrency)
 
-    async def one(number: int) -> None:
+    async def run_saga(number: int) -> None:
         async with gate:
             await run(number)
 
     cpu = cpu_seconds(worker), cpu_seconds(server)
     begin = time.perf_counter()
-    await asyncio.gather(*(one(number) for number in range(count)))
+    await asyncio.gather(*(run_saga(number) for number in range(count)))
     elapsed = time.perf_counter() - begin
     figures.rates.append(count / elapsed)
     figures.worker_cpu.append((cpu_seconds(worker) - cpu[0]) / count)

@@ -30,7 +30,7 @@ def print_growth(rows: Iterable[tuple[int, Figures, Figures]]) -> None:
     for steps, theirs, ours in rows:
         left, right = theirs.latency(0.5) / steps, ours.latency(0.5) / steps
         _row(f"n = {steps}: ms, one saga at a time", left, right, right / left)
-        left, right = (sum(one.cpu(who) for who in ("worker", "server")) / steps for one in (theirs, ours))
+        left, right = (sum(figures.cpu(who) for who in ("worker", "server")) / steps for figures in (theirs, ours))
         _row(f"n = {steps}: CPU ms, worker and server", left, right, right / left)
 
 

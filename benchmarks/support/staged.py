@@ -34,7 +34,7 @@ class Step:
 
     @property
     def freeze(self) -> dict[str, Any]:
-        inputs = {name: {"kind": "parquet", "values": one} for name, one in self.arguments["inputs"].items()}
+        inputs = {name: {"kind": "parquet", "values": values} for name, values in self.arguments["inputs"].items()}
         return {"inputs": inputs, "folder": f"{self.settings.stage}/{self.target.publish_key}/inputs", "known": {}}
 
     def stage(self, inputs: Any) -> dict[str, Any]:

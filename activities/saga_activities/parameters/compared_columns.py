@@ -25,8 +25,8 @@ async def paired_problem(statement: ParsedSql, query: Query) -> str | None:
         return None
     # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
     is_loaded = "sqlglot" in sys.modules
-    found = column_pairs(statement) if is_loaded else await asyncio.to_thread(column_pairs, statement)
-    pairs = [pair for pair in found if not {pair.first.name, pair.other.name} & ENGINE_TABLES]
+    candidates = column_pairs(statement) if is_loaded else await asyncio.to_thread(column_pairs, statement)
+    pairs = [pair for pair in candidates if not {pair.first.name, pair.other.name} & ENGINE_TABLES]
     columns = dict(
         await read_columns([part for pair in pairs for part in (pair.first, pair.other)], statement.dialect, query)
     )

@@ -16,7 +16,7 @@ READS = {
 
 
 def follow(input: dict) -> list[str]:
-    return [f"basket-{one['basket']}" for one in input["baskets"]]
+    return [f"basket-{basket['basket']}" for basket in input["baskets"]]
 
 
 def holds(paid: list[str], taken: int) -> bool:

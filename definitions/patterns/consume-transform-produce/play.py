@@ -18,4 +18,4 @@ READS = {
 
 
 def holds(payments: list[dict], converted: list[dict], dead: list[dict]) -> bool:
-    return sorted(one["id"] for one in [*converted, *dead]) == sorted(one["id"] for one in payments)
+    return sorted(record["id"] for record in [*converted, *dead]) == sorted(record["id"] for record in payments)

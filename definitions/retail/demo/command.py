@@ -176,7 +176,7 @@ async def close_days(shop: Demo) -> DaysReport:
     async with open_reconciler(shop.client, shop.settings, shop.opened_at) as look:
         done.outcomes = await _undo_one(closing, outcomes)
         after = await closing.check(done.outcomes)
-        done.findings = [*(one for one in before if one.count), *after]
+        done.findings = [*(finding for finding in before if finding.count), *after]
         report.print_lake(await closing.lake(), done.outcomes, done.findings)
         await _reconcile_twice(shop, look, done)
     done.seconds = time.monotonic() - began
@@ -193,25 +193,25 @@ _EXPECTED_ENDS = {
 
 
 def _unexpected_ends(outcomes: Sequence[DayOutcome]) -> list[str]:
-    found: list[str] = []
-    for one in outcomes:
-        ended = (one.view.state, one.view.reason and one.view.reason.step)
-        if ended != _EXPECTED_ENDS[one.close.role]:
-            found.append(f"{one.view.id} is {ended[0]}, with the failed step {ended[1] or '-'}")
-    return found
+    problems: list[str] = []
+    for outcome in outcomes:
+        ended = (outcome.view.state, outcome.view.reason and outcome.view.reason.step)
+        if ended != _EXPECTED_ENDS[outcome.close.role]:
+            problems.append(f"{outcome.view.id} is {ended[0]}, with the failed step {ended[1] or '-'}")
+    return problems
 
 
 async def _undo_one(closing: DayClosing, outcomes: Sequence[DayOutcome]) -> list[DayOutcome]:
     """Take a published day back with the command that a person would type."""
     done: list[DayOutcome] = []
-    for one in outcomes:
-        if one.close.role == "undone" and one.view.state == "COMPLETED":
-            command = ["saga", "undo", one.view.id, "--reason", UNDO_REASON, "--yes"]
-            echo("", f"Finance reopens {one.close.sales.day}:", f"  $ {shell_command(*command)}")
+    for outcome in outcomes:
+        if outcome.close.role == "undone" and outcome.view.state == "COMPLETED":
+            command = ["saga", "undo", outcome.view.id, "--reason", UNDO_REASON, "--yes"]
+            echo("", f"Finance reopens {outcome.close.sales.day}:", f"  $ {shell_command(*command)}")
             await asyncio.to_thread(run_saga_command, command[1:], closing.settings.root)
-            one = await closing.refresh(one)
-            echo(f"  {one.view.id} is {one.view.state}: both tables were reverted together.")
-        done.append(one)
+            outcome = await closing.refresh(outcome)
+            echo(f"  {outcome.view.id} is {outcome.view.state}: both tables were reverted together.")
+        done.append(outcome)
     return done
 
 
@@ -235,10 +235,12 @@ async def _reconcile_twice(shop: Demo, reconcile: Reconcile, done: DaysReport) -
 
 async def _reconcile_once(reconcile: Reconcile, command: str, done: DaysReport, expected: Mapping[str, int]) -> None:
     echo(f"  $ {command}")
-    found = await reconcile()
-    report.print_reconciliation(found)
-    if found["counts"] != expected:
-        done.surprises.append(f"`{command}` found {found['counts'] or 'nothing'} instead of {expected or 'nothing'}")
+    reconciliation = await reconcile()
+    report.print_reconciliation(reconciliation)
+    if reconciliation["counts"] != expected:
+        done.surprises.append(
+            f"`{command}` found {reconciliation['counts'] or 'nothing'} instead of {expected or 'nothing'}"
+        )
 
 
 # The demo types commands as a person would.

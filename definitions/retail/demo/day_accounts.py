@@ -126,12 +126,12 @@ async def _insert_state(connection: AsyncConnection, closed: Sequence[ClosedDay]
             await connection.exec_driver_sql(statement)
     rows: Mapping[str, Iterable[Mapping[str, Any]]] = {
         "closing": (
-            {"saga_id": one.saga_id, "role": one.close.role, "day": one.close.sales.day, "state": one.state,
-             "committed": one.committed} for one in closed
+            {"saga_id": day.saga_id, "role": day.close.role, "day": day.close.sales.day, "state": day.state,
+             "committed": day.committed} for day in closed
         ),
-        "left_over": ({"saga_id": one.saga_id, "path": path} for one in closed for path in one.staged),
-        "writer": ({"table_name": name, "saga_id": one} for name, ids in lake.writers.items() for one in ids),
-        "moved": ({"table_name": name, "transaction": one} for name, one in lake.moved_by.items()),
+        "left_over": ({"saga_id": day.saga_id, "path": path} for day in closed for path in day.staged),
+        "writer": ({"table_name": name, "saga_id": saga_id} for name, ids in lake.writers.items() for saga_id in ids),
+        "moved": ({"table_name": name, "transaction": transaction} for name, transaction in lake.moved_by.items()),
         "daily_facts": (_select_keys(row, "order_id", "sku", "day", "quantity", "amount", "placement")
                         for row in lake.rows["daily_facts"]),
         "daily_totals": (_select_keys(row, "day", "placement", "lines", "units", "amount")
@@ -202,10 +202,10 @@ def _table(catalog: Catalog, name: str) -> Table | None:
 
 
 def _writers(table: Table) -> frozenset[str]:
-    found = (
+    saga_ids = (
         snapshot.summary.additional_properties.get("saga.id") for snapshot in table.snapshots() if snapshot.summary
     )
-    return frozenset(saga_id for saga_id in found if saga_id)
+    return frozenset(saga_id for saga_id in saga_ids if saga_id)
 
 
 def _moved_by(uri: str) -> dict[str, str]:

@@ -79,12 +79,12 @@ class DayClosing:
     async def run(self, on_end: Callable[[DayOutcome], None]) -> list[DayOutcome]:
         """Close all days side by side: they share one warm Spark session."""
 
-        async def one(close: PlannedClose) -> DayOutcome:
+        async def close_day(close: PlannedClose) -> DayOutcome:
             outcome = await (self._close_tampered_day(close) if close.role == "tampered" else self._close_day(close))
             on_end(outcome)
             return outcome
 
-        return list(await asyncio.gather(*map(one, self.days.closes)))
+        return list(await asyncio.gather(*map(close_day, self.days.closes)))
 
     async def refresh(self, outcome: DayOutcome) -> DayOutcome:
         """The day after somebody has done something about its saga."""
@@ -92,7 +92,7 @@ class DayClosing:
 
     async def check(self, outcomes: Sequence[DayOutcome]) -> tuple[InvariantResult, ...]:
         """Hold lake, stage area and finance against the receipts and the sagas."""
-        closed = [self._closed_day(one) for one in outcomes]
+        closed = [self._closed_day(outcome) for outcome in outcomes]
         return await check_days(self.engine, closed, await self.lake(), self.rate)
 
     async def lake(self) -> LakeContents:
@@ -246,14 +246,14 @@ class DaysReport:
     @property
     def ok(self) -> bool:
         """Every day has ended as it had to, and every check holds."""
-        return not self.surprises and not any(one.count for one in self.findings)
+        return not self.surprises and not any(finding.count for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "left_out": self.left_out,
             "closed": [
-                {"day": str(one.close.sales.day), "role": one.close.role, "id": one.view.id,
-                 "state": one.view.state} for one in self.outcomes
+                {"day": str(outcome.close.sales.day), "role": outcome.close.role, "id": outcome.view.id,
+                 "state": outcome.view.state} for outcome in self.outcomes
             ],
             "checks": [
                 {"subject": finding.invariant.subject, "rule": finding.invariant.rule, "wrong": finding.count}

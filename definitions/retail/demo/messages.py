@@ -43,9 +43,9 @@ class OrderSum:
     amount: Decimal
 
     @classmethod
-    def of(cls, seen: Iterable[OrderAmount]) -> OrderSum:
-        found = list(seen)
-        return cls(len(found), sum((Decimal(one.amount) for one in found), Decimal()))
+    def of(cls, orders: Iterable[OrderAmount]) -> OrderSum:
+        amounts = list(orders)
+        return cls(len(amounts), sum((Decimal(order.amount) for order in amounts), Decimal()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ async def check_events(channel: OrderChannel, books: Accounts) -> EventReport:
     waiting = {state: count for state, count in states.items() if state not in ("PUBLISHED", "DROPPED")}
     undecided = await channel.undecided_records()
     return EventReport(
-        sagas={one.state: OrderSum(one.orders, one.money) for one in books.totals if one.orders},
+        sagas={total.state: OrderSum(total.orders, total.money) for total in books.totals if total.orders},
         shop=OrderSum.of(orders),
         topic=OrderSum.of(events),
         finance=OrderSum.of(bookings),
@@ -104,8 +104,8 @@ async def check_events(channel: OrderChannel, books: Accounts) -> EventReport:
 
 def differing(left: Sequence[OrderAmount], right: Sequence[OrderAmount]) -> list[str]:
     """The orders that are not equally often on both sides with the same money."""
-    one, other = Counter(left), Counter(right)
-    return sorted({f"order {seen.order}" for seen in ((one - other) + (other - one))})
+    on_left, on_right = Counter(left), Counter(right)
+    return sorted({f"order {order.order}" for order in ((on_left - on_right) + (on_right - on_left))})
 
 
 async def check_notifications(client: Client, sagas: Iterable[str], received: Any) -> NotificationReport:
@@ -129,7 +129,7 @@ def compare_deliveries(
 ) -> NotificationReport:
     """Hold what the sagas say of their notifications against what has arrived."""
     delivered = {id: row for id, row in rows.items() if row.state == "DELIVERED"}
-    accepted = {id for id, one in received.items() if one.accepted}
+    accepted = {id for id, event in received.items() if event.accepted}
     return NotificationReport(
         total=len(rows),
         attempts=Counter(row.attempts or 0 for row in delivered.values()),
@@ -169,7 +169,7 @@ class MessagesReport:
     @property
     def ok(self) -> bool:
         """Every check holds."""
-        return not any(one.count for one in self.results)
+        return not any(result.count for result in self.results)
 
     def to_json(self) -> dict[str, Any]:
         events, notices = self.events, self.notifications
@@ -178,7 +178,7 @@ class MessagesReport:
             "orders": None
             if events is None
             else {
-                "sagas": {state: _sum_json(one) for state, one in events.sagas.items()},
+                "sagas": {state: _sum_json(amount) for state, amount in events.sagas.items()},
                 "shop": _sum_json(events.shop),
                 "topic": _sum_json(events.topic),
                 "finance": _sum_json(events.finance),
@@ -187,8 +187,8 @@ class MessagesReport:
             if notices is None
             else {"total": notices.total, "delivered_after": {str(n): count for n, count in notices.attempts.items()}},
             "checks": [
-                {"subject": one.invariant.subject, "rule": one.invariant.rule, "wrong": one.count}
-                for one in self.results
+                {"subject": result.invariant.subject, "rule": result.invariant.rule, "wrong": result.count}
+                for result in self.results
             ],
         }
 
@@ -212,8 +212,8 @@ async def report_messages(
         left_out.append(f"Another process listens at {url}, so the demo does not receive the notifications")
     else:
         receiver = shop.shopfront
-        sagas = [one.view.id for one in parked]
-        sagas += [shop.saga_id(one.order) for one in outcomes if one.order.saga == "weekly-order"]
+        sagas = [outcome.view.id for outcome in parked]
+        sagas += [shop.saga_id(outcome.order) for outcome in outcomes if outcome.order.saga == "weekly-order"]
         notices = await check_notifications(shop.client, sagas, lambda: receiver.received)
         _print_notifications(notices)
     for message in left_out:
@@ -225,14 +225,14 @@ async def report_messages(
 
 def _print_events(events: EventReport) -> None:
     rows = [
-        *((f"sagas {state}", one) for state, one in events.sagas.items()),
+        *((f"sagas {state}", amount) for state, amount in events.sagas.items()),
         ("the shop has", events.shop),
         ("events in the topic", events.topic),
         ("booked by finance", events.finance),
     ]
     echo("")
     print_columns(
-        [("", "orders", "money"), *([name, f"{one.orders:,}", format_money(one.amount)] for name, one in rows)]
+        [("", "orders", "money"), *([name, f"{sums.orders:,}", format_money(sums.amount)] for name, sums in rows)]
     )
     echo("")
     print_results(events.results)
@@ -261,5 +261,5 @@ def _print_verdict(done: MessagesReport) -> None:
         )
 
 
-def _sum_json(one: OrderSum) -> dict[str, Any]:
-    return {"orders": one.orders, "amount": str(one.amount)}
+def _sum_json(sums: OrderSum) -> dict[str, Any]:
+    return {"orders": sums.orders, "amount": str(sums.amount)}

@@ -89,8 +89,8 @@ class OrderChannel:
 
     async def events(self) -> list[OrderAmount]:
         """The order events since the shop opened, as any reader under read_committed sees them."""
-        found = await asyncio.to_thread(read_events, self.kafka, TOPIC, self.start or {})
-        return [OrderAmount(int(one.value["order"]), str(one.value["total"])) for one in found]
+        records = await asyncio.to_thread(read_events, self.kafka, TOPIC, self.start or {})
+        return [OrderAmount(int(record.value["order"]), str(record.value["total"])) for record in records]
 
     async def undecided_records(self) -> int:
         """Records of transactions that have not ended."""
@@ -127,12 +127,12 @@ READ_TIMEOUT = 30.0
 
 def end_offsets(settings: KafkaSettings, topic: str) -> dict[int, int]:
     """Partition → the offset up to which everything is decided."""
-    return {partition: one.last_stable for partition, one in KafkaAdmin(settings).offsets(topic).items()}
+    return {partition: bounds.last_stable for partition, bounds in KafkaAdmin(settings).offsets(topic).items()}
 
 
 def count_undecided(settings: KafkaSettings, topic: str) -> int:
     """How many records wait for the end of a transaction."""
-    return sum(one.undecided_records for one in KafkaAdmin(settings).offsets(topic).values())
+    return sum(bounds.undecided_records for bounds in KafkaAdmin(settings).offsets(topic).values())
 
 
 def group_lag(settings: KafkaSettings, group: str, topic: str) -> int:
@@ -140,8 +140,8 @@ def group_lag(settings: KafkaSettings, group: str, topic: str) -> int:
     cluster = KafkaAdmin(settings)
     reached = cluster.committed_offsets(group, topic)
     return sum(
-        max(0, one.high_watermark - reached.get(partition, one.log_start))
-        for partition, one in cluster.offsets(topic).items()
+        max(0, bounds.high_watermark - reached.get(partition, bounds.log_start))
+        for partition, bounds in cluster.offsets(topic).items()
     )
 
 
@@ -155,7 +155,7 @@ def read_events(settings: KafkaSettings, topic: str, start: Mapping[int, int]) -
     last = end_offsets(settings, topic)
     open_ends = {partition for partition, end in last.items() if end > start.get(partition, 0)}
     consumer = Consumer({**consumer_config(settings, f"{settings.prefix}-demo"), "enable.partition.eof": True})
-    found: list[DecodedRecord] = []
+    records: list[DecodedRecord] = []
     try:
         consumer.assign([TopicPartition(topic, partition, start.get(partition, 0)) for partition in open_ends])
         end = time.monotonic() + READ_TIMEOUT
@@ -167,7 +167,7 @@ def read_events(settings: KafkaSettings, topic: str, start: Mapping[int, int]) -
                 continue
             partition, error = message.partition() or 0, message.error()
             if error is None:
-                found.append(decode(message))
+                records.append(decode(message))
             elif error.name() == "_PARTITION_EOF":
                 # The position also counts the markers with which transactions end.
                 [position] = consumer.position([TopicPartition(topic, partition)])
@@ -175,4 +175,4 @@ def read_events(settings: KafkaSettings, topic: str, start: Mapping[int, int]) -
                     open_ends.discard(partition)
     finally:
         consumer.close()
-    return found
+    return records

@@ -138,17 +138,17 @@ def plan_closes(sales: Sequence[DaySales], rate: Decimal) -> ClosePlan:
     Of the others, in order of time, one goes well, one is undone, one is tampered with. A day is closed once; what has
     no day of its own is left out.
     """
-    rest = sorted(sales, key=lambda one: one.day)
-    paid = sorted(commission(one.amount, rate) for one in rest)
+    rest = sorted(sales, key=lambda day_sales: day_sales.day)
+    paid = sorted(commission(day_sales.amount, rate) for day_sales in rest)
     if not rest:
         return ClosePlan((), Decimal())
     refused: list[PlannedClose] = []
     if len(paid) > 1 and paid[-1] > paid[-2]:
-        largest = max(rest, key=lambda one: one.amount)
+        largest = max(rest, key=lambda day_sales: day_sales.amount)
         refused = [PlannedClose("refused", largest)]
         rest.remove(largest)
     roles: tuple[DayRole, ...] = ("good", "undone", "tampered")
-    good, *others = (PlannedClose(role, one) for role, one in zip(roles, rest, strict=False))
+    good, *others = (PlannedClose(role, day_sales) for role, day_sales in zip(roles, rest, strict=False))
     return ClosePlan((good, *refused, *others), paid[-1] - CENT if refused else paid[-1])
 
 

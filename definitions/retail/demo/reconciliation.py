@@ -78,8 +78,8 @@ async def restore_order(engine: AsyncEngine, deleted: DeletedOrder) -> None:
 
 
 async def _rows_as_json(connection: AsyncConnection, table: str, order_id: int) -> str:
-    found = await connection.execute(
-        text(f"select coalesce(jsonb_agg(to_jsonb(one)), '[]')::text from {table} one where order_id = :id"),
+    rows = await connection.execute(
+        text(f"select coalesce(jsonb_agg(to_jsonb(line)), '[]')::text from {table} line where order_id = :id"),
         {"id": order_id},
     )
-    return found.scalar_one()
+    return rows.scalar_one()

@@ -109,7 +109,9 @@ def print_days(days: DaysReport, books: Accounts) -> None:
     echo("")
     for surprise in days.surprises:
         echo(f"✖ {surprise}")
-    states = ", ".join(f"{count} {state}" for state, count in Counter(one.view.state for one in days.outcomes).items())
+    states = ", ".join(
+        f"{count} {state}" for state, count in Counter(outcome.view.state for outcome in days.outcomes).items()
+    )
     if days.ok and _is_balanced(books):
         echo(f"✔ The days and the accounts agree to the cent: {states}.")
     else:
@@ -146,24 +148,27 @@ def _say_link(view: SagaView, why: str) -> None:
 
 def worth_a_look(outcomes: Sequence[BasketOutcome]) -> list[tuple[BasketOutcome, str]]:
     """Up to three: one that a person helped, one that was undone late, one with branches and a saga inside."""
-    found: list[tuple[BasketOutcome, str]] = []
+    chosen: list[tuple[BasketOutcome, str]] = []
 
     def add(candidates: Sequence[BasketOutcome], why: str) -> None:
-        fresh = [one for one in candidates if all(one is not other for other, _ in found)]
-        if fresh and len(found) < 3:
-            found.append((fresh[0], why))
+        fresh = [outcome for outcome in candidates if all(outcome is not other for other, _ in chosen)]
+        if fresh and len(chosen) < 3:
+            chosen.append((fresh[0], why))
 
     def state(name: str) -> list[BasketOutcome]:
-        return [one for one in outcomes if one.view.state == name]
+        return [outcome for outcome in outcomes if outcome.view.state == name]
 
-    add([one for one in outcomes if one.view.operator], "was parked and resolved by an operator")
+    add([outcome for outcome in outcomes if outcome.view.operator], "was parked and resolved by an operator")
     # The more kinds of steps had to be undone, the more there is to see.
     add(sorted(state("COMPENSATED"), key=_undone, reverse=True), "was undone step by step")
-    add([one for one in state("COMPLETED") if one.order.saga == "weekly-order"], "has branches and a nested saga")
+    add(
+        [outcome for outcome in state("COMPLETED") if outcome.order.saga == "weekly-order"],
+        "has branches and a nested saga",
+    )
     add(state("PARKED"), "waits for an operator")
     add(state("COMPLETED"), "completed")
     add(state("COMPLETED"), "completed as well")
-    return found
+    return chosen
 
 
 def document(
@@ -218,7 +223,10 @@ def _reason(outcome: BasketOutcome) -> str:
 def _table_row(name: str, *values: Decimal | int | str) -> list[str]:
     return [
         name,
-        *(format_money(one) if isinstance(one, Decimal) else f"{one:,}" if one != "" else "" for one in values),
+        *(
+            format_money(value) if isinstance(value, Decimal) else f"{value:,}" if value != "" else ""
+            for value in values
+        ),
     ]
 
 
@@ -252,7 +260,7 @@ def describe_day(outcome: DayOutcome) -> str:
 
 def _refused_rows(details: Mapping[str, Any]) -> list[str]:
     """The rows that the audit shows, and where its report is."""
-    found: list[str] = []
+    lines: list[str] = []
     for check in details.get("checks", ()):
         for sample in check["samples"] if check["kind"] == "reconcile" else ():
             key = ", ".join(f"{name} {value}" for name, value in sample["key"].items())
@@ -260,21 +268,21 @@ def _refused_rows(details: Mapping[str, Any]) -> list[str]:
                 f"{name} {sample['left'][name]} in the orders, {sample['right'][name]} on the receipt"
                 for name in sample["columns"]
             )
-            found.append(f"{key}: {differing}")
+            lines.append(f"{key}: {differing}")
     if details.get("report"):
-        found.append(f"the audit's report: {details['report']}")
-    return found
+        lines.append(f"the audit's report: {details['report']}")
+    return lines
 
 
 def print_lake(lake: LakeContents, outcomes: Sequence[DayOutcome], findings: Sequence[InvariantResult]) -> None:
     """The sums over the days by outcome, and what the lake holds."""
     header = ("", "days", "lines", "sales", "facts", "in totals", "money in the lake")
     rows: list[list[str]] = []
-    for state in dict.fromkeys(one.view.state for one in outcomes):
-        days = [one.close.sales for one in outcomes if one.view.state == state]
-        seen = {one.day for one in days} if state == "COMPLETED" else set()
-        sold = sum((one.amount for one in days), Decimal())
-        lines = sum(one.lines for one in days)
+    for state in dict.fromkeys(outcome.view.state for outcome in outcomes):
+        days = [outcome.close.sales for outcome in outcomes if outcome.view.state == state]
+        seen = {day.day for day in days} if state == "COMPLETED" else set()
+        sold = sum((day.amount for day in days), Decimal())
+        lines = sum(day.lines for day in days)
         rows.append([state, str(len(days)), f"{lines:,}", format_money(sold), *_lake_columns(lake, seen)])
     everything = {row["day"] for row in lake.rows["daily_facts"]}
     echo("")
@@ -293,17 +301,23 @@ def _lake_columns(lake: LakeContents, days: set[Any]) -> list[str]:
     ]
 
 
-def print_reconciliation(found: Mapping[str, Any]) -> None:
+def print_reconciliation(reconciliation: Mapping[str, Any]) -> None:
     """The verdict, and each difference with the command that a person would type."""
-    if found["consistent"]:
-        echo(f"  ✔ everything reconciles: {_read_counts(found)}")
+    if reconciliation["consistent"]:
+        echo(f"  ✔ everything reconciles: {_read_counts(reconciliation)}")
         return
     from saga_spark.reconcile.findings import count_text
 
-    echo(f"  ✖ {count_text(sum(found['counts'].values()))}: {_read_counts(found)}")
-    for one in found["findings"]:
-        words = [one["class"].replace("_", " "), one["saga_id"] or "no saga", one["step"], one["place"], _row_key(one)]
-        echo(f"    {'  '.join(word for word in words if word)}", f"      {one['command']}")
+    echo(f"  ✖ {count_text(sum(reconciliation['counts'].values()))}: {_read_counts(reconciliation)}")
+    for finding in reconciliation["findings"]:
+        words = [
+            finding["class"].replace("_", " "),
+            finding["saga_id"] or "no saga",
+            finding["step"],
+            finding["place"],
+            _row_key(finding),
+        ]
+        echo(f"    {'  '.join(word for word in words if word)}", f"      {finding['command']}")
 
 
 def _row_key(finding: Mapping[str, Any]) -> str:
@@ -314,8 +328,8 @@ def _row_key(finding: Mapping[str, Any]) -> str:
     return "" if bound is None else f"no row for {bound}"
 
 
-def _read_counts(found: Mapping[str, Any]) -> str:
-    read = dict(found["read"])
+def _read_counts(reconciliation: Mapping[str, Any]) -> str:
+    read = dict(reconciliation["read"])
     sagas, outputs, guards = read.pop("sagas"), read.pop("outputs", 0), read.pop("shop.guard", 0)
     records = read.pop("records of topics", None)
     events = "" if records is None else f", {records:,} records of topics"

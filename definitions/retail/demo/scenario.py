@@ -109,7 +109,7 @@ class Demo:
         """Start a saga for every basket and follow each until it has ended or is parked."""
         slots = asyncio.Semaphore(IN_FLIGHT)
 
-        async def one(order: Order, look_again: float = POLL_INTERVAL) -> BasketOutcome:
+        async def run_and_report(order: Order, look_again: float = POLL_INTERVAL) -> BasketOutcome:
             async with slots:
                 view = await self._run_one(order, look_again)
             on_end(order, view)
@@ -117,9 +117,9 @@ class Demo:
 
         # The oversized order goes first and alone: so the shelves hold what it wants, and it gets to the warehouse.
         first, *others = self.plan.orders
-        outcomes = [await one(first, FIRST_POLL_INTERVAL)]
+        outcomes = [await run_and_report(first, FIRST_POLL_INTERVAL)]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(order)) for order in others]
+            tasks = [group.create_task(run_and_report(order)) for order in others]
         return outcomes + [task.result() for task in tasks]
 
     async def wait_again(self, outcome: BasketOutcome) -> BasketOutcome:
@@ -133,8 +133,10 @@ class Demo:
     async def check(self, outcomes: Sequence[BasketOutcome]) -> Accounts:
         """Hold the books of the shop against what the sagas say."""
         runs = [
-            BasketState(one.order.basket.id, one.order.saga, one.view.state, one.view.phase or "forward")
-            for one in outcomes
+            BasketState(
+                outcome.order.basket.id, outcome.order.saga, outcome.view.state, outcome.view.phase or "forward"
+            )
+            for outcome in outcomes
         ]
         return await check_accounts(self.engine, runs)
 
@@ -182,11 +184,11 @@ async def _terminate_earlier(client: Client) -> int:
     """Terminate what an earlier demo left open: its goods and accounts are about to be replaced."""
     names = ", ".join(f"'{name}'" for name in SAGAS)
     query = f"ExecutionStatus = 'Running' AND WorkflowType IN ({names})"
-    found = [execution.id async for execution in client.temporal.list_workflows(query)]
-    for saga_id in found:
+    saga_ids = [execution.id async for execution in client.temporal.list_workflows(query)]
+    for saga_id in saga_ids:
         handle = client.temporal.get_workflow_handle(saga_id)
         await handle.terminate("saga demo: the shop was reset with new goods and accounts")
-    return len(found)
+    return len(saga_ids)
 
 
 # Follows one saga until it has ended, or until only a person can help it on.

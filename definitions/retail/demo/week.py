@@ -88,13 +88,13 @@ def _presented(week: DataFrame, redemptions: DataFrame, coupons: DataFrame) -> D
     discounted = _select_rows(week, week.coupon > 0).assign(
         redemption_date=lambda frame: frame.transaction_timestamp.dt.normalize()
     )
-    found = (
+    matches = (
         redemptions.merge(coupons.drop_duplicates(), on=["coupon_upc", "campaign_id"])
         .merge(discounted, on=["household_id", "product_id", "redemption_date"])
         .sort_values(["transaction_timestamp", "basket_id", "campaign_id", "coupon_upc", "product_id"])
     )
     # A line pays for one coupon, and a coupon is good for one line.
-    return found.drop_duplicates(["basket_id", "product_id"]).drop_duplicates(
+    return matches.drop_duplicates(["basket_id", "product_id"]).drop_duplicates(
         ["household_id", "redemption_date", "campaign_id", "coupon_upc"]
     )
 
@@ -116,13 +116,13 @@ def _baskets(chosen: list[int], lines: DataFrame, presented: DataFrame) -> tuple
         coupons[row.basket_id].append(Coupon(str(row.campaign_id), str(row.coupon_upc), money(row.coupon)))
         paid_by_coupon.add((row.basket_id, row.product_id))
 
-    found: dict[int, list[BasketLine]] = defaultdict(list)
+    lines_of: dict[int, list[BasketLine]] = defaultdict(list)
     bought: dict[int, Any] = {}
     for row in _rows(lines):
         # Paper coupons from newspapers are no campaign coupons: they are already taken off the price.
         campaign = (row.basket_id, row.product_id) in paid_by_coupon
         amount = money(row.price if campaign else row.price - row.coupon)
-        found[row.basket_id].append(BasketLine(str(row.product_id), row.quantity, amount))
+        lines_of[row.basket_id].append(BasketLine(str(row.product_id), row.quantity, amount))
         bought.setdefault(row.basket_id, row)
     return tuple(
         Basket(
@@ -130,7 +130,7 @@ def _baskets(chosen: list[int], lines: DataFrame, presented: DataFrame) -> tuple
             household=str(bought[id].household_id),
             hour=bought[id].transaction_timestamp.strftime("%Y-%m-%d %H:00"),
             store=bought[id].store_id,
-            lines=tuple(found[id]),
+            lines=tuple(lines_of[id]),
             coupons=tuple(coupons[id]),
         )
         for id in chosen
@@ -175,7 +175,8 @@ def _sent_coupons(presented: DataFrame, redemptions: DataFrame, first_day: Any) 
     )
     sent = presented[key].drop_duplicates().itertuples(index=False, name=None)
     return tuple(
-        SentCoupon(str(one[0]), str(one[1]), str(one[2]), used[one].date() if one in used else None) for one in sent
+        SentCoupon(str(coupon[0]), str(coupon[1]), str(coupon[2]), used[coupon].date() if coupon in used else None)
+        for coupon in sent
     )
 
 

@@ -287,10 +287,10 @@ def _of_alternatives(keyword: str, validator: Any, alternatives: Any, instance: 
     error = _error(keyword)
 
     def why() -> list[Any]:
-        found: list[Any] = []
+        errors: list[Any] = []
         for index, schema in enumerate(alternatives):
-            found += islice(validator.descend(instance, schema, schema_path=index), _MAX_ALTERNATIVE_ERRORS)
-        return found
+            errors += islice(validator.descend(instance, schema, schema_path=index), _MAX_ALTERNATIVE_ERRORS)
+        return errors
 
     setattr(error, ALTERNATIVES, why)
     return error

@@ -229,8 +229,8 @@ class _ShapeReader:
                     self.read(part, inner)
                 return inside if node.kind == "filter" else None
             case Binary(op="==", left=left, right=right):
-                for one, other in ((left, right), (right, left)):
-                    wish = self.read(one, scope)
+                for operand, other in ((left, right), (right, left)):
+                    wish = self.read(operand, scope)
                     if wish is not None and isinstance(other, Constant) and other.value is not None:
                         wish.value = other.value if isinstance(other.value, bool | int | str) else str(other.value)
                 return None

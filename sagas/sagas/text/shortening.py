@@ -25,6 +25,6 @@ def and_more(omitted: int) -> str:
     return f" and {omitted} more" if omitted > 0 else ""
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, singular: str, plural: str | None = None) -> str:
     """A count with its noun, and a verb if it needs one: `1 row`, `2 rows`, `0 rows are`."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    return f"{count} {singular if count == 1 else plural or singular + 's'}"

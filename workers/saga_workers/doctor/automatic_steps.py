@@ -103,5 +103,5 @@ def automatic_statements(project: Project) -> Iterator[tuple[str, str, str]]:
     for definition in definitions:
         for step in definition.steps:
             if step.do.images and step.do.connection is not None:
-                for one in (step.do.with_ or {}).get("run", ()):
-                    yield f"{definition.saga}/{step.id}", step.do.connection, one["sql"]
+                for statement in (step.do.with_ or {}).get("run", ()):
+                    yield f"{definition.saga}/{step.id}", step.do.connection, statement["sql"]

@@ -201,7 +201,7 @@ class BridgeRunner:
         self._moved_partitions.clear()
         rest = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
         self._check_topic()
-        found: dict[int, list[ConsumedRecord]] = {}
+        records: dict[int, list[ConsumedRecord]] = {}
         # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned
         # here.
         for read in rest if first.partition() in self._moved_partitions else (first, *rest):
@@ -209,20 +209,20 @@ class BridgeRunner:
             if error is None:
                 taken_over = self._takeovers.of(read.partition(), read.offset())
                 record = ConsumedRecord(read, self._topic_id, taken_over=taken_over)
-                before = found.setdefault(read.partition(), [])
+                before = records.setdefault(read.partition(), [])
                 self._check_not_reread(record, before[-1].offset + 1 if before else 0)
                 before.append(record)
             elif error.code() == KafkaError._PARTITION_EOF:
                 if read.partition() in self._producers:
                     self._positions[read.partition()] = read.offset()
                     self._problem.end()
-                    if self._marks.left(read.partition()) > 0 and not found.get(read.partition()):
+                    if self._marks.left(read.partition()) > 0 and not records.get(read.partition()):
                         self._marks.finish(read.partition(), at_end=True)
             elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise KafkaException(error)  # the next session begins at a position that the partition has
             else:
                 self._problem.note(error)
-        return found
+        return records
 
     def _check_topic(self) -> None:
         """Raise KafkaOperationError if the topic is another one: the next session reads it from its beginning."""
@@ -256,13 +256,13 @@ class BridgeRunner:
         self._takeovers.begin(starts)
         self._empty_assignment.assigned(self._producers)
         self.assigned_at = self.assigned_at or time.monotonic()
-        numbers = [one.partition for one in partitions]
+        numbers = [partition.partition for partition in partitions]
         log.info("partitions assigned", extra=fields(group=self.group, topic=self.topic, partitions=numbers))
 
     def _on_revoked(self, client: Any, partitions: list[Any]) -> None:
         offsets = [
             commit_position(self.topic, number, self._positions[number], self._marks.given_up(number))
-            for number in (one.partition for one in partitions)
+            for number in (partition.partition for partition in partitions)
             if number in self._positions
         ]
         self._on_lost(client, partitions)
@@ -270,7 +270,7 @@ class BridgeRunner:
 
     def _on_lost(self, _: Any, partitions: list[Any]) -> None:
         self._empty_assignment.revoked()
-        self._marks.end(one.partition for one in partitions)
+        self._marks.end(partition.partition for partition in partitions)
         for partition in partitions:
             self._moved_partitions.add(partition.partition)
             self._producers.pop(partition.partition, None)
@@ -288,21 +288,23 @@ class BridgeRunner:
             if index < careful or record.offset <= self._individual_up_to.get(partition, -1)
         ]
         rest = records[len(singly) :]
-        return [*([one] for one in singly), *([rest] if rest else [])]
+        return [*([record] for record in singly), *([rest] if rest else [])]
 
     def _publish_transaction(self, partition: int, records: list[ConsumedRecord]) -> None:
         producer = self._producers[partition]
         made = self._make_outputs(partition, records)
-        self._abort_hanging(partition, records[0].offset, {one["topic"] for output in made for one in output.records})
+        self._abort_hanging(
+            partition, records[0].offset, {produced["topic"] for output in made for produced in output.records}
+        )
         producer.begin(self._settings.transaction_timeout)
         dead = 0
         try:
             for record, output in zip(records, made, strict=True):
                 origin = BridgeSource(self.group, record.topic, record.partition, record.offset, record.topic_id)
                 source = (SOURCE_HEADER, str(origin))
-                for one in output.records:
-                    headers = [*(header for header in one["headers"] if header[0] != SOURCE_HEADER), source]
-                    producer.produce(**{**one, "headers": headers})
+                for produced in output.records:
+                    headers = [*(header for header in produced["headers"] if header[0] != SOURCE_HEADER), source]
+                    producer.produce(**{**produced, "headers": headers})
                 if output.dead_letter_reason is not None:
                     dead += 1
                     about = fields(group=self.group, record=record.position)
@@ -444,12 +446,12 @@ def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> B
 def _records_for(bridge: Bridge, record: ConsumedRecord, message: Message, result: Any) -> Iterator[dict[str, Any]]:
     if result is None:
         return
-    several = isinstance(result, list) and all(isinstance(one, Event) for one in result)
-    for number, one in enumerate(result if several else [result]):
-        if isinstance(one, Event):
-            yield _event_record(one, f"{message.id}-{number}" if several else message.id, record)
+    several = isinstance(result, list) and all(isinstance(value, Event) for value in result)
+    for number, value in enumerate(result if several else [result]):
+        if isinstance(value, Event):
+            yield _event_record(value, f"{message.id}-{number}" if several else message.id, record)
         else:
-            yield _producer_record(bridge.to, record.key, one, list(record.raw_headers))
+            yield _producer_record(bridge.to, record.key, value, list(record.raw_headers))
 
 
 def _event_record(event: Event, default_id: str, record: ConsumedRecord) -> dict[str, Any]:

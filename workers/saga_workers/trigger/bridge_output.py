@@ -52,7 +52,7 @@ def output_positions(
         if topic in missing:
             continue
         offsets = decided_offsets(settings, topic, _DECISION_TIMEOUT)
-        ranges = {partition: (one.log_start, one.last_stable) for partition, one in offsets.items()}
+        ranges = {partition: (bounds.log_start, bounds.last_stable) for partition, bounds in offsets.items()}
         for message in read_ranges(settings, topic, ranges):
             origin = BridgeSource.parse(known_headers(message).get(SOURCE_HEADER, ""))
             if origin is not None and (origin.topic, origin.topic_id) == (source, topic_id):

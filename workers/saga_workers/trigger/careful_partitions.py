@@ -73,12 +73,12 @@ class CarefulPartitions:
 
     def __bool__(self) -> bool:
         """True while a record is handled carefully."""
-        return any(one.in_process is not None for one in self._partitions.values())
+        return any(careful.in_process is not None for careful in self._partitions.values())
 
     @property
     def pending(self) -> int:
         """Records that are held."""
-        return sum(len(one.held) for one in self._partitions.values())
+        return sum(len(careful.held) for careful in self._partitions.values())
 
     def hold(self, item: WorkItem) -> bool:
         """Take an item over; False if its partition is read as usual."""

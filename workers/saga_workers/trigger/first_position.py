@@ -150,7 +150,7 @@ class FirstPositions:
         if self._cluster.committed_positions(reader.group, reader.topic):
             return None
         offsets = self._cluster.offsets(reader.topic)
-        if all(one.log_start == one.high_watermark for one in offsets.values()):
+        if all(bounds.log_start == bounds.high_watermark for bounds in offsets.values()):
             return None
         return _Topic(self._cluster.topic_id(reader.topic), offsets)
 
@@ -162,8 +162,8 @@ class FirstPositions:
             return False
         at_end = self._from == LATEST
         positions = {
-            partition: taken.get(partition, one.last_stable if at_end else one.log_start)
-            for partition, one in topic.offsets.items()
+            partition: taken.get(partition, bounds.last_stable if at_end else bounds.log_start)
+            for partition, bounds in topic.offsets.items()
         }
         _commit(self._cluster, reader, topic.id, positions)
         about = fields(group=reader.group, topic=reader.topic, positions=positions)
@@ -192,16 +192,16 @@ class FirstPositions:
     async def _find_predecessor(self, reader: ProjectReader, topic: _Topic) -> Undecided | None:
         match reader.source:
             case Consumer():
-                found = await self._find_in_inbox(reader, reader.source, topic)
+                undecided = await self._find_in_inbox(reader, reader.source, topic)
             case Bridge():
-                found = await self._in_thread(partial(self._find_in_output, reader, reader.source, topic))
+                undecided = await self._in_thread(partial(self._find_in_output, reader, reader.source, topic))
             case Definition():
-                found = None
-        if found is None:
-            found = await self._in_thread(lambda: self._find_group(reader, topic))
-        if found is None and isinstance(reader.source, Definition):
-            found = await self._find_sagas(reader, reader.source, topic)
-        return found
+                undecided = None
+        if undecided is None:
+            undecided = await self._in_thread(lambda: self._find_group(reader, topic))
+        if undecided is None and isinstance(reader.source, Definition):
+            undecided = await self._find_sagas(reader, reader.source, topic)
+        return undecided
 
     async def _find_in_inbox(self, reader: ProjectReader, consumer: Consumer, topic: _Topic) -> Undecided | None:
         engine = self._databases.engine(consumer.connection)
@@ -281,12 +281,12 @@ class FirstPositions:
     def _sample(self, name: str, topic: _Topic) -> list[ConsumedRecord]:
         """The first and the last records of each partition."""
         firsts = {
-            partition: (one.log_start, min(one.log_start + PROBED_RECORDS, one.last_stable))
-            for partition, one in topic.offsets.items()
+            partition: (bounds.log_start, min(bounds.log_start + PROBED_RECORDS, bounds.last_stable))
+            for partition, bounds in topic.offsets.items()
         }
         lasts = {
-            partition: (max(firsts[partition][1], one.last_stable - PROBED_RECORDS), one.last_stable)
-            for partition, one in topic.offsets.items()
+            partition: (max(firsts[partition][1], bounds.last_stable - PROBED_RECORDS), bounds.last_stable)
+            for partition, bounds in topic.offsets.items()
         }
         messages = (message for ranges in (lasts, firsts) for message in read_ranges(self._settings, name, ranges))
         return [ConsumedRecord(message, topic.id) for message in messages]
@@ -301,7 +301,7 @@ def _commit(cluster: KafkaAdmin, reader: ProjectReader, topic_id: str, positions
     member = Member({**consumer_config(cluster.settings, reader.group), "log_level": 0})
     try:
         committed = member.commit(offsets=offsets, asynchronous=False)
-        errors = [one.error for one in committed if one.error is not None]
+        errors = [position.error for position in committed if position.error is not None]
     except KafkaException as error:
         errors = [error.args[0]]
     finally:

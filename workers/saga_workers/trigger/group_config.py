@@ -62,13 +62,13 @@ class HighWatermarks:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + 1.0
-        found: dict[int, int] = {}
-        for one in client.assignment():
+        high_watermarks: dict[int, int] = {}
+        for partition in client.assignment():
             try:
-                found[one.partition] = client.get_watermark_offsets(one, cached=True)[1]
+                high_watermarks[partition.partition] = client.get_watermark_offsets(partition, cached=True)[1]
             except KafkaException:
                 continue  # the partition is being reassigned
-        self._offsets = found
+        self._offsets = high_watermarks
 
     def lag(self, partition: int, position: int | None) -> int | None:
         """Offsets between the position and the high watermark; None if unknown."""

@@ -48,17 +48,17 @@ class PartitionMarks:
 
     def left(self, partition: int) -> int:
         """Records that are still to be handled carefully."""
-        found = self._partitions.get(partition)
-        return found.left if found is not None else 0
+        state = self._partitions.get(partition)
+        return state.left if state is not None else 0
 
     def ended(self, partition: int, offset: int) -> int:
         """Attempts for the record that have ended their process."""
-        found = self._partitions.get(partition)
-        return found.resting.for_record(offset) if found is not None else 0
+        state = self._partitions.get(partition)
+        return state.resting.for_record(offset) if state is not None else 0
 
     def attempts(self) -> Iterator[tuple[int, int]]:
         """Partition, and the attempts for its next record that have ended their process."""
-        return ((number, one.resting.attempts) for number, one in list(self._partitions.items()))
+        return ((number, state.resting.attempts) for number, state in list(self._partitions.items()))
 
     def began(self, partition: int, offset: int) -> DeliveryMark:
         """Count an attempt; returns the mark to commit before it."""

@@ -429,18 +429,18 @@ class TopicReader:
         """Give partitions up: drain what is in flight, then commit what has ended."""
         going = [partition.partition for partition in partitions]
         asyncio.run_coroutine_threadsafe(self._drain(going), self._loop).result()
-        reached = {one: self._trackers[one].position for one in going if one in self._trackers}
+        reached = {partition: self._trackers[partition].position for partition in going if partition in self._trackers}
         offsets = [
-            commit_position(self.topic, one, position, self._marks.given_up(one))
-            for one, position in reached.items()
+            commit_position(self.topic, partition, position, self._marks.given_up(partition))
+            for partition, position in reached.items()
             if position is not None
         ]
         self._assigned.difference_update(going)
         self._empty_assignment.revoked()
         self._moved_partitions.update(going)
         self._marks.end(going)
-        for one in going:
-            self._trackers.pop(one, None)
+        for partition in going:
+            self._trackers.pop(partition, None)
         if commit:
             commit_revoked(client, self.group, self.topic, offsets)
 

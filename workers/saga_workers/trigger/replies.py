@@ -189,19 +189,19 @@ class ReplyListener:
     async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> str:
         """Record a reply and wake its saga; returns the result, see ``counts``."""
         required = not self._kafka.accept_replies_without_token
-        first, found = await kafka_request.record_reply(engine, reply, time.time(), token_required=required)
-        if found is None:
+        first, request = await kafka_request.record_reply(engine, reply, time.time(), token_required=required)
+        if request is None:
             log.warning("reply without a request ignored", extra=fields(key=reply.key, outcome=reply.outcome))
             return "unknown"
-        if not first and found.outcome != reply.outcome:
+        if not first and request.outcome != reply.outcome:
             log.warning(
                 "second reply %s ignored, the first one was %s",
                 reply.outcome,
-                found.outcome,
+                request.outcome,
                 extra=fields(key=reply.key),
             )
         # Also for a reply read twice: the first time may have ended before the wake-up.
-        woken = await complete_attempt(self._client, found, reply.key)
+        woken = await complete_attempt(self._client, request, reply.key)
         return "woken" if woken else "late" if first else "duplicate"
 
 
@@ -254,7 +254,7 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
 
 def reply_topics(definitions: Mapping[str, Definition], prefix: str) -> list[str]:
     """The topics named by the definitions, and the default one, if any step makes a request; else none."""
-    found = {
+    topics = {
         str((operation.with_ or {}).get("reply_topic") or default_reply_topic(prefix))
         for definition in definitions.values()
         for step in definition.steps
@@ -262,4 +262,4 @@ def reply_topics(definitions: Mapping[str, Definition], prefix: str) -> list[str
         if operation.uses == REQUEST
     }
     # Sagas of an older definition may still wait for replies in the default topic.
-    return sorted(found | {default_reply_topic(prefix)}) if found else []
+    return sorted(topics | {default_reply_topic(prefix)}) if topics else []

@@ -133,7 +133,9 @@ def assign_from_commits(
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
     starts: list[StartPosition] = []
-    positions = client.committed([TopicPartition(one.topic, one.partition) for one in partitions], REQUEST_TIMEOUT)
+    positions = client.committed(
+        [TopicPartition(partition.topic, partition.partition) for partition in partitions], REQUEST_TIMEOUT
+    )
     for position in positions:
         mark, offset = replace(DeliveryMark.parse(position.metadata), topic_id=topic_id), position.offset
         low, high = _watermarks(client, position)
@@ -143,7 +145,7 @@ def assign_from_commits(
         mark = mark.taken_over(reader)
         starts.append(StartPosition(position.topic, position.partition, offset, mark, high))
     if starts:
-        marked = [commit_position(one.topic, one.partition, one.offset, one.mark) for one in starts]
+        marked = [commit_position(start.topic, start.partition, start.offset, start.mark) for start in starts]
         client.commit(offsets=marked, asynchronous=False)
     (client.incremental_assign if is_cooperative else client.assign)(positions)
     return starts

@@ -50,26 +50,26 @@ def named_topics(project: Project) -> dict[str, frozenset[Access]]:
 
     An expression names no topic before it is evaluated. Raises SagaError if the project cannot be read.
     """
-    found = {name: set(access) for name, access in event_topics(project).items()}
+    accesses = {name: set(access) for name, access in event_topics(project).items()}
     for definition in project.definitions.values():
         for operation in _all_operations(definition):
             for topic in _literal_topics(*topics_read(operation.uses, _arguments(operation))):
-                found.setdefault(topic, set()).add("read")
+                accesses.setdefault(topic, set()).add("read")
             for topic in _literal_topics(*topics_written(operation.uses, _arguments(operation))):
-                found.setdefault(topic, set()).add("write")
-    return {topic: frozenset(access) for topic, access in sorted(found.items())}
+                accesses.setdefault(topic, set()).add("write")
+    return {topic: frozenset(access) for topic, access in sorted(accesses.items())}
 
 
 def event_topics(project: Project) -> dict[str, frozenset[Access]]:
     """Return those of them whose records are events, as opposed to rows of Spark steps."""
-    found: dict[str, set[Access]] = {}
+    accesses: dict[str, set[Access]] = {}
 
     def note(read: list[str], written: list[str]) -> None:
         dead = [topic + DEAD_LETTER_SUFFIX for topic in read]  # read, so that none is written twice
         for topic in (*read, *dead):
-            found.setdefault(topic, set()).add("read")
+            accesses.setdefault(topic, set()).add("read")
         for topic in (*written, *dead):
-            found.setdefault(topic, set()).add("write")
+            accesses.setdefault(topic, set()).add("write")
 
     for definition in project.definitions.values():
         read = [trigger.topic for trigger in definition.triggers]
@@ -87,8 +87,8 @@ def event_topics(project: Project) -> dict[str, frozenset[Access]]:
         note([consumer.topic], [])
     for bridge in project.message_handlers.bridges:
         note([bridge.topic], [bridge.to])
-        found[bridge.to].add("read")
-    return {topic: frozenset(access) for topic, access in sorted(found.items())}
+        accesses[bridge.to].add("read")
+    return {topic: frozenset(access) for topic, access in sorted(accesses.items())}
 
 
 def _arguments(operation: Operation) -> dict[str, Any]:
@@ -127,7 +127,9 @@ def _has_readers(project: Project) -> bool:
     root = project.settings.root
     modules = [root / (name if name.endswith(".py") else name.replace(".", "/")) for name in project.settings.actions]
     files = [module if module.suffix == ".py" else module.with_suffix(".py") for module in modules]
-    return any(declares_readers(file) for file in [*files, *(file for one in modules for file in one.rglob("*.py"))])
+    return any(
+        declares_readers(file) for file in [*files, *(file for module in modules for file in module.rglob("*.py"))]
+    )
 
 
 def _mentions(files: Iterable[Path], *words: bytes) -> bool:
@@ -161,7 +163,7 @@ def declares_readers(file: Path) -> bool:
     try:
         source = file.read_bytes()
         # Most action modules have none, and a large one takes long to parse.
-        if b"sagas" not in source or not any(one.encode() in source for one in _DECORATORS):
+        if b"sagas" not in source or not any(decorator.encode() in source for decorator in _DECORATORS):
             return False
         tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError):
@@ -174,10 +176,10 @@ def _decorator_names(tree: ast.Module) -> Iterator[str]:
     """The names of the decorators in this module: `consumer`, `sagas.bridge`, or an alias."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in _MODULES and not node.level:
-            yield from (one.asname or one.name for one in node.names if one.name in _DECORATORS)
+            yield from (imported.asname or imported.name for imported in node.names if imported.name in _DECORATORS)
         elif isinstance(node, ast.Import):
-            found = (one.asname or one.name for one in node.names if one.name in _MODULES)
-            yield from (f"{name}.{maker}" for name in found for maker in _DECORATORS)
+            modules = (imported.asname or imported.name for imported in node.names if imported.name in _MODULES)
+            yield from (f"{name}.{maker}" for name in modules for maker in _DECORATORS)
 
 
 # Event topics must be deleted by age and never compacted: compaction keeps only the newest event of a key.
@@ -221,7 +223,11 @@ def _create_command(kafka: KafkaSettings, topic: str) -> str:
 
 def bulk_trigger_problem(settings: Settings, triggers: Iterable[tuple[Definition, str]]) -> UsageError | None:
     """Return what a project lacks whose triggers share workflows."""
-    sagas = {one.saga for one, topic in triggers if any(it.bulk and it.topic == topic for it in one.triggers)}
+    sagas = {
+        definition.saga
+        for definition, topic in triggers
+        if any(trigger.bulk and trigger.topic == topic for trigger in definition.triggers)
+    }
     if not sagas or settings.ledger.connection is not None:
         return None
     return UsageError(

@@ -119,14 +119,14 @@ def _whole_plan(project: Project) -> TriggerPlan:
         trigger_topic for definition in project.definitions.values() for trigger_topic in _trigger_topics(definition)
     )
     replies = reply_topics(project.definitions, project.settings.kafka.prefix)
-    found = TriggerPlan(triggers, tuple(readers.consumers), tuple(readers.bridges), tuple(replies))
-    if not found:
+    plan = TriggerPlan(triggers, tuple(readers.consumers), tuple(readers.bridges), tuple(replies))
+    if not plan:
         raise UsageError(
             "this project reads no topic: no definition has `triggers` or `kafka.request`, and no action module has a"
             " @consumer or a @bridge",
             help="see docs/how-to/trigger-sagas-from-kafka.md and consume-events.md",
         )
-    return found
+    return plan
 
 
 def _trigger_topics(definition: Definition) -> Iterator[tuple[Definition, str]]:
@@ -223,7 +223,7 @@ class TriggerTasks:
             reader.group: self._run_reader(reader, running, grace) for reader, running in begun
         }
         if plan.consumers:
-            parts["clean-up"] = self._purge_inboxes({one.connection for one in plan.consumers})
+            parts["clean-up"] = self._purge_inboxes({consumer.connection for consumer in plan.consumers})
         if plan.reply_topics:
             self._listener = self._make_listener(plan.reply_topics)
             parts["replies"] = self._listener.run(self._stop, grace)

@@ -68,8 +68,8 @@ class WrittenDeadLetters:
         began, reached = time.monotonic(), self._reached[topic]
         offsets = decided_offsets(self._settings, topic, _DECISION_TIMEOUT)
         ranges = {
-            partition: (max(one.log_start, reached.get(partition, 0)), one.last_stable)
-            for partition, one in offsets.items()
+            partition: (max(bounds.log_start, reached.get(partition, 0)), bounds.last_stable)
+            for partition, bounds in offsets.items()
         }
         for message in read_ranges(self._settings, topic, ranges):
             headers = known_headers(message)

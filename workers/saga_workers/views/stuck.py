@@ -87,7 +87,7 @@ async def list_stuck(
 
     count = 0
     seen: set[str] = set()
-    for view in [lost_view(one) for one in lost if _is_asked_for(criteria, one)][:limit]:
+    for view in [lost_view(saga) for saga in lost if _is_asked_for(criteria, saga)][:limit]:
         seen.add(view.id)
         count += 1
         yield view

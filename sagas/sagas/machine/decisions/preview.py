@@ -52,5 +52,5 @@ def _warnings(run: SagaRun, entry: Entry, decision: DecisionMade) -> tuple[str, 
         return ()
     step = run.step(entry)
     given = replaced_arguments(step.do.uses, decision.arguments, arguments.sent_arguments(entry, "do", step.do))
-    found = corrections.note(step), corrected_probes.note(run, replace(entry, override=given))
-    return tuple(warning for warning in found if warning is not None)
+    warnings = corrections.note(step), corrected_probes.note(run, replace(entry, override=given))
+    return tuple(warning for warning in warnings if warning is not None)
