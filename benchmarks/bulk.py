@@ -88,7 +88,7 @@ def make_project(folder: Path) -> None:
 
 
 def arriving_definition() -> str:
-    """The same saga, started by events."""
+    """The benchmark's saga, started by events."""
     triggers = (
         f'triggers: {{kafka: {{topic: {TOPIC}, id: "pay-${{{{ trigger.value.number }}}}-${{{{ trigger.value.sent }}}}",'
         " bulk: {max: 500, wait: 50ms}}}\n"

@@ -1,4 +1,4 @@
-"""What fusing steps could save at most: `python -m benchmarks.fused [--rounds N] [--count N] [--quick]`.
+"""The most that fusing steps could save: `python -m benchmarks.fused [--rounds N] [--count N] [--quick]`.
 
 Three guarded steps of a hand-written saga, each in a transaction of its own: in three activities, and in one. No engine
 takes part, so its share of the cost is in neither figure.

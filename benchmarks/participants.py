@@ -1,4 +1,4 @@
-"""The same participants for this engine: what `benchmarks.support.handwritten` does, as actions."""
+"""The participants of `benchmarks.support.handwritten` as actions of this engine."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def generate(folder: Path, sagas: int) -> None:
 
 
 def sides(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
-    """What the stories say is there, and what the guard says."""
+    """The rows that should exist according to the sagas, and according to the guard."""
     said = spark.read.parquet(str(folder / ENTRIES_FILE)).where("live").select(*KEY)
     there = spark.read.parquet(str(folder / "guard")).where((F.col("reason") == "do") & ~F.col("undone")).select(*KEY)
     return said, there
@@ -133,7 +133,7 @@ def compared(left: DataFrame, right: DataFrame, values: tuple[str, ...], rows: i
 
 
 def joined(left: DataFrame, right: DataFrame, values: tuple[str, ...]) -> int:
-    """The same by a full outer join."""
+    """How many keys differ, by a full outer join."""
     left, right = left.withColumn("there", F.lit(True)).alias("l"), right.withColumn("there", F.lit(True)).alias("r")
     same = [F.col(f"l.{name}").eqNullSafe(F.col(f"r.{name}")) for name in values]
     differs = reduce(Column.__and__, same, F.col("l.there") & F.col("r.there"))

@@ -141,7 +141,7 @@ class Bench:
         return Publication((count - first[1]) / (last[0] - first[0]), cpu)
 
     def producer(self, topic: str, count: int) -> Publication:
-        """The same for a producer that has the records in memory."""
+        """Publish as a producer that has the records in memory: the rate and the CPU, as ``relay`` measures them."""
         producer = Producer(producer_config(self.kafka, transactional_id=f"{self.kafka.prefix}-bare"))
         producer.init_transactions(30)
         records = [encode_event(_row(topic, n), "/bench") for n in range(count)]

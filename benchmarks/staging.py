@@ -1,4 +1,4 @@
-"""What exactly-once costs a large output: `python -m benchmarks.staging [--rows N] [--rounds N] [--quick]`.
+"""The cost of exactly-once for a large output: `python -m benchmarks.staging [--rows N] [--rounds N] [--quick]`.
 
 The 20.9 million promotions are read from Parquet and written: by a bare `df.write.parquet`, and as a step does it:
 inputs frozen, staged, audited (count, sum, nulls), and published to the Parquet and to the Iceberg sink. All share one

@@ -96,19 +96,19 @@ def _produce(project: Project, topic: str, mark: str, count: int) -> None:
 
 
 async def by_client(folder: Path, count: int) -> float:
-    """The same for a program that has the inputs in memory, with as many requests at once."""
+    """Sagas a second, started by a program that has the inputs in memory, with as many requests at once."""
     project, mark = project_of(folder), uuid.uuid4().hex[:8]
     client = Client(await connect(project.settings), project)
     await client.starter("order")
     gate, ends = asyncio.Semaphore(MAX_CONCURRENT_STARTS), []
 
-    async def one(number: int) -> None:
+    async def start(number: int) -> None:
         async with gate:
             value = order(mark, number)
             await client.start("order", value, id=f"order-{value['order']}")
             ends.append(time.perf_counter())
 
-    await asyncio.gather(*(one(number) for number in range(count)))
+    await asyncio.gather(*(start(number) for number in range(count)))
     return (count - 1) / (ends[-1] - ends[0])
 
 

@@ -1,4 +1,4 @@
-"""What a step costs a small job once Spark is warm: `python -m benchmarks.warm [--rounds N] [--quick]`.
+"""The cost of a step for a small job once Spark is warm: `python -m benchmarks.warm [--rounds N] [--quick]`.
 
 The same job of a thousand rows: in a bare session with `write.parquet`, and as a step does it in the worker's runner:
 frozen, staged, audited, published to the Parquet sink. The saga around it is not counted: `benchmarks.sagas` does that.

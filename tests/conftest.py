@@ -155,7 +155,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     from tests.patterns.table import row_of
     from tests.patterns.table import table as pattern_table
 
-    reports = [one for kind in ("passed", "failed", "error") for one in terminalreporter.stats.get(kind, [])]
+    reports = [report for kind in ("passed", "failed", "error") for report in terminalreporter.stats.get(kind, [])]
     if rows := [row for report in reports if (row := row_of(report)) is not None]:
         terminalreporter.section("patterns")
         for line in pattern_table(rows):

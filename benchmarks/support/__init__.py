@@ -1,1 +1,1 @@
-"""What several benchmarks need: servers, figures, definitions, the hand-written saga."""
+"""Servers, figures, definitions and the hand-written saga that several benchmarks need."""

@@ -1,4 +1,4 @@
-"""What an engineer would write by hand for one three-step saga on Temporal: the yardstick.
+"""The yardstick: one three-step saga as an engineer would write it by hand on Temporal.
 
 The guarded variant keeps a barrier row in the same transaction as the effect, in one statement more than the effect.
 Run as a worker: ``python -m benchmarks.support.handwritten ADDRESS TASK_QUEUE DATABASE_URL``.

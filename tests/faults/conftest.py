@@ -43,5 +43,5 @@ async def cells_ahead(cell_runner: CellRunner, request: pytest.FixtureRequest) -
 
 def cell_of(item: pytest.Item) -> Cell | None:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    found = parameters.get("cell")
-    return found if isinstance(found, Cell) else None
+    cell = parameters.get("cell")
+    return cell if isinstance(cell, Cell) else None

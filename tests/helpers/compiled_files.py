@@ -43,7 +43,7 @@ def _compile(files: list[Path], config: pytest.Config) -> None:
 
 
 def _rewrite(file: Path, config: pytest.Config) -> None:
-    """As pytest's import hook does, which executes the file, too."""
+    """Rewrite and compile like pytest's import hook, which executes the file, too."""
     folder = rewrite.get_cache_dir(file)
     compiled = folder / (file.name[:-3] + rewrite.PYC_TAIL)
     if rewrite._read_pyc(file, compiled) is None and rewrite.try_makedirs(folder):

@@ -1,4 +1,4 @@
-"""Where a test waits that takes too long."""
+"""The place where a test waits that takes too long."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import gc
 
 
 def task_stacks() -> str:
-    """Where each asyncio task waits that has not ended: the stacks of threads, which pytest-timeout prints, end in the
+    """The stack of each asyncio task that has not ended: the stacks of threads, which pytest-timeout prints, end in the
     event loop."""
     # asyncio lists the tasks of a loop only; of loops there is no list.
-    pending = [one for one in gc.get_objects() if isinstance(one, asyncio.Task) and not one.done()]
+    pending = [task for task in gc.get_objects() if isinstance(task, asyncio.Task) and not task.done()]
     return "\n".join(line for task in pending for line in (f"{task.get_name()}:", *_lines(task)))
 
 

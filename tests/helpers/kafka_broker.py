@@ -35,7 +35,7 @@ class Record:
 
 
 class Broker:
-    """What tests do with a broker: topics and records. ``client`` are the properties with which it connects."""
+    """A broker as tests use it: topics and records. ``client`` are the properties with which it connects."""
 
     def __init__(self, address: str, client: Mapping[str, str] | None = None) -> None:
         self.address = address
@@ -83,7 +83,7 @@ class Broker:
         assert not failed, failed
 
     def delete_records(self, topic: str, before: int, partition: int = 0) -> None:
-        """What its retention does to a topic in the end: the records before an offset are gone."""
+        """Delete records as the topic's retention does: the records before an offset are gone."""
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import AdminClient
 
@@ -117,7 +117,7 @@ class Broker:
         return all(stable == high for topic in topics for stable, high in self.offsets(topic).values())
 
     def read_uncommitted(self, *topics: str) -> list[Record]:
-        """The same with what open and aborted transactions have written, up to the high watermark."""
+        """All records, with those of open and aborted transactions, up to the high watermark."""
         return self._read(topics, "read_uncommitted")
 
     def _client(self) -> dict[str, Any]:
@@ -174,12 +174,12 @@ class Broker:
 
         admin = AdminClient(self._client())
         partitions = list(admin.list_topics(topic, LIMIT).topics[topic].partitions)
-        asked: Any = {TopicPartition(topic, one): OffsetSpec.latest() for one in partitions}
-        found: dict[int, list[int]] = {one: [] for one in partitions}
+        asked: Any = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in partitions}
+        offsets: dict[int, list[int]] = {partition: [] for partition in partitions}
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
             for place, answer in admin.list_offsets(asked, isolation_level=level, request_timeout=LIMIT).items():
-                found[place.partition].append(answer.result(LIMIT).offset)
-        return {partition: (stable, high) for partition, (stable, high) in found.items()}
+                offsets[place.partition].append(answer.result(LIMIT).offset)
+        return {partition: (stable, high) for partition, (stable, high) in offsets.items()}
 
     def topics(self) -> set[str]:
         from confluent_kafka.admin import AdminClient
@@ -204,8 +204,8 @@ class BrokerProcess(Broker, Process):
         name: str = "kafka",
     ) -> None:
         try:
-            found = KAFKA_JARS.fetch(print)
-            create_class_archive(found)
+            jars = KAFKA_JARS.fetch(print)
+            create_class_archive(jars)
         except KafkaUnavailableError as error:
             pytest.skip(f"Kafka: {error.message}")
         ports = free_ports("port", "controller")
@@ -214,7 +214,7 @@ class BrokerProcess(Broker, Process):
             own["advertised.listeners"] = f"PLAINTEXT://127.0.0.1:{advertised}"
         for key, value in (more or {}).items():
             own[key] = value.replace("{port}", str(ports["port"])).replace("{controller}", str(ports["controller"]))
-        self.server = KafkaServer(folder, found, ports["port"], ports["controller"], own)
+        self.server = KafkaServer(folder, jars, ports["port"], ports["controller"], own)
         self.server.prepare()
         self.port = ports["port"]
         Broker.__init__(self, self.server.address, client)
@@ -222,8 +222,8 @@ class BrokerProcess(Broker, Process):
 
 
 def _has_leaders(admin: Any, topic: str, partitions: int) -> bool:
-    found = admin.list_topics(topic, LIMIT).topics[topic].partitions
-    return len(found) == partitions and all(one.leader >= 0 for one in found.values())
+    metadata = admin.list_topics(topic, LIMIT).topics[topic].partitions
+    return len(metadata) == partitions and all(partition.leader >= 0 for partition in metadata.values())
 
 
 def _record(message: Any) -> Record:

@@ -30,7 +30,7 @@ the response."""
 
 @dataclass(frozen=True)
 class Request:
-    """What one request is. ``transaction``: the transactional id it is of, if it is of one."""
+    """One request to a broker. ``transaction``: the transactional id it is of, if it is of one."""
 
     api: int
     version: int
@@ -128,7 +128,7 @@ class KafkaProxy:
     def cut(self, client: str) -> None:
         """Break the connections of clients with this client id, and refuse new ones until ``restore``."""
         self._refused.add(client)
-        for wire in [one for one in self._wires if one.name == client]:
+        for wire in [wire for wire in self._wires if wire.name == client]:
             wire.close()
 
     def restore(self, client: str) -> None:
@@ -168,7 +168,7 @@ class KafkaProxy:
                 wire.name = request.client
                 if request.client in self._refused:
                     break
-                rule = next((one for one in self._rules if one.fits(request)), None)
+                rule = next((rule for rule in self._rules if rule.fits(request)), None)
                 if rule is not None:
                     await self._catch(rule, request, frame, wire)
                 else:
@@ -176,7 +176,7 @@ class KafkaProxy:
         with suppress(TimeoutError):
             # Requests of a disconnected client are still delivered.
             async with asyncio.timeout(_LAST_ANSWER):
-                await asyncio.gather(*(one._answered.wait() for one in wire.watched.values()))
+                await asyncio.gather(*(request._answered.wait() for request in wire.watched.values()))
         wire.close()
 
     async def _catch(self, rule: Rule, request: Request, frame: bytes, wire: _Wire) -> None:

@@ -42,27 +42,27 @@ def make_project(
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in definitions.items():
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
-    found: dict[str, SqlConnection | HttpService] = {
+    all_connections: dict[str, SqlConnection | HttpService] = {
         name: SqlConnection(name=name, root=folder, url=url) for name, url in (connections or {}).items()
     }
-    found.update(options or {})
+    all_connections.update(options or {})
     settings = Settings(
         root=folder,
         definition_folders=(folder,),
         temporal=TemporalSettings(address=address, namespace="default", task_queue=f"test-{uuid.uuid4()}"),
-        connections=found,
+        connections=all_connections,
         vars=dict(variables or {}),
         kafka=KafkaSettings(outbox=outbox),
         ledger=LedgerSettings(connection=ledger),
         locks=LockSettings(connection=locks),
     )
-    return Project(settings, Actions([getattr(one, ACTION_ATTRIBUTE) for one in actions]))
+    return Project(settings, Actions([getattr(action, ACTION_ATTRIBUTE) for action in actions]))
 
 
 @contextlib.asynccontextmanager
 async def running_worker(project: Project, **worker_options: Any) -> AsyncIterator[Client]:
     """Run a worker for the project in this process; gives a client."""
-    errors = [one for one in project.diagnostics if one.severity == "error"]
+    errors = [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
     assert not errors, errors
     address = project.settings.temporal.address
     assert address is not None

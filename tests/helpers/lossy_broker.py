@@ -20,7 +20,7 @@ MAX_ATTEMPTS = 8
 
 
 def start_lossy_broker(folder: Path) -> BrokerProcess:
-    """It runs."""
+    """Start a broker that can lose the end of a transaction when it restarts."""
     broker = BrokerProcess(folder, more={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "10"})
     broker.start()
     return broker

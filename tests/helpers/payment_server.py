@@ -157,8 +157,8 @@ class Handler(BaseHTTPRequestHandler):
                 status, answer = service.once(key, body, lambda: service.refund(undoes, json.loads(body)))
             case "GET", "/charges":
                 wanted = query["key"][0]
-                found = [charge for charge in service.charges if charge["key"] == wanted]
-                status, answer = (200, found[0]) if found else (404, {"error": "no such charge"})
+                charges = [charge for charge in service.charges if charge["key"] == wanted]
+                status, answer = (200, charges[0]) if charges else (404, {"error": "no such charge"})
             case _, "/echo":
                 names = {name.lower(): value for name, value in self.headers.items()}
                 sent = {"method": self.command, "path": self.path, "body": body, "headers": names}
@@ -239,11 +239,11 @@ class PaymentServer:
             self.process = None
 
     def faults(self, *faults: dict[str, Any]) -> None:
-        """What shall happen to the next requests, in order: ``status``, ``drop``, ``delay_before``, ``cut`` …"""
+        """Set the faults of the next requests, in order: ``status``, ``drop``, ``delay_before``, ``cut`` …"""
         self._ask("/_faults", "PUT", faults)
 
     def ledger(self) -> dict[str, Any]:
-        """What really happened."""
+        """The charges, refunds and requests that really happened."""
         return self._ask("/_ledger")
 
     def _ask(self, path: str, method: str = "GET", body: Any = None) -> Any:

@@ -48,10 +48,10 @@ def produce_raw(address: str, topic: str, value: bytes, headers: Sequence[tuple[
 
 def _library() -> Any:
     assert confluent_kafka.__file__ is not None
-    found = sorted((Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*"))
-    if not found:
+    libraries = sorted((Path(confluent_kafka.__file__).parents[1] / "confluent_kafka.libs").glob("librdkafka*"))
+    if not libraries:
         pytest.skip("the client library has no librdkafka of its own")
-    library = ctypes.CDLL(str(found[0]))
+    library = ctypes.CDLL(str(libraries[0]))
     for function in ("conf_new", "new", "headers_new", "produceva"):
         getattr(library, f"rd_kafka_{function}").restype = ctypes.c_void_p
     return library

@@ -176,7 +176,7 @@ def _sqlite(random: Random, name: tuple[str] | None) -> list[list[Part]]:
 
 
 def _decoys(random: Random, without: str = "") -> str:
-    return "".join(one for one in random.choices(_DECOYS, k=random.randint(0, 4)) if not set(without) & set(one))
+    return "".join(decoy for decoy in random.choices(_DECOYS, k=random.randint(0, 4)) if not set(without) & set(decoy))
 
 
 def _string(random: Random, quote: str) -> str:

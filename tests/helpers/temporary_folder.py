@@ -1,4 +1,4 @@
-"""Where the tests put their servers' data: in memory, where the machine has enough of it."""
+"""The folder of the test servers' data: in memory, where the machine has enough of it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def use_memory() -> None:
     """
     if os.environ.get("TMPDIR") or not _IN_MEMORY.is_dir() or not os.access(_IN_MEMORY, os.W_OK):
         return
-    found = os.statvfs(_IN_MEMORY)
-    if found.f_bavail * found.f_frsize >= _FREE_BYTES and not found.f_flag & os.ST_NOEXEC:
+    file_system = os.statvfs(_IN_MEMORY)
+    if file_system.f_bavail * file_system.f_frsize >= _FREE_BYTES and not file_system.f_flag & os.ST_NOEXEC:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_IN_MEMORY)

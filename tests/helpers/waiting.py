@@ -34,14 +34,14 @@ async def until(
 
 
 async def until_in_thread(condition: Callable[[], Any], what: str | None = None, *, limit: float = LIMIT) -> Any:
-    """The same for a condition that blocks, such as a question to a broker, while others need this event loop."""
+    """Wait for a condition that blocks, such as a question to a broker, while others need this event loop."""
     return await until(lambda: asyncio.to_thread(condition), what or _source(condition), limit=limit)
 
 
 def until_blocking(
     condition: Callable[[], Any], what: str | None = None, *, limit: float = LIMIT, pause: float = 0.05
 ) -> Any:
-    """The same outside of an event loop."""
+    """Wait for a condition outside of an event loop."""
     end = time.monotonic() + limit
     while not (value := condition()):
         assert time.monotonic() < end, _problem(condition, what, limit, value)

@@ -28,15 +28,15 @@ def plays(
     own = (item for item in request.session.items if item.path == request.path)
     playing = (item for item in own if "plays" in getattr(item, "fixturenames", ()))
     selected = [pattern for item in playing if (pattern := _pattern_of(item)) is not None]
-    broker = request.getfixturevalue("kafka") if any(one.uses_kafka for one in selected) else None
+    broker = request.getfixturevalue("kafka") if any(pattern.uses_kafka for pattern in selected) else None
     servers = Servers(temporal, postgres_server, broker)
     folder = tmp_path_factory.mktemp("patterns")
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         # Spark takes longest.
         ordered = sorted(selected, key=lambda pattern: not pattern.uses_spark)
-        yield {one.name: pool.submit(play, one, servers, folder / one.name) for one in ordered}
+        yield {pattern.name: pool.submit(play, pattern, servers, folder / pattern.name) for pattern in ordered}
 
 
 def _pattern_of(item: pytest.Item) -> Pattern | None:
-    found = getattr(getattr(item, "callspec", None), "params", {}).get("pattern")
-    return found if isinstance(found, Pattern) else None
+    pattern = getattr(getattr(item, "callspec", None), "params", {}).get("pattern")
+    return pattern if isinstance(pattern, Pattern) else None

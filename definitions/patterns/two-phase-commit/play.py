@@ -1,4 +1,4 @@
-"""What `make patterns` plays here, what it kills, and the invariant that must hold after each run."""
+"""The sagas that `make patterns` starts here, the processes it kills, and the invariant of each run."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sagas import Rejected, Step, action
 
 @dataclass(frozen=True)
 class Redemption:
-    """What a coupon took off the price."""
+    """The amount that a coupon took off the price."""
 
     upc: str
     value: Decimal

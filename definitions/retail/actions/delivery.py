@@ -1,4 +1,4 @@
-"""What comes with a weekly order: a delivery slot, and a gift as long as they last."""
+"""The extras of a weekly order: a delivery slot, and a gift as long as they last."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sagas import Rejected, Step, action
 
 @dataclass(frozen=True)
 class Commission:
-    """What the agency got for a day. ``id`` is the key of the step that paid it."""
+    """The payment to the agency for a day. ``id`` is the key of the step that paid it."""
 
     id: str
     amount: Decimal

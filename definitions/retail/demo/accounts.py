@@ -19,7 +19,7 @@ from saga_cli.output import echo
 
 @dataclass(frozen=True, slots=True)
 class BasketState:
-    """What the engine says about one saga: ``state`` as in `saga show`, ``phase`` forward, committed or backward."""
+    """One saga according to the engine: ``state`` as in `saga show`, ``phase`` forward, committed or backward."""
 
     basket: str
     saga: str
@@ -47,7 +47,7 @@ class InvariantResult:
 
 @dataclass(frozen=True, slots=True)
 class StateTotals:
-    """What the database holds of all sagas that ended in one state."""
+    """The rows in the database of all sagas that ended in one state, as sums."""
 
     state: str
     runs: int
@@ -266,7 +266,7 @@ async def _shop_totals(connection: AsyncConnection) -> ShopTotals:
 
 
 def mismatches(accounts: Accounts) -> Mapping[str, tuple[object, object]]:
-    """Where the sum over the outcomes is not what the shop's own columns say: subject → (outcomes, shop)."""
+    """Subjects whose sum over the outcomes differs from the shop's own columns: subject → (outcomes, shop)."""
     totals, ledger = accounts.totals, accounts.shop
     pairs = {
         "units reserved": (sum(total.units_held for total in totals), ledger.units_held),

@@ -167,7 +167,7 @@ class LakeContents:
 
 
 def read_lake(settings: Settings) -> LakeContents:
-    """What both tables hold now, and what their histories tell."""
+    """The current rows of both tables, and the writers in their histories."""
     tables = {name: _table(_catalog(settings), name) for name in TABLES}
     return LakeContents(
         rows={name: table.scan().to_arrow().to_pylist() if table else [] for name, table in tables.items()},
@@ -185,7 +185,7 @@ def clear_lake(settings: Settings) -> None:
 
 
 def staged_files(stage: str, key: str) -> list[str]:
-    """What the stage area has of one output, by its publish key."""
+    """The files of one output in the stage area, by its publish key."""
     folder = Path(stage.removeprefix("file://")) / key
     return [str(path.relative_to(folder.parent)) for path in sorted(folder.rglob("*")) if path.is_file()]
 

@@ -96,7 +96,7 @@ class DayClosing:
         return await check_days(self.engine, closed, await self.lake(), self.rate)
 
     async def lake(self) -> LakeContents:
-        """What readers of the lake see now."""
+        """The contents of the lake as its readers see them now."""
         return await asyncio.to_thread(read_lake, self.settings)
 
     async def _close_day(self, close: PlannedClose) -> DayOutcome:
@@ -235,7 +235,7 @@ def _copy_promotions(to: Path, rows: int | None) -> None:
 
 @dataclass(slots=True)
 class DaysReport:
-    """What came of it. ``left_out``: why no day was closed, one sentence; None: they were."""
+    """The outcome of all closed days. ``left_out``: why no day was closed, one sentence; None: they were."""
 
     left_out: str | None = None
     outcomes: Sequence[DayOutcome] = ()

@@ -1,4 +1,4 @@
-"""What has left the shop: order events, what finance has booked of them, and notifications; held against the sagas."""
+"""The messages of the shop (order events, finance's bookings of them, notifications), compared with the sagas."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _result(subject: str, rule: str, wrong: Sequence[str]) -> InvariantResult:
 
 @dataclass(slots=True)
 class MessagesReport:
-    """What came of it. None: it was left out, and ``left_out`` has a sentence for each that was."""
+    """The checks of events and notifications. None: left out, and ``left_out`` has a sentence for each that was."""
 
     events: EventReport | None
     notifications: NotificationReport | None

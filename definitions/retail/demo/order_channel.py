@@ -101,7 +101,7 @@ class OrderChannel:
         return await _order_amounts(self.shop, "select order_id, total from orders where state <> 'draft'")
 
     async def bookings(self) -> list[OrderAmount]:
-        """What finance has booked."""
+        """The bookings of finance."""
         return await _order_amounts(self.finance, "select order_id, amount from booking")
 
     async def close(self) -> None:

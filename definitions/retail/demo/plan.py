@@ -1,4 +1,4 @@
-"""Which saga each basket becomes. A pure function of the week."""
+"""The plan of the demo: which saga each basket becomes, as a pure function of the week."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ CENT = Decimal("0.01")
 
 @dataclass(frozen=True, slots=True)
 class DaySales:
-    """What the receipts of a day say: the number of lines and their price."""
+    """The receipts of a day: the number of lines and their price."""
 
     day: date
     lines: int
@@ -153,7 +153,7 @@ def plan_closes(sales: Sequence[DaySales], rate: Decimal) -> ClosePlan:
 
 
 def commission(amount: Decimal, rate: Decimal) -> Decimal:
-    """What day-close pays for a day that sold so much, rounded as its expression does."""
+    """The commission that day-close pays for a day's sales, rounded as its expression does."""
     return (amount * rate).quantize(CENT, ROUND_HALF_UP)
 
 
@@ -168,7 +168,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """Which saga each basket becomes, and what the shop needs for that beside its shelves.
+    """The saga that each basket becomes, and the needs of the shop beside its shelves.
 
     ``oversized`` is the order that no carrier takes; it is started first. ``carriers``: name → largest order in
     units; ``slots``: name → places; ``gifts``: name → pieces.

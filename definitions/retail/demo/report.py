@@ -1,4 +1,4 @@
-"""What `saga demo` prints: the shop before, the books after, what is parked, and where to look."""
+"""The output of `saga demo`: the shop before, the books after, what is parked, and where to look."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def print_days(days: DaysReport, books: Accounts) -> None:
 
 
 def print_farewell(shop: Demo, outcomes: Sequence[BasketOutcome], days: DaysReport, ran: float, total: float) -> None:
-    """Where to look next, and how to stop."""
+    """Print where to look next, and how to stop."""
     baskets = len(outcomes)
     closed = f", the days in {days.seconds:.1f} s" if days.outcomes else ""
     echo(f"{baskets} {'basket' if baskets == 1 else 'baskets'} in {ran:.1f} s{closed}, {total:.1f} s in total.")

@@ -127,7 +127,7 @@ class Demo:
         return BasketOutcome(outcome.order, await wait_for_end(self.client, self.saga_id(outcome.order), None))
 
     async def hire_lorry(self) -> str:
-        """What the warehouse does about an order that no carrier takes; returns the SQL of it."""
+        """Add a carrier, as the warehouse would for an order that none takes; returns the SQL."""
         return await hire_lorry(self.engine)
 
     async def check(self, outcomes: Sequence[BasketOutcome]) -> Accounts:

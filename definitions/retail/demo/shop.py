@@ -82,7 +82,7 @@ async def open_shop(engine: AsyncEngine, week: Week, plan: DemoPlan) -> None:
 
 
 async def _insert_receipts(connection: AsyncConnection, week: Week) -> None:
-    """What the tills print of every basket, whatever becomes of it."""
+    """Insert the receipt of every basket, as the tills print it whatever the saga comes to."""
     await _insert(
         connection,
         "receipt",

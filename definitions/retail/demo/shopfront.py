@@ -57,7 +57,7 @@ class Shopfront:
         self._server.server_close()
 
     def respond(self, event: str) -> HTTPStatus:
-        """What the site says to an event whose signature is right."""
+        """The answer of the site to an event whose signature is right."""
         with self._lock:
             attempts = self._received[event].attempts + 1 if event in self._received else 1
             self._received[event] = ReceivedEvent(attempts, accepted=attempts > REFUSED_ATTEMPTS)

@@ -238,7 +238,7 @@ class Basket:
 
     @property
     def amount(self) -> Decimal:
-        """What the household has to pay: the lines less the coupons."""
+        """The price for the household: the lines less the coupons."""
         return sum((line.amount for line in self.lines), Decimal()) - sum(
             (coupon.value for coupon in self.coupons), Decimal()
         )
@@ -246,7 +246,7 @@ class Basket:
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """What the shop has of one product when it opens."""
+    """The stock of one product when the shop opens."""
 
     sku: str
     product: str
@@ -265,7 +265,7 @@ class SentCoupon:
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """What the data set says about the baskets that were chosen.
+    """The data set's records of the chosen baskets.
 
     ``number`` is the week's in the data set, 1 to 53. ``limits`` is what each household may spend. ``available`` is
     how many baskets the week has in all.

@@ -1,4 +1,4 @@
-"""What happens to a basket, whatever fails: the definition alone, in memory, without any server."""
+"""Every way that the saga of a basket can end: the definition alone, in memory, without any server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a day's books, whatever fails: the definition alone, in memory, without Spark."""
+"""Every way that the closing of a day can end: the definition alone, in memory, without Spark."""
 
 from __future__ import annotations
 

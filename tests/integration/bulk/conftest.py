@@ -183,7 +183,7 @@ class Bank:
     async def start(self, saga: str, inputs: Sequence[Any], **options: Any) -> Any:
         """Run a bulk workflow; returns its result."""
         starter = await self.client.starter(saga)
-        rows = [BulkRow(one["id"], starter.make_request(one)) for one in inputs]
+        rows = [BulkRow(input["id"], starter.make_request(input)) for input in inputs]
         handle = await starter.start_bulk(rows, **options)
         return await handle.result()
 

@@ -69,7 +69,7 @@ class ActionRunner:
         self.actions = actions
 
     async def __call__(self, name: str, /, key: str = "test/step", saga: str = "test", **arguments: Any) -> Any:
-        one = self.actions[name]
+        action = self.actions[name]
         async with self.engine.begin() as connection:
             step = Step(
                 key=key,
@@ -82,7 +82,7 @@ class ActionRunner:
                 _heartbeat=lambda _: None,
                 _sql=SqlSession(connection),
             )
-            return await one.function(step, **bind(one, arguments))
+            return await action.function(step, **bind(action, arguments))
 
     async def row(self, query: str, **parameters: Any) -> tuple[Any, ...]:
         async with self.engine.connect() as connection:

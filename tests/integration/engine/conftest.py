@@ -21,6 +21,6 @@ def patient_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def env(patient_heartbeats: None, temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
     """Actions scripted by the test, and a database that stores their effects."""
-    found = await open_environment(tmp_path, temporal.address)
-    yield found
-    await found.engine.dispose()
+    environment = await open_environment(tmp_path, temporal.address)
+    yield environment
+    await environment.engine.dispose()

@@ -95,8 +95,8 @@ class GuardDatabase:
         """The rows and effects of an entry, in terms of the model."""
         where = "saga_id = :s and step = :t and generation = :g"
         key = {"s": address.saga_id, "t": address.entry, "g": address.generation}
-        found = await self.rows(f"select op, reason from saga_guard where {where}", **key)
-        reasons = {row.op: row.reason for row in found}
+        rows = await self.rows(f"select op, reason from saga_guard where {where}", **key)
+        reasons = {row.op: row.reason for row in rows}
         kinds = [kind for (kind,) in await self.rows(f"select kind from effects where {where}", **key)]
         assert "refused" not in kinds, "a refused action left an effect"
         return State(
@@ -112,8 +112,8 @@ class GuardDatabase:
 
     async def _event(self, where: str, key: dict[str, Any]) -> str | None:
         """What has become of the event that each effect has emitted."""
-        found = {status for (status,) in await self.rows(f"select status from saga_outbox where {where}", **key)}
-        return " and ".join(sorted(found)) or None
+        statuses = {status for (status,) in await self.rows(f"select status from saga_outbox where {where}", **key)}
+        return " and ".join(sorted(statuses)) or None
 
 
 def _invocation(address: EntryKey) -> Invocation:

@@ -30,21 +30,21 @@ class Receiver:
     def received(self) -> list[dict[str, Any]]:
         """The events of all requests that came, verified as a receiver does it, in their order."""
         return [
-            Webhook(SECRET).verify(one["body"], one["headers"])
-            for one in self.server.ledger()["requests"]
-            if one["path"] == "/echo"
+            Webhook(SECRET).verify(request["body"], request["headers"])
+            for request in self.server.ledger()["requests"]
+            if request["path"] == "/echo"
         ]
 
     def headers(self, name: str) -> list[str]:
-        return [one["headers"][name] for one in self.server.ledger()["requests"] if one["path"] == "/echo"]
+        return [request["headers"][name] for request in self.server.ledger()["requests"] if request["path"] == "/echo"]
 
 
 @pytest.fixture
 async def env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
     """Actions scripted by the test; ``env.connections`` contains the receiver."""
-    found = await open_environment(tmp_path, temporal.address)
-    yield found
-    await found.engine.dispose()
+    environment = await open_environment(tmp_path, temporal.address)
+    yield environment
+    await environment.engine.dispose()
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ async def observe(folder: Path, address: str, url: str) -> Observed:
             run_doctors(stack), read_metrics(stack), find_without_spark(stack)
         )
         texts = {
-            config: [str(value) for one in documents[config] for value in (one["message"], one["help"])]
+            config: [str(value) for check in documents[config] for value in (check["message"], check["help"])]
             + [reason for row in listed[config] for reason in row["stuck"]]
             for config in CONFIGS
         }
@@ -90,15 +90,15 @@ async def run_doctors(stack: Stack) -> dict[str, list[dict[str, Any]]]:
 async def read_metrics(stack: Stack) -> list[Metric]:
     gauges = SagaGauges(stack.client.temporal, stack.client.project.definitions.values())
     await gauges.refresh()
-    found = [*stack.plugin.metrics.collect(), *gauges.collect()]
+    metrics = [*stack.plugin.metrics.collect(), *gauges.collect()]
     effects = [OpenEffects(client.temporal, client.project.settings) for client in (stack.client, stack.ledger)]
-    await asyncio.gather(*(one.refresh() for one in effects))
-    found += [metric for one in effects for metric in one.collect()]
+    await asyncio.gather(*(effect_gauges.refresh() for effect_gauges in effects))
+    metrics += [metric for effect_gauges in effects for metric in effect_gauges.collect()]
     outboxes = OutboxGauges([])
     engine = open_engine("shop", stack.url, 1)
     outboxes._lags["shop"] = await read_lag(engine)  # the rest of its refresh asks Kafka
     await engine.dispose()
-    return [*found, *outboxes.collect()]
+    return [*metrics, *outboxes.collect()]
 
 
 async def find_without_spark(stack: Stack) -> list[tuple[str, str | None]]:
@@ -109,5 +109,5 @@ async def find_without_spark(stack: Stack) -> list[tuple[str, str | None]]:
     findings += await find_replaced_runs(locator, settings, guarded)
     findings += await find_unowned(locator, settings, None, {})
     findings += await find_left_claims(stack.ledger.locator, "shop")
-    found = [(one.kind, one.saga_id or (one.row or {}).get("id")) for one in findings]
-    return [*found, *(("lock_left", orphan.owner) for orphan in await list_orphans(locator, settings))]
+    missing = [(finding.kind, finding.saga_id or (finding.row or {}).get("id")) for finding in findings]
+    return [*missing, *(("lock_left", orphan.owner) for orphan in await list_orphans(locator, settings))]

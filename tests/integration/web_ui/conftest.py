@@ -36,10 +36,10 @@ def chromium() -> str:
     """The path of the browser; without one, the tests of the Web UI are skipped."""
     if importlib.util.find_spec("playwright") is None:
         pytest.skip("Web UI: the package playwright is not installed (extra dev)")
-    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
         pytest.skip("Web UI: no Chromium on this machine (Debian: apt-get install chromium)")
-    return found
+    return program
 
 
 @pytest.fixture(scope="session")

@@ -50,19 +50,19 @@ class TwoPhaseDatabase:
 
     async def reasons(self) -> dict[str, str]:
         """The reason of each row of the guard, except those of the runs."""
-        found = await self.database.rows(
+        rows = await self.database.rows(
             "select op, reason from saga_guard where saga_id = :s and step = :t and generation = :g",
             s=self.at.saga_id, t=self.at.entry, g=self.at.generation,
         )  # fmt: skip
-        return {op: reason for op, reason in found if not op.startswith("run.")}
+        return {op: reason for op, reason in rows if not op.startswith("run.")}
 
     async def transaction_id(self) -> TransactionId | None:
         """The id of the step's transaction, whose random part is in the guard."""
-        found = await self.database.rows(
+        rows = await self.database.rows(
             "select result from saga_guard where saga_id = :s and step = :t and generation = :g and op = 'do'",
             s=self.at.saga_id, t=self.at.entry, g=self.at.generation,
         )  # fmt: skip
-        return rules.transaction_id(self.at, found[0][0]) if found else None
+        return rules.transaction_id(self.at, rows[0][0]) if rows else None
 
     async def is_prepared(self) -> bool:
         id = await self.transaction_id()
