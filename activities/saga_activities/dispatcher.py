@@ -209,7 +209,7 @@ class Dispatcher:
     async def _prepare_closing(
         self, name: str, invocation: Invocation, attempt: AttemptContext
     ) -> Callable[..., Awaitable[None]]:
-        """What records an operator's `done` about an undo where the prepared action keeps its effects."""
+        """The body that records an operator's `done` about an undo where the prepared action keeps its effects."""
         performer = self._prepared_actions.get(name)
         if performer is None:
             raise ActionNotRegistered(name)
