@@ -49,7 +49,7 @@ async def check_first_positions(project: Project, temporal: Temporal | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """Where a reader begins in each partition of its topic, as its next start decides, and what that leaves out.
+    """The positions where the next start of a reader begins in each partition of its topic, and what they leave out.
 
     ``why``: its committed position is not where it begins, because of this. ``deleted``: offsets between its position
     and the first one that is left, by partition.
@@ -62,7 +62,7 @@ class _Standing:
 
     @property
     def waiting(self) -> int:
-        return sum(one.last_stable - self.starts[partition] for partition, one in self.offsets.items())
+        return sum(bounds.last_stable - self.starts[partition] for partition, one in self.offsets.items())
 
 
 def _standing(
@@ -71,13 +71,13 @@ def _standing(
     starts: dict[int, int] = {}
     deleted: dict[int, int] = {}
     why = ""
-    for partition, one in offsets.items():
-        position, metadata = positions.get(partition, (one.log_start, ""))
+    for partition, bounds in offsets.items():
+        position, metadata = positions.get(partition, (bounds.log_start, ""))
         if (read_id := DeliveryMark.parse(metadata).topic_id) and topic_id and read_id != topic_id:
-            position, why = one.log_start, f"{topic} was deleted and created again"
-        elif position > one.high_watermark:
-            why = f"{topic}[{partition}] ends at {one.high_watermark}, before the position {position}: it was truncated"
-            position = one.log_start
+            position, why = bounds.log_start, f"{topic} was deleted and created again"
+        elif position > bounds.high_watermark:
+            why = f"{topic}[{partition}] ends at {bounds.high_watermark}, before the position {position}: it was truncated"
+            position = bounds.log_start
         elif position < one.log_start:
             deleted[partition] = one.log_start - position
         starts[partition] = min(max(position, one.log_start), one.last_stable)
