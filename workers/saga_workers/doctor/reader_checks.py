@@ -62,7 +62,7 @@ class _Standing:
 
     @property
     def waiting(self) -> int:
-        return sum(bounds.last_stable - self.starts[partition] for partition, one in self.offsets.items())
+        return sum(bounds.last_stable - self.starts[partition] for partition, bounds in self.offsets.items())
 
 
 def _standing(
@@ -76,16 +76,17 @@ def _standing(
         if (read_id := DeliveryMark.parse(metadata).topic_id) and topic_id and read_id != topic_id:
             position, why = bounds.log_start, f"{topic} was deleted and created again"
         elif position > bounds.high_watermark:
-            why = f"{topic}[{partition}] ends at {bounds.high_watermark}, before the position {position}: it was truncated"
+            end = bounds.high_watermark
+            why = f"{topic}[{partition}] ends at {end}, before the position {position}: it was truncated"
             position = bounds.log_start
-        elif position < one.log_start:
-            deleted[partition] = one.log_start - position
-        starts[partition] = min(max(position, one.log_start), one.last_stable)
+        elif position < bounds.log_start:
+            deleted[partition] = bounds.log_start - position
+        starts[partition] = min(max(position, bounds.log_start), bounds.last_stable)
     return _Standing(starts, offsets, why, deleted)
 
 
 def check_positions(cluster: KafkaAdmin, project: Project) -> str:
-    """How far each reader is behind. Raises KafkaOperationError for one that does not go on."""
+    """How far each reader is behind. Raises KafkaOperationError for bounds that does not go on."""
     lags = []
     for reader in project_readers(project):
         who, topic, group = reader.name, reader.topic, reader.group
