@@ -6,6 +6,7 @@ docs/how-to/find-stuck.md has them in a table, which is compared with this list.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -27,11 +28,26 @@ from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, consumer
 from sagas.settings.project import Project
 from tests.helpers.kafka_broker import Broker, BrokerProcess
-from tests.helpers.waiting import until_in_thread
+from tests.helpers.processes import TriggerProcess
+from tests.helpers.waiting import until, until_in_thread
 from tests.integration.messaging.kafka.secured_broker import AclOperation, ResourceType, allow, forbid, settings
-from tests.integration.messaging.trigger.trigger_environment import count, fully_consumed, project_of, triggering
+from tests.integration.messaging.trigger.trigger_environment import (
+    count,
+    fully_consumed,
+    project_of,
+    triggering,
+    write_project,
+)
 
 NOWHERE = "127.0.0.1:1"
+
+MODULE = """
+from sagas import Message, consumer
+
+@consumer("{topic}", connection="shop")
+async def book(message: Message) -> None:
+    pass
+"""
 
 
 @dataclass
@@ -101,6 +117,24 @@ class Readers:
         place = TopicPartition(self.topic, self.partition(), offset, metadata=str(mark))
         client.commit(offsets=[place], asynchronous=False)
         client.close()
+
+    async def follow(self, command: str) -> None:
+        """Run a `saga trigger` that doctor advises, until doctor is satisfied."""
+        folder = write_project(
+            self.project.settings.root / "again",
+            self.broker,
+            temporal=NOWHERE,
+            database=self.project.settings.sql_connection("shop").url,
+            prefix=self.project.settings.kafka.prefix,
+            module=MODULE.format(topic=self.topic),
+        )
+        self.resting.set()
+        with TriggerProcess("trigger", folder, *shlex.split(command)[2:]):
+
+            async def satisfied() -> bool:
+                return all(result.ok for result in (await self.doctor()).values())
+
+            await until(satisfied)
 
     async def doctor(self) -> dict[str, DoctorResult]:
         return {result.check: result for result in await check_kafka(self.project)}

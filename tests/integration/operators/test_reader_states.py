@@ -1,7 +1,8 @@
-"""No check is passed over a reader that stands still: doctor and an alert show each state."""
+"""No check is passed over a reader that stands still: doctor and an alert show each state, and its advice ends it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,10 @@ ALERTS = {
     for group in YAML(typ="safe").load(ROOT / "deploy/prometheus/alerts.yaml")["groups"]
     for rule in group["rules"]
 }
+
+
+COMMAND = re.compile(r"saga trigger(?: --[a-z]+ \S+)*")
+"""What doctor advises for a reader."""
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +55,8 @@ async def test_doctor_and_an_alert_show_it(
         if metrics is not None and (metric := state.metric) is not None:
             assert metric in ALERTS[state.alert]
             await until_in_thread(lambda: count(metrics, metric) > 0)
+        for command in COMMAND.findall(result.help or ""):
+            await readers.follow(command)
 
 
 def test_the_table_in_the_docs_has_these_states() -> None:
