@@ -43,15 +43,17 @@ async def converted_texts(
 
 
 def _check_positions(shape: TableShape, types: Mapping[str, DeclaredType]) -> None:
-    """Raise :class:`NotImageable` if a column may have exchanged its name with another one."""
-    before = {declared["position"]: (name, declared["type"]) for name, declared in types.items()}
-    for position, column in enumerate(shape.columns):
-        name, kind = before.get(position, (column.name, column.type))
-        if name != column.name and kind == column.type:
+    """Raise :class:`NotImageable` if a column may be another one than had its name."""
+    before = {declared["position"]: name for name, declared in types.items()}
+    for name, declared in shape.types.items():
+        if name not in types or types[name]["position"] == declared["position"]:
+            continue
+        subject = f"the column {name} of {shape.name}"
+        if other := before.get(declared["position"]):
             raise NotImageable(
-                f"the column {column.name} of {shape.name} is where {name} was when the step ran, so the two may have"
-                " exchanged their names"
+                f"{subject} is where {other} was when the step ran, so the two may have exchanged their names"
             )
+        raise NotImageable(f"{subject} is another one than when the step ran, which was dropped or renamed")
 
 
 async def _convert(sql: SqlSession, old: DeclaredType, column: Column, texts: Sequence[str]) -> list[str]:

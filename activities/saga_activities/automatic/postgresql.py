@@ -38,7 +38,7 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
       'update', k.confupdtype, 'columns', (SELECT json_agg(a.attname) FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum = ANY (k.confkey))))
     FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = c.oid) AS foreign_keys,
-  (SELECT json_agg(json_build_object('name', a.attname, 'generated', a.attgenerated <> '',
+  (SELECT json_agg(json_build_object('name', a.attname, 'number', a.attnum, 'generated', a.attgenerated <> '',
       'type', {type_name("t.oid", "a.atttypmod")}, 'base', {_BASE},
       'parts', CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace THEN {PARTS_OF_TYPE} END,
       'equals', (SELECT 'OPERATOR(' || quote_ident(os.nspname) || '.' || o.oprname || ')'
@@ -200,7 +200,17 @@ def _column(fields: Any) -> Column:
     # The equality of the key's own index: `=` of another schema may be missing in the search path. What the index
     # itself excludes is no equality: WITHOUT OVERLAPS means `&&`.
     compare = f"{fields['equals'] or '='} {write}"
-    return Column(fields["name"], quoted, kind, read, write, canonical, compare, parts=fields["parts"] or {})
+    return Column(
+        fields["name"],
+        quoted,
+        kind,
+        read,
+        write,
+        canonical,
+        compare,
+        parts=fields["parts"] or {},
+        number=fields["number"],
+    )
 
 
 def _not_insertable(row: Any, name: str) -> str | None:

@@ -19,7 +19,7 @@ UNCERTAIN = "what its values have become depends on the statement and the sessio
 
 
 DeclaredType = Mapping[str, Any]
-"""The ``type`` of a column and its ``position`` in the table; ``parts``: see :class:`Column`."""
+"""The ``type`` of a column, and its ``position`` in the table or its number; ``parts``: see :class:`Column`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Column:
     equal; None: there is none. ``compare`` is the operator and the right side of a comparison with the value of such a
     text, as ``write``. ``rewritten``: the database assigns it at every update that does not.
     ``parts``: of PostgreSQL, the user-defined types in ``type``, as the module ``user_types`` describes them.
+    ``number``: of PostgreSQL, its identity in the table, which no other column ever gets; None: there is none.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Column:
     compare: str
     rewritten: bool = False
     parts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    number: int | None = None
 
     def has_type(self, declared: DeclaredType) -> bool:
         """True if texts of that type are the same values in this column."""
@@ -99,7 +101,7 @@ class TableShape:
         """The declared type of each column."""
         return {
             column.name: {
-                "position": position,
+                "position": position if column.number is None else column.number,
                 "type": column.type,
                 **({"parts": column.parts} if column.parts else {}),
             }

@@ -12,7 +12,10 @@ from typing import Any
 from sagas.sql_text.row_changes import NotImageable
 
 TypeParts = Mapping[str, Mapping[str, Any]]
-"""The user-defined types in a type, itself included: the attributes, labels, base or subtype of each."""
+"""The user-defined types in a type, itself included: the attributes, labels, base or subtype of each.
+
+An attribute has its name, its type, and the number that no other one of the type ever gets.
+"""
 
 
 def type_name(oid: str, modifier: str) -> str:
@@ -32,7 +35,7 @@ PARTS_OF_TYPE = f"""(WITH RECURSIVE part(oid) AS (
           UNION ALL SELECT r.rngtypid FROM pg_range r WHERE p.oid = r.rngmultitypid) x)
       SELECT json_object_agg({type_name("p.oid", "NULL")}, CASE p.typtype
         WHEN 'c' THEN json_build_object('attributes', (
-          SELECT json_agg(json_build_array(quote_ident(e.attname), {type_name("e.atttypid", "e.atttypmod")})
+          SELECT json_agg(json_build_array(quote_ident(e.attname), {type_name("e.atttypid", "e.atttypmod")}, e.attnum)
             ORDER BY e.attnum)
           FROM pg_attribute e WHERE e.attrelid = p.typrelid AND e.attnum > 0 AND NOT e.attisdropped))
         WHEN 'e' THEN json_build_object('labels', (
@@ -48,16 +51,16 @@ PARTS_OF_TYPE = f"""(WITH RECURSIVE part(oid) AS (
 
 
 PRESENT_ATTRIBUTES = (
-    "(SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute"
+    "(SELECT string_agg(attnum || ' ' || quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute"
     " WHERE attrelid = {}::regclass AND attnum > 0 AND NOT attisdropped)"
 )
-"""An expression of the names of the attributes of the composite type with that name."""
+"""An expression of the numbers and names of the attributes of the composite type with that name."""
 
 
 def attributes_of(parts: TypeParts) -> dict[str, list[str]]:
-    """The names of the attributes of each composite type, as :data:`PRESENT_ATTRIBUTES` reads them."""
+    """The numbers and names of the attributes of each composite type, as :data:`PRESENT_ATTRIBUTES` reads them."""
     return {
-        name: [attribute for attribute, _ in definition["attributes"] or ()]
+        name: [f"{number} {attribute}" for attribute, _, number in definition["attributes"] or ()]
         for name, definition in parts.items()
         if "attributes" in definition
     }
@@ -75,6 +78,10 @@ def check_parts(before: TypeParts, now: TypeParts) -> None:
         elif present != definition:
             kind, was = _shown(definition)
             _, is_now = _shown(present)
+            if was == is_now:
+                raise NotImageable(
+                    f"attributes of {name} {was} were dropped or renamed, and others have their names now"
+                )
             raise NotImageable(f"{kind} of {name} was {was} when the step ran, and is {is_now} now")
     for name in before.keys() ^ now.keys():
         raise NotImageable(f"the type {name} was {'' if name in before else 'no '}part of it when the step ran")
@@ -91,5 +98,5 @@ def _shown(definition: Mapping[str, Any]) -> tuple[str, str]:
     ((kind, parts),) = definition.items()
     words = {"attributes": "the list of the attributes", "base": "the type", "subtype": "the subtype"}
     if kind == "attributes":
-        return words[kind], f"({', '.join(f'{attribute} {type}' for attribute, type in parts or ())})"
+        return words[kind], f"({', '.join(f'{attribute} {type}' for attribute, type, _ in parts or ())})"
     return words.get(kind, "the kind"), ", ".join(parts)
