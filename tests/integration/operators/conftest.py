@@ -28,8 +28,9 @@ from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
 from tests.integration.operators.advice import Followed, follow_all
+from tests.integration.operators.literal_commands import LOOKED
 from tests.integration.operators.states import STATES
-from tests.integration.operators.troubled_project import Stack, running_stack
+from tests.integration.operators.troubled_project import Printed, Stack, running_stack
 
 CONFIGS = sorted({state.config for state in STATES})
 
@@ -45,6 +46,11 @@ class Observed:
     findings: Sequence[tuple[str, str | None]]
     """Class and saga, or transaction, of what `saga reconcile` finds without Spark."""
     advice: Mapping[str, Sequence[Followed]]
+    looks: Mapping[str, Printed]
+    """What the commands that change nothing print."""
+    rows_before_looks: Mapping[str, Any]
+    rows_after_looks: Mapping[str, Any]
+    """What is in the tables, by table."""
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +78,23 @@ async def observe(folder: Path, address: str, url: str) -> Observed:
             + [reason for row in listed[config] for reason in row["stuck"]]
             for config in CONFIGS
         }
-        return Observed(stack.ids, documents, listed, metrics, findings, await follow_all(stack, texts))
+        before, looks, after = all_rows(stack), await run_looks(stack), all_rows(stack)
+        advice = await follow_all(stack, texts)
+        return Observed(stack.ids, documents, listed, metrics, findings, advice, looks, before, after)
+
+
+def all_rows(stack: Stack) -> dict[str, Any]:
+    """The rows of the tables that only commands and decisions change while all sagas are stuck."""
+    tables = ("effects", "saga_outbox", "saga_lock", "saga_lock_wait", "saga_row_lock")
+    return {table: sorted(map(str, stack.sql(f"select * from {table}"))) for table in tables}
+
+
+async def run_looks(stack: Stack) -> dict[str, Printed]:
+    parked = next(stack.ids[state.name] for state in STATES if state.name == "an undo is parked")
+    return {
+        command: await stack.saga(*(parked if word == "ID" else word for word in words))
+        for command, words in LOOKED.items()
+    }
 
 
 async def list_all(stack: Stack, config: str) -> list[dict[str, Any]] | None:
