@@ -54,6 +54,7 @@ from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
 from sagas.settings.masking import mask
 from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json
+from sagas.text.hidden_texts import hiding
 from sagas.workflow import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json, read_payload
 
@@ -117,7 +118,7 @@ class SagaActivities:
         watched = ObservedAttempt(
             invocation.saga or info.workflow_type or "", invocation, invocation.earlier_attempts + info.attempt
         )
-        with contextlib.ExitStack() as watching:
+        with hiding(invocation.hidden), contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
             attempt = await _attempt_context(watched.saga, watched.traceparent, self._clock)

@@ -31,6 +31,7 @@ from sagas.protocol.compression import compress
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
 from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import decode_json
+from sagas.text.hidden_texts import hiding
 
 DetachSagas = Callable[
     [Mapping[str, Any], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], Awaitable[dict[str, str]]
@@ -78,7 +79,7 @@ class BulkActivities:
         try:
             runner = ChunkRunner(self._databases.guard(guard_spec.connection), self._bodies)
             observed = ObservedChunk(calls, attempt.number)
-            with ExitStack() as observing:
+            with hiding([text for call in calls for text in call.hidden]), ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
                 ended = await runner.perform(calls, attempt)

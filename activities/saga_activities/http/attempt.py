@@ -46,11 +46,11 @@ from saga_activities.http.response import (
 from saga_activities.http.settings import HttpSettings
 from sagas.builtins.http_headers import CONFIRMS_HEADER, UNDOES_HEADER
 from sagas.builtins.http_statuses import classify_status
-from sagas.definition.sensitivity import hide_texts
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.size_limits import limit_size, omitted
 from sagas.settings.masking import mask
 from sagas.sql_text.tokens import shown
+from sagas.text.hidden_texts import hide_texts
 
 Op = Literal["do", "undo", "confirm", "probe"]
 

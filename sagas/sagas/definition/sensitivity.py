@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -22,6 +21,7 @@ from sagas.definition.schema_nodes import (
 )
 from sagas.expressions import ANY_ELEMENT
 from sagas.text.exact_json import canonical_json, decode_json, value_text
+from sagas.text.hidden_texts import QUOTED, hide_texts
 from sagas.text.printable import MASK
 
 SENSITIVE_KEYWORD = "x-sensitive"
@@ -48,9 +48,6 @@ def masked(schema: Any, value: Any) -> Any:
 _MIN_HIDDEN = 3
 """Characters of the shortest value that is looked for in messages: `1` or `DE` may stand there for anything."""
 
-_QUOTED = 40
-"""Characters that messages quote of a long value."""
-
 
 def sensitive_texts(schema: Any, value: Any) -> tuple[str, ...]:
     """The texts in which messages may quote the `x-sensitive` values inside ``value``, the longest first."""
@@ -60,54 +57,75 @@ def sensitive_texts(schema: Any, value: Any) -> tuple[str, ...]:
 @lru_cache(maxsize=16)
 def _searched(hidden: frozenset[str]) -> tuple[str, ...]:
     texts = {text for text in hidden if len(text) >= _MIN_HIDDEN}
-    return tuple(sorted(texts | {text[:_QUOTED] for text in texts}, key=lambda text: (-len(text), text)))
+    return tuple(sorted(texts | {text[:QUOTED] for text in texts}, key=lambda text: (-len(text), text)))
 
 
-def hide_texts(message: str, texts: Iterable[str]) -> str:
-    """The message with `•••` in place of these texts, where they are no parts of longer words."""
-    for text in texts:
-        if text in message:
-            message = re.sub(
-                rf"(?<!\w){re.escape(text)}(?!\w)" if len(text) < _QUOTED else re.escape(text), MASK, message
-            )
-    return message
-
-
-def _hidden_scalars(value: Any, shown: Any) -> Iterator[str]:
-    """The texts of the scalars that are not in ``shown``, the masked value."""
+def _hidden_scalars(value: Any, shown: Any, declared: frozenset[str]) -> Iterator[str]:
+    """The texts of the scalars, and of names that the schema does not declare, that are not in ``shown``, the masked
+    value.
+    """
     match value:
         case dict():
             for name, item in value.items():
-                if shown == MASK:
+                if shown == MASK and name not in declared:
                     yield str(name)
-                yield from _hidden_scalars(item, shown[name] if isinstance(shown, dict) else MASK)
+                yield from _hidden_scalars(item, shown[name] if isinstance(shown, dict) else MASK, declared)
         case list():
             for index, item in enumerate(value):
-                yield from _hidden_scalars(item, shown[index] if isinstance(shown, list) else MASK)
+                yield from _hidden_scalars(item, shown[index] if isinstance(shown, list) else MASK, declared)
         case str() | int() | Decimal() if shown == MASK and not isinstance(value, bool):
             yield value_text(value)
+            if isinstance(value, Decimal):
+                yield value_text(value.normalize())
 
 
 def hidden_values(schema: Any, value: Any) -> frozenset[str]:
     """The `x-sensitive` values inside ``value`` as texts, however short."""
-    return frozenset(_hidden_scalars(value, masked(schema, value)))
+    sensitivity = _sensitivity(schema)
+    return frozenset(_hidden_scalars(value, sensitivity.mask(value), sensitivity.declared))
+
+
+MAX_COMPARISONS = 500_000
+"""Of texts in a view with sensitive ones, a tenth of a second: a view is made in workflow tasks, too."""
+
+
+class Hiding:
+    """Hides sensitive values in what people read. Beyond :data:`MAX_COMPARISONS` it hides all texts."""
+
+    def __init__(self, hidden: frozenset[str]) -> None:
+        self._hidden = hidden
+        self._texts = _searched(hidden)
+        self._left = MAX_COMPARISONS
+
+    def text(self, text: str) -> str:
+        """The text, with `•••` in place of sensitive values."""
+        self._left -= len(self._texts)
+        return MASK if text in self._hidden or self._left < 0 else hide_texts(text, self._texts)
+
+    def value(self, value: Any) -> Any:
+        """The JSON value, with `•••` in place of sensitive values and inside texts and names that contain them."""
+        if not self._hidden:
+            return value
+        match value:
+            case str():
+                return self.text(value)
+            case int() | Decimal() if not isinstance(value, bool):
+                return MASK if self._hides_number(value) else value
+            case dict():
+                return {self.text(name): self.value(item) for name, item in value.items()}
+            case list() | tuple():
+                return [self.value(item) for item in value]
+        return value
+
+    def _hides_number(self, value: int | Decimal) -> bool:
+        if value_text(value) in self._hidden:
+            return True
+        return isinstance(value, Decimal) and value_text(value.normalize()) in self._hidden
 
 
 def without_values(value: Any, hidden: frozenset[str]) -> Any:
-    """``value`` for people to read: with `•••` in place of these values and of texts and names that contain them."""
-    if not hidden:
-        return value
-    texts = _searched(hidden)
-    match value:
-        case str():
-            return MASK if value in hidden else hide_texts(value, texts)
-        case int() | Decimal() if not isinstance(value, bool):
-            return MASK if value_text(value) in hidden else value
-        case dict():
-            return {hide_texts(name, texts): without_values(item, hidden) for name, item in value.items()}
-        case list() | tuple():
-            return [without_values(item, hidden) for item in value]
-    return value
+    """``value`` for people to read, see :class:`Hiding`."""
+    return Hiding(hidden).value(value)
 
 
 def has_sensitive_names(schema: Any, path: tuple[str, ...]) -> bool:
@@ -119,6 +137,8 @@ class _Sensitivity:
     def __init__(self, schema: Any) -> None:
         self._root = root_node(schema)
         self._dynamic = dynamic_anchors(self._root)
+        self.declared = frozenset(_declared_names(schema))
+        """The names of properties, which are no data."""
 
     def covers(self, path: tuple[str, ...]) -> bool:
         described = list(self._describing(path))
@@ -172,13 +192,24 @@ def _inside(node: SchemaNode, name: str) -> Iterator[SchemaNode]:
     return all_inside(node) if name == ANY_ELEMENT else inside(node, name)
 
 
+def _declared_names(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        if isinstance(properties := schema.get("properties"), Mapping):
+            yield from properties
+        for part in schema.values():
+            yield from _declared_names(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _declared_names(part)
+
+
 def _is_marked(node: SchemaNode) -> bool:
     return node.get(SENSITIVE_KEYWORD) is True
 
 
 class _Nothing(_Sensitivity):
     def __init__(self) -> None:
-        pass
+        self.declared = frozenset()
 
     def covers(self, path: tuple[str, ...]) -> bool:
         return False

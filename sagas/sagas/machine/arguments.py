@@ -13,7 +13,7 @@ from sagas.builtins.registry import response_expressions
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, Operation, Probe, StepDefinition, checked_entry
 from sagas.definition.schema_messages import shown_value
-from sagas.definition.sensitivity import hide_texts, is_sensitive
+from sagas.definition.sensitivity import is_sensitive
 from sagas.definition.times import format_timestamp
 from sagas.expressions import ExpressionError, compile_expression, compile_value
 from sagas.expressions.limits import WorkMeter
@@ -25,6 +25,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_omitted
 from sagas.text.exact_json import value_text
+from sagas.text.hidden_texts import hide_texts
 from sagas.text.json_values import encodable
 from sagas.text.printable import MASK
 

@@ -70,7 +70,6 @@ from sagas.protocol.messages import (
     UndoRequested,
 )
 from sagas.protocol.origin import Origin
-from sagas.protocol.outcomes import hide_in_failure
 from sagas.protocol.payloads import LOCK_ACTIVITY
 from sagas.protocol.saga_view import SagaView
 
@@ -302,9 +301,7 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
     if flight is None or entry is None or flight.kind != "call":
         return  # a duplicate, or an obsolete call
     run.end_flight(flight)
-    outcome = event.outcome
-    if outcome.kind != "done":
-        outcome = hide_in_failure(outcome, run.plan.sensitive_texts(run.input))
+    outcome = run.without_sensitive_texts(event.outcome)
     if event.attempts == 0 and outcome.failure is not None and outcome.failure.type == arguments.DEFINITION_FAILURE:
         calls.forget_unsent_arguments(entry, flight.call_kind)
     match flight.call_kind:
@@ -342,7 +339,7 @@ def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
     if flight is None or entry is None or flight.kind != "saga":
         return
     run.end_flight(flight)
-    outcome = builtin_actions.child_ended(run, entry, event, flight)
+    outcome = run.without_sensitive_texts(builtin_actions.child_ended(run, entry, event, flight))
     if flight.call_kind == "undo":
         rollback.undo_ended(run, entry, outcome, 1)
     else:
@@ -394,7 +391,8 @@ def _signal_received(run: SagaRun, event: SignalReceived) -> None:
     if run.finished:
         return
     for entry in builtin_actions.accept_signal(run, event):
-        forward.attempt_ended(run, entry, builtin_actions.signal_outcome(run.signals[event.name]), 1)
+        outcome = builtin_actions.signal_outcome(run.signals[event.name])
+        forward.attempt_ended(run, entry, run.without_sensitive_texts(outcome), 1)
 
 
 def _decision_made(run: SagaRun, event: DecisionMade) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 from sagas.definition.model import Milestone, Notification, Retry
+from sagas.definition.sensitivity import Hiding
 from sagas.definition.times import format_timestamp
 from sagas.machine import arguments
 from sagas.machine.arguments import DefinitionError
-from sagas.machine.state import SagaRun
+from sagas.machine.state import ParkedOperation, SagaRun
 from sagas.protocol.messages import Call, GuardSpec, Notify
 from sagas.protocol.payloads import NOTIFICATION_PREFIX, idempotency_key, notification_workflow_id
+from sagas.protocol.public_reason import public_reason, quotes_others
+from sagas.protocol.saga_view import ReasonView
 
 
 def notify_milestone(run: SagaRun, milestone: Milestone) -> None:
@@ -60,6 +63,7 @@ def _notify(run: SagaRun, number: int, notification: Notification, milestone: Mi
             task_queue=do.task_queue,
             guard=None if do.connection is None else GuardSpec(do.connection),
             local=do.local,
+            hidden=run.plan.sensitive_texts(run.input),
         )
     run.emit(Notify(id, run.notifications[-1]["run"], milestone, do.uses, notification.intervals, call, problem))
 
@@ -71,19 +75,31 @@ def _receiver_name(uses: str, call_arguments: dict[str, Any]) -> str:
 
 def _event_payload(run: SagaRun, key: str, milestone: Milestone) -> dict[str, Any]:
     """The default payload, unless ``with`` gives another. The id is the same in every attempt."""
+    hiding = Hiding(run.plan.hidden_values(run.input))
     data: dict[str, Any] = {
         "id": run.saga_id,
         "saga": run.definition.saga,
         "state": run.state,
-        "reason": run.reason,
-        "output": run.output,
+        "reason": run.reason and hiding.value(public_reason(ReasonView.from_json(run.reason)).to_json()),
+        "output": hiding.value(run.output),
         "started_at": format_timestamp(run.started_at),
         "ended_at": format_timestamp(run.ended_at),
     }
     if milestone == "parked":
         data["parked"] = [
-            {"step": operation.step, "op": operation.op, "why": operation.why} for operation in run.parked.values()
+            {"step": operation.step, "op": operation.op, "why": hiding.text(_public_why(run, operation))}
+            for operation in run.parked.values()
         ]
     if milestone == "residue":
-        data["residue"] = [dict(row) for row in run.residue]
+        data["residue"] = [{name: row[name] for name in row if name != "command"} for row in run.residue]
     return {"id": key, "type": f"saga.{milestone}", "timestamp": format_timestamp(run.now), "data": data}
+
+
+def _public_why(run: SagaRun, parked: ParkedOperation) -> str:
+    """The reason of parking, if it is a rejection in the business's own words."""
+    entry = run.entry(parked.step)
+    operation = entry and {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
+    error = None if operation is None or operation.outcome != "rejected" else operation.error
+    if error is not None and not quotes_others("rejected", error.get("type")):
+        return parked.why
+    return f"{parked.step} waits for an operator; `saga show` has the words"

@@ -20,6 +20,7 @@ from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Entry, Flight, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 from sagas.protocol.saga_view import ChildView, Decision, ParkedView
+from sagas.text.hidden_texts import hide_texts
 from sagas.text.json_forms import OBJECT, form_of_value
 from sagas.text.shell import saga_command
 
@@ -99,13 +100,14 @@ def _is_blocked(run: SagaRun) -> bool:
 
 
 def _waits(run: SagaRun) -> Iterator[dict[str, Any]]:
+    texts = run.plan.sensitive_texts(run.input)
     for parked in run.parked.values():
         row = _row(run, parked)
         shown = ParkedView(
             step=row.step,
             op=row.op,
             since=row.since,
-            why=row.why[:LONGEST_WHY],
+            why=hide_texts(row.why, texts)[:LONGEST_WHY],
             decisions=row.decisions,
             commands=row.commands,
         )

@@ -37,9 +37,10 @@ def add_residue(run: SagaRun, entry: Entry, kind: str, op: EntryOperation) -> No
     if outputs:
         run.residue += [{"step": entry.id, "kind": kind, **output} for output in outputs]
         return
-    command = f"{action.uses} {calls.compact_json(calls.arguments_without_override(run, entry, of, action))}"
+    hidden = run.plan.hidden_values(run.input)
+    called = without_values(calls.arguments_without_override(run, entry, of, action), hidden)
+    command = f"{action.uses} {calls.compact_json(called)}"
     if corrections.is_open(run, entry, of):
-        hidden = run.plan.hidden_values(run.input)
         command += f"; the step was called with {calls.compact_json(without_values(entry.override, hidden))} instead"
     if action.uses in (ROLLBACK, COMMIT):
         # Its id is the database's, and the reconciliation names it with the statement that ends it.

@@ -13,11 +13,10 @@ from typing import Any, Literal
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, StepDefinition, StepState
-from sagas.definition.sensitivity import without_values
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.protocol.messages import CancelCall, CancelTimer, Command, DecisionMade, RecordState, StartTimer
-from sagas.protocol.outcomes import OutcomeKind
+from sagas.protocol.outcomes import Outcome, OutcomeKind, hide_in_failure
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import EntryOperation, LockRequestState, OperationStatus, Phase, SagaState
 from sagas.protocol.size_limits import omitted
@@ -206,10 +205,10 @@ _MAX_SHOWN_ARGUMENTS = 4_096
 """Bytes of the arguments of a call, or of a decision, that the view shows."""
 
 
-def shown_arguments(arguments: Mapping[str, Any], hidden: frozenset[str]) -> Mapping[str, Any]:
-    """The arguments as the view shows them. ``hidden``: the `x-sensitive` values of the input."""
+def shown_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments as the view shows them, if they are not large."""
     size = len(encode_json(dict(arguments)))
-    return omitted(size) if size > _MAX_SHOWN_ARGUMENTS else without_values(dict(arguments), hidden)
+    return omitted(size) if size > _MAX_SHOWN_ARGUMENTS else dict(arguments)
 
 
 FORWARD_CALLS = frozenset({"do", "probe", "seal", "write"})
@@ -319,13 +318,16 @@ class SagaRun:
             return record.entries[number]
         return None
 
+    def without_sensitive_texts(self, outcome: Outcome) -> Outcome:
+        """The outcome, whose failure quotes no `x-sensitive` value of the input."""
+        return outcome if outcome.kind == "done" else hide_in_failure(outcome, self.plan.sensitive_texts(self.input))
+
     def note_decision(self, event: DecisionMade, closed: Sequence[str] = ()) -> dict[str, Any]:
         """Record an operator's decision for the view, and return it; ``closed`` are the outputs that it closes."""
         row = {name: getattr(event, name) for name in ("who", "step", "decision", "reason", "evidence")}
         if event.definition is not None:
             row["definition"] = event.definition.get("digest")
-        hidden = self.plan.hidden_values(self.input) if event.arguments is not None else frozenset()
-        shown = {} if event.arguments is None else {"arguments": shown_arguments(event.arguments, hidden)}
+        shown = {} if event.arguments is None else {"arguments": shown_arguments(event.arguments)}
         closes = {"closed": list(closed)} if closed else {}
         self.operator.append({"at": format_timestamp(event.at), **row, **shown, **closes})
         return row

@@ -15,6 +15,7 @@ from sagas.machine import parked
 from sagas.machine.arguments import DefinitionError, evaluate_labels
 from sagas.machine.calls import current_alternate
 from sagas.machine.locking import row_locks
+from sagas.machine.sensitive_views import without_sensitive_values
 from sagas.machine.state import Entry, OperationState, SagaRun, shown_arguments
 from sagas.machine.undo.rollback import undo_refusal
 from sagas.protocol.payloads import entry_id
@@ -37,8 +38,7 @@ from sagas.text.exact_json import encode_json
 
 def build_view(run: SagaRun) -> SagaView:
     """The view of the run. It contains timestamps only; who shows it computes ages."""
-    hidden = run.plan.hidden_values(run.input)
-    return SagaView(
+    view = SagaView(
         id=run.saga_id,
         saga=run.definition.saga,
         digest=run.definition.digest,
@@ -59,7 +59,7 @@ def build_view(run: SagaRun) -> SagaView:
         overdue=run.overdue,
         parent=run.parent,
         children=parked.children(run),
-        steps=tuple(row for step in run.definition.steps for row in _rows(run, step, hidden)),
+        steps=tuple(row for step in run.definition.steps for row in _rows(run, step)),
         parked=parked.rows(run),
         not_done=tuple(run.not_done),
         residue=tuple(map(ResidueView.from_json, run.residue)),
@@ -69,6 +69,7 @@ def build_view(run: SagaRun) -> SagaView:
         locks=_locks(run),
         row_locks=row_locks.connections(run) or None,
     )
+    return without_sensitive_values(view, run.plan.hidden_values(run.input))
 
 
 def _savepoints(run: SagaRun) -> tuple[SavepointView, ...]:
@@ -108,17 +109,17 @@ def _labels(run: SagaRun) -> dict[str, str]:
         return {}  # such a saga never runs: the client refuses the input, and the worker refuses the run
 
 
-def _rows(run: SagaRun, step: StepDefinition, hidden: frozenset[str]) -> Iterator[StepView]:
+def _rows(run: SagaRun, step: StepDefinition) -> Iterator[StepView]:
     record = run.steps[step.id]
     for entry in record.entries:
-        yield _row(step, entry, hidden)
+        yield _row(step, entry)
     for n in range(len(record.entries), len(record.items or ())):
-        yield _row(step, Entry(entry_id(step.id, n), step.id, n, record.generation or run.generation), hidden)
+        yield _row(step, Entry(entry_id(step.id, n), step.id, n, record.generation or run.generation))
     if not record.entries and not record.items:
-        yield _row(step, Entry(step.id, step.id, generation=record.generation or run.generation), hidden)
+        yield _row(step, Entry(step.id, step.id, generation=record.generation or run.generation))
 
 
-def _row(step: StepDefinition, entry: Entry, hidden: frozenset[str]) -> StepView:
+def _row(step: StepDefinition, entry: Entry) -> StepView:
     return StepView(
         id=entry.id,
         step=step.id,
@@ -133,11 +134,11 @@ def _row(step: StepDefinition, entry: Entry, hidden: frozenset[str]) -> StepView
         result=entry.result,
         result_kept=False if is_omitted(entry.result) else None,
         error=_error(entry.error),
-        arguments=_arguments(entry, hidden),
+        arguments=_arguments(entry),
         started_at=format_timestamp(entry.started_at),
         ended_at=format_timestamp(entry.ended_at),
-        compensation=_compensation_view(step, entry, hidden),
-        confirmation=_operation_view(step.confirm.uses if step.confirm else None, entry.confirm, hidden),
+        compensation=_compensation_view(step, entry),
+        confirmation=_operation_view(step.confirm.uses if step.confirm else None, entry.confirm),
     )
 
 
@@ -145,21 +146,21 @@ def _error(error: dict[str, Any] | None) -> ErrorView | None:
     return None if error is None else ErrorView.from_json(error)
 
 
-def _arguments(call: Entry | OperationState, hidden: frozenset[str]) -> Mapping[str, Any] | None:
+def _arguments(call: Entry | OperationState) -> Mapping[str, Any] | None:
     """The arguments of a call in flight, of which Temporal knows the failed attempts, or of one without success."""
     if call.arguments is None or call.outcome == "done" or call.state == "DONE":
         return None
-    return shown_arguments(call.arguments, hidden)
+    return shown_arguments(call.arguments)
 
 
-def _compensation_view(step: StepDefinition, entry: Entry, hidden: frozenset[str]) -> OperationView | None:
+def _compensation_view(step: StepDefinition, entry: Entry) -> OperationView | None:
     if entry.undo is None:
         return None
     uses = "saga" if step.compensate is None else current_alternate(step, entry.undo).uses
-    return _operation_view(uses, entry.undo, hidden)
+    return _operation_view(uses, entry.undo)
 
 
-def _operation_view(uses: str | None, operation: OperationState | None, hidden: frozenset[str]) -> OperationView | None:
+def _operation_view(uses: str | None, operation: OperationState | None) -> OperationView | None:
     if uses is None or operation is None:
         return None
     return OperationView(
@@ -168,7 +169,7 @@ def _operation_view(uses: str | None, operation: OperationState | None, hidden: 
         attempts=operation.attempts,
         alternate=operation.alternate,
         error=_error(operation.error),
-        arguments=None if uses == RESTORE else _arguments(operation, hidden),  # its rows are in `parked`
+        arguments=None if uses == RESTORE else _arguments(operation),  # its rows are in `parked`
         ended_at=format_timestamp(operation.ended_at),
         left_to=tuple(operation.left_to) or None,
     )

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from sagas.definition.model import Operation, Retry
-from sagas.definition.sensitivity import hide_texts
 from sagas.errors import Rejected
 from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import reportable, text_of
+from sagas.text.hidden_texts import hide_texts
 
 OutcomeKind = Literal["done", "rejected", "failed", "unknown", "late"]
 

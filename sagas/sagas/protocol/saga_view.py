@@ -155,7 +155,9 @@ class StepView(JsonView):
     guarantee: Annotated[Guarantee, "what makes its effect happen once"] = "at-least-once"
     effect: Annotated[Literal["none"] | None, "`none` for a read, which has nothing to undo", OMITTED] = None
     result: Annotated[
-        Any, "its result; a placeholder with `omitted` if it was not kept, and in a view that would be too large"
+        Any,
+        "its result; `x-sensitive` values of the input are `•••`; "
+        "a placeholder with `omitted` if it was not kept, and in a view that would be too large",
     ] = None
     result_kept: Annotated[
         Literal[False] | None, "`false` if its result could not be kept: an expression that reads it fails", OMITTED
@@ -380,7 +382,10 @@ class SagaView(JsonView):
     phase: Annotated[Phase | None, "`committed` from the commit point on"] = None
     reason: Annotated[ReasonView | None, "why it goes or went backward, or was refused"] = None
     input: Annotated[Any, "a placeholder with `omitted` in a view that would be too large"] = None
-    output: Annotated[Any, "a placeholder with `omitted` in a view that would be too large"] = None
+    output: Annotated[
+        Any,
+        "`x-sensitive` values of the input are `•••`; a placeholder with `omitted` in a view that would be too large",
+    ] = None
     labels: Annotated[Mapping[str, str], "the values of `labels`"] = field(default_factory=dict)
     started_at: Annotated[Timestamp | None, "when the first run of the saga started"] = None
     committed_at: Annotated[Timestamp | None, "when the commit point was reached"] = None

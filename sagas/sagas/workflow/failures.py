@@ -60,7 +60,7 @@ def refused_error(message: str) -> SagaApplicationError:
 def closing_error(finish: Finish, document: Mapping[str, Any]) -> SagaApplicationError:
     """The closing failure of a saga that did not complete; its details contain the JSON of the view."""
     return SagaApplicationError(
-        _closing_message(finish, finish.reason or {}),
+        _closing_message(finish, document.get("reason") or {}),
         raw_json(document),
         type="SagaCompensated" if finish.state == "COMPENSATED" else "SagaResidue",
         non_retryable=True,

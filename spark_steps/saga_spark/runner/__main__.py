@@ -30,6 +30,7 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask
 from sagas.text.author_values import text_of
+from sagas.text.hidden_texts import hiding
 from sagas.text.own_frames import keep_own_frames
 
 JVM_EXIT_TIMEOUT = 5.0
@@ -61,7 +62,8 @@ class RunnerServer:
             return
         context = TaskContext(message["run"], message["tag"], self._settings, self._sessions, self.send)
         self._contexts[context.number] = context
-        threading.Thread(target=self._run_task, args=(context, task, message), name=context.tag, daemon=True).start()
+        run = hiding(message["hidden"])(self._run_task)
+        threading.Thread(target=run, args=(context, task, message), name=context.tag, daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
         data = encode_message(message)

@@ -35,6 +35,7 @@ from saga_activities.messaging.kafka_request import (
     outcome_of_reply,
 )
 from saga_activities.temporal_activity import to_application_error
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.trigger.attempt_gate import AttemptGate
@@ -51,6 +52,7 @@ from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.builtins.messaging import REQUEST, default_reply_topic
 from sagas.definition.model import Definition
 from sagas.errors import SagaError, UsageError
+from sagas.protocol.outcomes import hide_in_failure
 from sagas.protocol.payloads import encode_result
 from sagas.settings import KafkaSettings
 
@@ -217,8 +219,8 @@ def _error_message(error: Exception) -> str | None:
         return error.message
     if isinstance(error, RPCError):
         return f"Temporal does not answer: {error.message}"
-    if (known := database_errors.classify_database_error(error)) is not None:
-        return f"the database of the outbox: {known.message}"
+    if database_errors.classify_database_error(error) is not None:
+        return f"the database of the outbox: {driver_message(error)}"
     return None
 
 
@@ -234,7 +236,8 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
     """
     if request.waiter is None or request.outcome is None:
         return False
-    outcome = outcome_of_reply(request.outcome, request.data or "null", request.waiter.attempt)
+    replied = outcome_of_reply(request.outcome, request.data or "null", request.waiter.attempt)
+    outcome = hide_in_failure(replied, request.waiter.hidden)
     handle = client.get_async_activity_handle(task_token=request.waiter.token)
     try:
         if outcome.kind == "done":

@@ -16,7 +16,6 @@ from sagas.definition.call_arguments import (
     statement_problem,
 )
 from sagas.definition.model import Operation, is_read
-from sagas.definition.sensitivity import hide_texts
 from sagas.errors import nearest
 from sagas.machine import arguments, calls
 from sagas.machine.call_attempts import is_single_attempt
@@ -27,6 +26,7 @@ from sagas.machine.row_images import is_not_recorded
 from sagas.machine.state import OUTPUT_STEP, Entry, SagaRun
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.saga_view import Decision, EntryOperation
+from sagas.text.hidden_texts import hide_texts
 
 _WITHOUT_ARGUMENTS = (RESTORE, RELEASE, DROP)
 

@@ -20,11 +20,10 @@ def test_a_summary_can_be_sent(text: str) -> None:
 
 
 def test_the_failure_of_a_saga_has_its_message_type_and_view() -> None:
-    finish = Finish(
-        "COMPENSATED", committed=False, reason={"kind": "rejected", "step": "check", "message": "no \ud800"}
-    )
+    finish = Finish("COMPENSATED", committed=False)
+    document = {"state": "\ud800", "reason": {"kind": "rejected", "step": "check", "message": "no \ud800"}}
     sent = Failure()
-    DefaultFailureConverter().to_failure(closing_error(finish, {"state": "\ud800"}), DefaultPayloadConverter(), sent)
+    DefaultFailureConverter().to_failure(closing_error(finish, document), DefaultPayloadConverter(), sent)
     assert sent.message == "undone: rejected at check: no ?"
     assert sent.application_failure_info.type == "SagaCompensated"
     assert len(sent.application_failure_info.details.payloads) == 1

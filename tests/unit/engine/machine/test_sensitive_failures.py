@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from sagas.definition.sensitivity import hide_texts, sensitive_texts
+from sagas.definition.model import Notification, Retry
+from sagas.definition.sensitivity import Hiding, sensitive_texts
 from sagas.machine.view import shrink_view
+from sagas.protocol.messages import CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
+from sagas.text.hidden_texts import hide_texts
 from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
 
 SCHEMA = {
@@ -117,3 +120,87 @@ def test_a_requirement_of_another_type_is_quoted_too(uses: str, arguments: dict[
     assert reason is not None
     assert reason.message is not None
     assert message in reason.message
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        r"a \"b\" \u00fc/'c'\\d",
+        r"a \"b\" ü/'c'\\d",
+        r"a \"b\" ü/''c''\\d",
+        "a \"b\" ü/''c''\\d",
+        r"a \"b\" \xfc/'c'\\d".replace("'", r"\'").replace(r"\"", '"'),
+        "a%20%22b%22%20%C3%BC%2F%27c%27%5Cd",
+        "a+%22b%22+%C3%BC%2F%27c%27%5Cd",
+        "a%20%22b%22%20%c3%bc/%27c%27%5cd",
+    ],
+)
+def test_values_are_found_as_other_notations_write_them(quoted: str) -> None:
+    assert hide_texts(f"({quoted})", ("a \"b\" ü/'c'\\d",)) == "(•••)"
+
+
+def test_names_that_the_schema_declares_are_no_values() -> None:
+    schema = {"x-sensitive": True, "properties": {"name": {"properties": {"first": {}}}}}
+    value = {"name": {"first": "Ada", "nick": "Countess"}, "Lovelace": 1815}
+    assert set(sensitive_texts(schema, value)) == {"Ada", "Countess", "Lovelace", "nick", "1815"}
+
+
+def test_a_view_with_too_much_to_compare_shows_no_text() -> None:
+    hiding = Hiding(frozenset(f"value-{number}" for number in range(1000)))
+    assert hiding.value("free") == "free"
+    shown = hiding.value(["free", 5] * 1000)
+    assert shown[:2] == ["free", 5]
+    assert shown[-2:] == ["•••", 5]
+
+
+def test_what_repeats_a_value_is_shown_without_it() -> None:
+    definition = saga(
+        step("a", with_={"card": "${{ input.card }}"}),
+        step("b"),
+        input=SCHEMA,
+        output={"card": "${{ input.card }}", "pin": "${{ input.pins[0] }}", "kept": 1},
+    )
+    value = {"card": "4111-x", "pins": [71234], "owner": Decimal("12.50")}
+    repeated = {"list": ["4111-x", {"4111-x": 1, "text": "to 4111-x"}], "pin": 71234, "price": Decimal("12.5")}
+    driver = MachineDriver(definition, value, hold={"a"}).start()
+    call = driver.flights.pop("a")
+    driver.feed(CallEnded(call.id, Outcome.done(repeated), driver.now, 1))
+    shown = {"list": ["•••", {"•••": 1, "text": "to •••"}], "pin": "•••", "price": "•••"}
+    assert driver.row("a")["result"] == shown
+    assert driver.view.output == {"card": "•••", "pin": "•••", "kept": 1}
+    assert driver.finishes[0].output == {"card": "4111-x", "pin": 71234, "kept": 1}, "what the caller gets"
+
+
+def test_a_nested_saga_quotes_no_value_of_its_parent() -> None:
+    nested = step("c", uses="saga", with_={"name": "child", "input": {}}, on=None, compensate=None)
+    reason = {"kind": "rejected", "message": "no 4111-x", "details": {"card": "4111-x"}}
+    driver = MachineDriver(saga(nested, input=SCHEMA), {"card": "4111-x"}, {"c": ("COMPENSATED", {"reason": reason})})
+    view = driver.run().view
+    assert view.reason is not None
+    assert (view.reason.message, view.reason.details) == ("no •••", {"card": "•••"})
+
+
+def test_a_notification_has_no_words_of_others_and_no_value() -> None:
+    event = Notification(("compensated", "parked"), op("http", {"json": "${{ event }}"}))
+    definition = saga(step("a"), input=SCHEMA, output={"card": "${{ input.card }}"}, notify=(event,))
+    driver = MachineDriver(definition, {"card": "4111-x"}, hold={"a"}).start()
+    failure = Failure("DatabaseError", "duplicate key", {"statement": "insert"})
+    driver.feed(CallEnded(driver.flights.pop("a").id, Outcome("failed", failure=failure, retryable=False), 1.0, 1))
+    driver.run()
+    [told] = driver.notified
+    assert told.call is not None
+    reason = told.call.arguments["json"]["data"]["reason"]
+    assert (reason["kind"], reason["type"], reason["details"]) == ("failed", "DatabaseError", {})
+    assert reason["message"] == "a: failed; `saga show` has the words"
+    assert "4111-x" in told.call.hidden
+
+
+def test_a_notification_of_a_parked_step_quotes_rejections_only() -> None:
+    event = Notification(("parked",), op("http", {"json": "${{ event }}"}))
+    whys = []
+    for word in ("rejected", "failed"):
+        definition = saga(step("a", on_failure="park", retry=Retry(max_attempts=1)), notify=(event,))
+        driver = MachineDriver(definition, answers={"a": word}).run()
+        assert driver.notified[0].call is not None
+        whys += [row["why"] for row in driver.notified[0].call.arguments["json"]["data"]["parked"]]
+    assert whys == ["Rejected: no", "a waits for an operator; `saga show` has the words"]
