@@ -36,6 +36,20 @@ steps:
       run: "select cast(cast(:text as text) as integer) as number"
       params: {{text: "${{{{ input.text }}}}"}}
 """,
+    "taken": f"""
+saga: taken
+{INPUT}
+steps:
+  - id: book
+    uses: sql
+    retry: {{max_attempts: 1}}
+    with:
+      connection: shop
+      run:
+        - {{sql: "insert into taken values (:text)", params: {{text: "${{{{ input.text }}}}"}}}}
+        - {{sql: "insert into taken values (:text)", params: {{text: "${{{{ input.text }}}}"}}}}
+    compensate: {{uses: sql, with: {{connection: shop, run: delete from taken}}}}
+""",
     "raising": f"""
 saga: raising
 {INPUT}
@@ -86,6 +100,28 @@ async def test_an_outcome_quotes_no_database_and_no_exception(
             history = await client.temporal.get_workflow_handle(run.id).fetch_history()
             for folder_of_the_machine in (str(folder), str(Path(__file__).parents[3])):
                 assert folder_of_the_machine not in history.to_json()
+
+
+async def test_the_detail_of_a_database_is_in_no_text(
+    tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer
+) -> None:
+    """It has the values of a row, of whoever it is: `Key (text)=(…) already exists`."""
+    url = new_database(postgres_server)
+    engine = open_engine("shop", url, 1)
+    await create_tables(engine)
+    async with engine.begin() as connection:
+        await connection.exec_driver_sql("create table taken (text text primary key)")
+    await engine.dispose()
+    project = make_project(tmp_path, SAGAS, [fail, decline], address=temporal.address, connections={"shop": url})
+    async with running_worker(project) as client:
+        run = await client.start("taken", {"text": SECRET})
+        shown = await finished(client, run.id)
+        history = await client.temporal.get_workflow_handle(run.id).fetch_history()
+    assert "duplicate key value violates unique constraint" in shown["reason"]["message"]
+    assert SECRET not in str((shown["reason"], [step["error"] for step in shown["steps"]]))
+    failures = [event.activity_task_failed_event_attributes.failure for event in history.events]
+    failures += [event.workflow_execution_failed_event_attributes.failure.message for event in history.events]
+    assert SECRET not in str(failures)
 
 
 def view(**values: Any) -> SagaView:

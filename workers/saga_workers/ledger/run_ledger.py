@@ -13,15 +13,14 @@ from sqlalchemy.exc import DataError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
-from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.ledger import batches, claims, rows
 from saga_activities.ledger.batches import KnownSaga
 from saga_activities.ledger.claims import Claim, NewClaim, SingleClaim
 from saga_activities.ledger.rows import RunFilter, RunRecord, RunRow
+from saga_workers.runtime.database_access import driver_message
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import to_packed_text
 from sagas.settings import Settings
-from sagas.settings.masking import mask
 
 _POOL_SIZE = 5
 _IDS_AT_ONCE = 500
@@ -166,12 +165,11 @@ class RunLedger:
             reason = f"the ledger in {self._connection} cannot be read: {error.message}"
             raise LedgerUnavailable(reason, help=error.help) from error
         except DataError as error:
-            refused = mask(str(error.orig))
-            raise UsageError(f"the ledger in {self._connection} refuses a value: {refused}") from error
+            raise UsageError(f"the ledger in {self._connection} refuses a value: {driver_message(error)}") from error
         except (SQLAlchemyError, OSError, TimeoutError) as error:
-            classified = classify_database_error(error)
-            message = mask(classified.message if classified else str(error))
-            raise LedgerUnavailable(f"the ledger in {self._connection} does not answer: {message}") from error
+            raise LedgerUnavailable(
+                f"the ledger in {self._connection} does not answer: {driver_message(error)}"
+            ) from error
 
 
 class NoLedger(RunLedger):

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.ledger.retention import PurgeResult, maintain
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 from sagas.settings.masking import mask
@@ -38,8 +38,7 @@ async def maintain_ledger(databases: DatabaseConnections, connection: str, reten
     try:
         done = await maintain(databases.engine(connection), now=now, before=now - timedelta(seconds=retention))
     except (SagaError, SQLAlchemyError, OSError) as error:
-        classified = None if isinstance(error, SagaError) else classify_database_error(error)
-        log.warning("ledger not purged: %s", mask(classified.message if classified else str(error)), extra=about)
+        log.warning("ledger not purged: %s", driver_message(error), extra=about)
         return None
     if done.refused is not None:
         log.warning("partitions of the ledger are neither created nor dropped: %s", mask(done.refused), extra=about)

@@ -25,6 +25,7 @@ from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.ledger import claims
 from saga_activities.ledger.rows import RunRecord, make_record
 from saga_workers.runtime.background import start_background
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from sagas.protocol.payloads import compress_state, input_digest
 from sagas.settings.masking import mask
@@ -194,7 +195,7 @@ class LedgerWriter:
                 if classified is None:
                     raise
                 if classified.infrastructure:
-                    self._warn(classified.message, len(self._waiting))
+                    self._warn(driver_message(error), len(self._waiting))
                     await asyncio.sleep(delay)
                     await self._take_observed()
                     batch = [
@@ -206,7 +207,7 @@ class LedgerWriter:
                         await self._write_retrying(engine, [record])
                     return
                 context = fields(saga=batch[0].saga, saga_id=batch[0].saga_id)
-                log.error("row refused by the ledger's database: %s", mask(classified.message), extra=context)
+                log.error("row refused by the ledger's database: %s", driver_message(error), extra=context)
                 self._metrics.rows.labels("refused").inc()
             else:
                 self._metrics.rows.labels("written").inc(len(batch))

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.range_reader import read_ranges
 from saga_activities.messaging import inbox
 from saga_workers.client import Client
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.bridge_output import output_positions
 from saga_workers.trigger.consumed_record import ConsumedRecord
@@ -315,8 +315,7 @@ async def _from_database(connection: str, work: Awaitable[T]) -> T:
     try:
         return await work
     except (SQLAlchemyError, InfrastructureError, OSError, TimeoutError) as error:
-        known = classify_database_error(error)
-        raise DependencyUnavailable(f"{connection}: {error if known is None else known.message}") from error
+        raise DependencyUnavailable(f"{connection}: {driver_message(error)}") from error
     except SagaError as error:
         raise DependencyUnavailable(error.message) from error
 

@@ -8,7 +8,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from sqlalchemy.exc import StatementError
+
 from saga_activities.concurrency import Backoff
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.trigger.delivery import Delivery
 from sagas.errors import SagaError
 from sagas.settings.masking import mask
@@ -133,7 +136,8 @@ def error_message(error: Exception) -> str:
 
     It can be logged and written anywhere, even if it contains text from a message that cannot.
     """
-    text = printable_line(mask(" ".join(text_of(error).split()))[:500])
+    words = driver_message(error) if isinstance(error, StatementError) else text_of(error)
+    text = printable_line(mask(" ".join(words.split()))[:500])
     if text and isinstance(error, AttemptFailed | SagaError):
         return text
     name = type(error).__name__

@@ -19,8 +19,8 @@ from temporalio.service import RPCError
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
-from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.locks.tables import request_table
+from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.run_states import carried_start, closed_view
 from sagas.definition.model import Definition
@@ -99,10 +99,7 @@ class GuardRetention:
             )
             done = CleanupResult(name, sagas)
         except (SagaError, SQLAlchemyError, OSError) as error:
-            classified = None if isinstance(error, SagaError) else classify_database_error(error)
-            log.warning(
-                "guard table not purged: %s", classified.message if classified else error, extra=fields(connection=name)
-            )
+            log.warning("guard table not purged: %s", driver_message(error), extra=fields(connection=name))
             return None
         if sagas:
             log.info("guard table purged, %d finished sagas deleted", sagas, extra=fields(connection=name))

@@ -194,11 +194,7 @@ class PostgreSqlSink:
         except UndoConflict as error:
             raise Rejected(f"{problem}: {error}", report=error.report) from error
         except psycopg.Error as error:
-            raise Rejected(
-                f"{problem}: {database_message(error)}",
-                detail=error.diag.message_detail,
-                context=error.diag.context,
-            ) from error
+            raise Rejected(f"{problem}: {database_message(error)}") from error
 
     def _publish(self, connection: PgConnection, publication: Publication) -> Published:
         create_publication_table(connection)
@@ -344,18 +340,14 @@ class PostgreSqlSink:
             raise CommitConflict(f"{output.destination}: {database_message(error)}") from error
         except (errors.DuplicateTable, errors.UniqueViolation) as error:
             if error.diag.table_name and not error.diag.table_name.startswith("pg_"):
-                raise Rejected(
-                    f"{output.destination}: {database_message(error)}", detail=error.diag.message_detail
-                ) from error
+                raise Rejected(f"{output.destination}: {database_message(error)}") from error
             raise CommitConflict(f"{output.destination}: another attempt is creating the same table") from error
         except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
             raise InfrastructureError(
                 f"the database of the connection {output.connection} does not answer: {database_message(error)}"
             ) from error
         except psycopg.Error as error:
-            raise Rejected(
-                f"{output.destination}: {database_message(error)}", detail=error.diag.message_detail
-            ) from error
+            raise Rejected(f"{output.destination}: {database_message(error)}") from error
 
 
 def _apply(
