@@ -21,7 +21,7 @@ from sagas.definition.schema_nodes import (
 )
 from sagas.expressions import ANY_ELEMENT
 from sagas.text.exact_json import canonical_json, decode_json, value_text
-from sagas.text.hidden_texts import QUOTED, hide_texts
+from sagas.text.hidden_texts import QUOTED, BoundedHiding
 from sagas.text.printable import MASK
 
 SENSITIVE_KEYWORD = "x-sensitive"
@@ -85,22 +85,16 @@ def hidden_values(schema: Any, value: Any) -> frozenset[str]:
     return frozenset(_hidden_scalars(value, sensitivity.mask(value), sensitivity.declared))
 
 
-MAX_COMPARISONS = 500_000
-"""Of texts in a view with sensitive ones, a tenth of a second: a view is made in workflow tasks, too."""
-
-
-class Hiding:
-    """Hides sensitive values in what people read. Beyond :data:`MAX_COMPARISONS` it hides all texts."""
+class Hiding(BoundedHiding):
+    """Hides sensitive values in what people read."""
 
     def __init__(self, hidden: frozenset[str]) -> None:
+        super().__init__(_searched(hidden))
         self._hidden = hidden
-        self._texts = _searched(hidden)
-        self._left = MAX_COMPARISONS
 
     def text(self, text: str) -> str:
         """The text, with `•••` in place of sensitive values."""
-        self._left -= len(self._texts)
-        return MASK if text in self._hidden or self._left < 0 else hide_texts(text, self._texts)
+        return MASK if text in self._hidden else super().text(text)
 
     def value(self, value: Any) -> Any:
         """The JSON value, with `•••` in place of sensitive values and inside texts and names that contain them."""

@@ -19,7 +19,7 @@ from sagas.definition.model import Operation, Retry
 from sagas.errors import Rejected
 from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import reportable, text_of
-from sagas.text.hidden_texts import hide_texts
+from sagas.text.hidden_texts import BoundedHiding
 
 OutcomeKind = Literal["done", "rejected", "failed", "unknown", "late"]
 
@@ -116,22 +116,13 @@ def hide_in_failure(outcome: Outcome, texts: Sequence[str]) -> Outcome:
     """The outcome without these texts in what it says; the details of a rejection are the participant's own data."""
     if not texts:
         return outcome
+    hiding = BoundedHiding(texts)
+    park_reason = outcome.park_reason and hiding.text(outcome.park_reason)
     if (failure := outcome.failure) is not None:
-        details = failure.details if outcome.kind == "rejected" else hide_in_value(dict(failure.details), texts)
-        failure = Failure(failure.type, hide_texts(failure.message, texts), details)
-    return replace(outcome, failure=failure, park_reason=outcome.park_reason and hide_texts(outcome.park_reason, texts))
-
-
-def hide_in_value(value: Any, texts: Sequence[str]) -> Any:
-    """A JSON value without these texts in its strings."""
-    match value:
-        case str():
-            return hide_texts(value, texts)
-        case dict():
-            return {name: hide_in_value(item, texts) for name, item in value.items()}
-        case list() | tuple():
-            return [hide_in_value(item, texts) for item in value]
-    return value
+        message = hiding.text(failure.message)
+        details = failure.details if outcome.kind == "rejected" else hiding.value(dict(failure.details))
+        failure = Failure(failure.type, message, details)
+    return replace(outcome, failure=failure, park_reason=park_reason)
 
 
 # A rejection means that nothing happened in *that* attempt. An earlier attempt that timed out may have had its effect,

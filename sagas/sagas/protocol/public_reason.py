@@ -1,4 +1,4 @@
-"""What those who may only read outcomes are told about a failure: no words of databases, participants, expressions."""
+"""The part of a reason for those who may only read outcomes: no words of databases, participants and expressions."""
 
 from __future__ import annotations
 

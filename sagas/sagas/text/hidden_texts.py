@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 from sagas.text.exact_json import escaped, readable_json
@@ -15,18 +16,48 @@ from sagas.text.printable import MASK
 QUOTED = 40
 """Characters that messages quote of a long value."""
 
+MAX_FORMS = 1_000
+"""Texts that are searched for in several notations."""
+
+MAX_COMPARISONS = 1_000_000
+"""Of a text with one of 1,000 characters, a tenth of a second: workflow tasks compare, too."""
+
 
 def hide_texts(message: str, texts: Iterable[str]) -> str:
     """The message with `•••` in place of these texts, where they are no parts of longer words.
 
-    They are also found as they are written in JSON, Python, SQL and URLs.
+    The first :data:`MAX_FORMS` of them are also found as they are written in JSON, Python, SQL and URLs.
     """
-    for text in texts:
-        for form in _forms(text):
+    for number, text in enumerate(texts):
+        for form in _forms(text) if number < MAX_FORMS else (text,):
             if form in message:
                 whole = rf"(?<!\w){re.escape(form)}(?!\w)" if len(text) < QUOTED else re.escape(form)
                 message = re.sub(whole, MASK, message)
     return message
+
+
+class BoundedHiding:
+    """Hides texts in the strings of a document; beyond :data:`MAX_COMPARISONS` it hides all strings."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = tuple(texts)
+        self._forms = len(self._texts) + sum(len(_forms(text)) - 1 for text in self._texts[:MAX_FORMS])
+        self._left = MAX_COMPARISONS
+
+    def text(self, text: str) -> str:
+        self._left -= self._forms * (1 + len(text) // 1_000)
+        return MASK if self._left < 0 else hide_texts(text, self._texts)
+
+    def value(self, value: Any) -> Any:
+        """The JSON value; the names in its objects stay."""
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {name: self.value(item) for name, item in value.items()}
+            case list() | tuple():
+                return [self.value(item) for item in value]
+        return value
 
 
 _of_attempt: ContextVar[Sequence[str]] = ContextVar("hidden_texts", default=())
@@ -50,8 +81,10 @@ def texts_of_attempt() -> Sequence[str]:
 _PLAIN = re.compile(r"[\w.-]+", re.ASCII)
 """A text that every notation writes in the same way."""
 
+_HEX = re.compile("%[0-9A-F]{2}")
 
-@lru_cache(maxsize=1024)
+
+@lru_cache(maxsize=4 * MAX_FORMS)
 def _forms(text: str) -> tuple[str, ...]:
     """The text as different notations write it, the longest first."""
     if _PLAIN.fullmatch(text):
@@ -59,7 +92,14 @@ def _forms(text: str) -> tuple[str, ...]:
     utf8 = text.encode("utf-8", "surrogatepass")
     urls = {quote(utf8), quote(utf8, ""), quote(utf8, "/:"), quote_plus(utf8), quote_plus(utf8, "/")}
     sql = text.replace("'", "''")
-    forms = {text, sql, *urls, *(url.lower() for url in urls), repr(text)[1:-1], ascii(text)[1:-1]}
+    forms = {
+        text,
+        sql,
+        *urls,
+        *(_HEX.sub(lambda found: found[0].lower(), url) for url in urls),
+        repr(text)[1:-1],
+        ascii(text)[1:-1],
+    }
     forms.add(text.replace("\\", "\\\\").replace("'", "\\'"))
     for written in (text, sql):
         forms |= {escaped(written), readable_json(written)[1:-1]}
