@@ -96,7 +96,7 @@ def arriving_definition() -> str:
     return definition("arriving", SQL_STEP).replace("steps:", f"{triggers}steps:")
 
 
-class Bench:
+class BulkBench:
     """One stack, and the ways of running sagas on it. Each way returns sagas per second."""
 
     def __init__(self, client: Client, url: str, size: int, in_flight: int) -> None:
@@ -229,7 +229,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
     project = Project(load_settings(folder))
     url = project.settings.connection("bench").url.replace("+psycopg", "")
     async with await Client.connect(project) as client:
-        bench = Bench(client, url, options.size, options.in_flight)
+        bench = BulkBench(client, url, options.size, options.in_flight)
         ways: dict[str, Callable[[], Awaitable[float]]] = {
             "no engine, three transactions": lambda: bench.without_engine(options.count),
             "the same in several processes": lambda: bench.without_engine(options.count, options.workers),

@@ -54,7 +54,7 @@ EFFECTS = "select saga, min(at) from effect where at > %s group by saga"
 
 
 @dataclass
-class Figures:
+class RecoveryFigures:
     """Seconds from the kill: one for each round, and in ``stopped`` one for each saga that was in the middle."""
 
     ready: list[float] = field(default_factory=list)
@@ -75,7 +75,7 @@ def make_project(folder: Path) -> None:
         (folder / "definitions" / f"{kind}.saga.yaml").write_text(text)
 
 
-async def one_round(folder: Path, kind: str, figures: Figures) -> None:
+async def one_round(folder: Path, kind: str, figures: RecoveryFigures) -> None:
     project = Project(load_settings(folder))
     client = await Client.connect(project)
     url = project.settings.connection("bench").url.replace("+psycopg", "")
@@ -107,7 +107,7 @@ async def one_round(folder: Path, kind: str, figures: Figures) -> None:
 
 
 async def measure(folder: Path, rounds: int) -> None:
-    kinds = {kind: Figures() for kind in KINDS}
+    kinds = {kind: RecoveryFigures() for kind in KINDS}
     for number in range(rounds):
         for kind, figures in kinds.items():
             await one_round(folder, kind, figures)

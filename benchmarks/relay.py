@@ -85,14 +85,14 @@ def _with_children(pid: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class RelayFigures:
     """Events a second, and the CPU of each event."""
 
     rate: float
     cpu: CpuTimes
 
 
-class Bench:
+class RelayBench:
     """One outbox, and topics on one broker. ``shards`` is how many producers the relay has.
 
     ``servers`` are the process ids of PostgreSQL and of the broker.
@@ -129,7 +129,7 @@ class Bench:
                 row |= {"saga_id": "bench", "step": "pay", "generation": 1, "created_at": time.time(), "shard": shard}
                 copy.write_row([row[name] for name in COLUMNS])
 
-    async def relay(self, topic: str, count: int) -> Publication:
+    async def relay(self, topic: str, count: int) -> RelayFigures:
         """The rate is taken from the first batch that is committed to the last; the CPU contains the relay's start."""
         self.emit(topic, count)
         start = CpuTimes.now(*self.servers)
@@ -138,9 +138,9 @@ class Bench:
         cpu = CpuTimes.now(*self.servers).since(start, count)
         assert sum(events for _, events in batches) == count, batches
         first, last = batches[0], batches[-1]
-        return Publication((count - first[1]) / (last[0] - first[0]), cpu)
+        return RelayFigures((count - first[1]) / (last[0] - first[0]), cpu)
 
-    def producer(self, topic: str, count: int) -> Publication:
+    def producer(self, topic: str, count: int) -> RelayFigures:
         """Publish as a producer that has the records in memory: the rate and the CPU, as ``relay`` measures them."""
         producer = Producer(producer_config(self.kafka, transactional_id=f"{self.kafka.prefix}-bare"))
         producer.init_transactions(30)
@@ -152,7 +152,7 @@ class Bench:
             _transaction(producer, topic, records[at : at + batch])
             ends.append(time.perf_counter())
         cpu = CpuTimes.now(*self.servers).since(start, count)
-        return Publication((count - batch) / (ends[-1] - ends[0]), cpu)
+        return RelayFigures((count - batch) / (ends[-1] - ends[0]), cpu)
 
     async def idle(self, seconds: float) -> CpuTimes:
         """The parts of a core that a relay without events uses."""
@@ -232,9 +232,9 @@ def _transaction(producer: Producer, topic: str, records: Sequence[EncodedRecord
 async def measure(settings: Settings, rounds: int, events: int, servers: tuple[int, int]) -> None:
     print(LINE.format(f"{events} events, {settings.kafka.batch} in a transaction", "bare", "relay", "ratio"))
     for shards in (1, settings.kafka.shards):
-        bench = Bench(settings, shards, servers)
-        ours: list[Publication] = []
-        theirs: list[Publication] = []
+        bench = RelayBench(settings, shards, servers)
+        ours: list[RelayFigures] = []
+        theirs: list[RelayFigures] = []
         for number in range(-1, rounds):  # the first warms up
             publication = await bench.relay(bench.topic(), events)
             bare_publication = await asyncio.to_thread(bench.producer, bench.topic(), events)
@@ -250,7 +250,7 @@ async def measure(settings: Settings, rounds: int, events: int, servers: tuple[i
                 for publications in (ours, theirs)
             )
             print(LINE.format(f"  µs of CPU for each event: {name}", f"{needed:.1f}", f"{used:.1f}", ""), flush=True)
-    bench = Bench(settings, settings.kafka.shards, servers)
+    bench = RelayBench(settings, settings.kafka.shards, servers)
     idle = await bench.idle(2 if rounds < 2 else 20)
     print(f"idle: {100 * idle.publisher:.1f} % of a core, PostgreSQL {100 * idle.postgres:.1f} %", flush=True)
     took = await bench.latencies(20 if rounds < 2 else 200)

@@ -21,7 +21,7 @@ from temporalio.client import Client as Temporal
 
 from benchmarks.support.bench_stack import bench_stack
 from benchmarks.support.definitions import KINDS, definition
-from benchmarks.support.handwritten import Order
+from benchmarks.support.handwritten import HandwrittenInput
 from benchmarks.support.measure import Figures, crowd, latencies
 from benchmarks.support.report import print_growth, print_pair
 from saga_workers.client import Client
@@ -117,7 +117,7 @@ def by_hand(
     """``workflow``: the type of the hand-written workflow."""
 
     async def run(number: int) -> str:
-        order = Order(f"a{number % ACCOUNTS}", 1, steps, kind)
+        order = HandwrittenInput(f"a{number % ACCOUNTS}", 1, steps, kind)
         id = f"hand-{uuid.uuid4()}"
         result: Any = await temporal.execute_workflow(workflow, order, id=id, task_queue=queue)
         assert result == steps

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.support.measure import ratio, seconds
-from benchmarks.support.staged import Step, settings
+from benchmarks.support.staged import StagedStep, settings
 from definitions.retail.demo.day_close import prepare_promotions
 from saga_spark.audit.audit_task import audit_outputs
 from saga_spark.inputs.frozen_inputs import freeze_inputs
@@ -39,7 +39,7 @@ def promotions(spark: SparkSession, inputs: Any) -> DataFrame:
     return inputs.promotions
 
 
-class Bench:
+class StagingBench:
     def __init__(self, root: Path, rows: int | None) -> None:
         self.rows = prepare_promotions(root / "promotions", rows)
         self.settings: SparkSettings = settings(root)
@@ -66,7 +66,7 @@ class Bench:
             {"not_null": COLUMNS},
         ]
         inputs = {"promotions": {"parquet": str(self.root / "promotions")}}
-        step = Step.new(self.settings, "benchmarks.staging:promotions", output, inputs=inputs, audit=checks)
+        step = StagedStep.new(self.settings, "benchmarks.staging:promotions", output, inputs=inputs, audit=checks)
         run = self._run()
         try:
             frozen = freeze_inputs(run, step.freeze)["inputs"]
@@ -86,7 +86,7 @@ class Bench:
 def measure(rows: int | None, rounds: int) -> None:
     root = Path(tempfile.mkdtemp(prefix="saga-bench-"))
     try:
-        bench = Bench(root, rows)
+        bench = StagingBench(root, rows)
         ways: dict[str, Callable[[], None]] = {
             "bare write": bench.bare,
             "step, Parquet sink": partial(bench.step, {"parquet": "published", "mode": "overwrite"}),

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.support.measure import ratio
-from benchmarks.support.staged import Step, settings
+from benchmarks.support.staged import StagedStep, settings
 from saga_spark.runner.runner_client import RunnerClient
 
 ROWS = 1000
@@ -31,7 +31,7 @@ def small(spark: SparkSession, inputs: Any) -> DataFrame:
 
 
 async def step(runner: RunnerClient, root: Path) -> None:
-    run = Step.new(
+    run = StagedStep.new(
         settings(root),
         "benchmarks.warm:small",
         {"parquet": "published", "mode": "overwrite"},

@@ -137,10 +137,10 @@ def missing_driver(error: ModuleNotFoundError) -> str:
 
 def cast_parameters(engine: AsyncEngine) -> None:
     """Let an engine for PostgreSQL cast parameters to the types for which pg_catalog has operators."""
-    engine.dialect.statement_compiler = _Compiler
+    engine.dialect.statement_compiler = _UnlimitedCastCompiler
 
 
-class _Compiler(PGCompiler_psycopg):
+class _UnlimitedCastCompiler(PGCompiler_psycopg):
     """Casts parameters to types without limits: `::numeric(10, 2)[]` would round what the column refuses.
 
     Texts are cast to `text`: pg_catalog has no operators of `varchar`, so one of another schema could be taken.

@@ -27,7 +27,7 @@ STEPS = ("first", "second", "third")
 
 
 @dataclass
-class Order:
+class HandwrittenInput:
     """The input: who, how much, how many steps, which kind of activity."""
 
     account: str
@@ -37,7 +37,7 @@ class Order:
 
 
 @dataclass
-class Request:
+class ParticipantCall:
     """One call of a participant; ``key`` is its idempotency key."""
 
     key: str
@@ -50,15 +50,15 @@ class Handwritten:
     """Forward in order; on a failure the compensations of what was begun, last first."""
 
     @workflow.run
-    async def run(self, order: Order) -> int:
-        begun: list[Request] = []
+    async def run(self, order: HandwrittenInput) -> int:
+        begun: list[ParticipantCall] = []
         action, undo = ("noop", "noop") if order.kind == "noop" else ("debit", "credit")
         execute = workflow.execute_local_activity if order.kind == "local" else workflow.execute_activity
         policy = RetryPolicy(maximum_attempts=12)
         total = 0
         try:
             for number in range(order.steps):
-                request = Request(f"{workflow.info().workflow_id}/{number}", order.account, order.amount)
+                request = ParticipantCall(f"{workflow.info().workflow_id}/{number}", order.account, order.amount)
                 begun.append(request)
                 total += await execute(
                     action,
@@ -82,9 +82,9 @@ class HandwrittenFused:
     """The three guarded steps in one activity, each in a transaction of its own; nothing is compensated."""
 
     @workflow.run
-    async def run(self, order: Order) -> int:
+    async def run(self, order: HandwrittenInput) -> int:
         requests = [
-            Request(f"{workflow.info().workflow_id}/{number}", order.account, order.amount)
+            ParticipantCall(f"{workflow.info().workflow_id}/{number}", order.account, order.amount)
             for number in range(order.steps)
         ]
         execute = workflow.execute_local_activity if order.kind == "local" else workflow.execute_activity
@@ -97,29 +97,29 @@ class HandwrittenFused:
         )
 
 
-class Participants:
+class HandwrittenParticipants:
     """The activities; the pool is opened once per worker."""
 
     def __init__(self, pool: AsyncConnectionPool[Any]) -> None:
         self._pool = pool
 
     @activity.defn
-    async def noop(self, request: Request) -> int:
+    async def noop(self, request: ParticipantCall) -> int:
         return request.amount
 
     @activity.defn
-    async def debit(self, request: Request) -> int:
+    async def debit(self, request: ParticipantCall) -> int:
         return await self._guarded(request, "do", -request.amount)
 
     @activity.defn
-    async def debit_all(self, requests: list[Request]) -> int:
+    async def debit_all(self, requests: list[ParticipantCall]) -> int:
         return sum([await self.debit(request) for request in requests])
 
     @activity.defn
-    async def credit(self, request: Request) -> int:
+    async def credit(self, request: ParticipantCall) -> int:
         return await self._guarded(request, "undo", request.amount)
 
-    async def _guarded(self, request: Request, op: str, amount: int) -> int:
+    async def _guarded(self, request: ParticipantCall, op: str, amount: int) -> int:
         async with self._pool.connection() as connection, connection.transaction():
             inserted = await connection.execute(
                 "insert into hand_barrier (key, op, result) values (%s, %s, %s) on conflict do nothing",
@@ -140,7 +140,7 @@ async def main(address: str, task_queue: str, url: str) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     pool: AsyncConnectionPool[Any] = AsyncConnectionPool(url, min_size=1, max_size=20, open=False)
     async with pool:
-        participants = Participants(pool)
+        participants = HandwrittenParticipants(pool)
         worker = Worker(
             client,
             task_queue=task_queue,

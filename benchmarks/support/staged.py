@@ -21,7 +21,7 @@ def settings(root: Path, **more: Any) -> SparkSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StagedStep:
     """One run of a step. ``arguments`` are those of `uses: spark` in their long form, with one output."""
 
     settings: SparkSettings
@@ -29,8 +29,10 @@ class Step:
     target: Target
 
     @staticmethod
-    def new(settings: SparkSettings, job: str, output: dict[str, Any], **more: Any) -> Step:
-        return Step(settings, {"job": job, "outputs": {"output": output}, **more}, Target(uuid.uuid4().hex, "bench", 1))
+    def new(settings: SparkSettings, job: str, output: dict[str, Any], **more: Any) -> StagedStep:
+        return StagedStep(
+            settings, {"job": job, "outputs": {"output": output}, **more}, Target(uuid.uuid4().hex, "bench", 1)
+        )
 
     @property
     def freeze(self) -> dict[str, Any]:

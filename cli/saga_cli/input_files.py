@@ -187,7 +187,7 @@ def _misplaced_quote(raw: Sequence[str]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _CsvColumn:
     name: str
     path: list[str]
     types: frozenset[str]
@@ -195,7 +195,7 @@ class _Column:
     """Its cells are not quoted in messages."""
 
 
-def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_Column]:
+def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_CsvColumn]:
     """Raises UsageError for a header that is not that of a CSV file, with line and column."""
     for separator, what in _SEPARATORS.items():
         if any(separator in name for name in header):
@@ -211,7 +211,7 @@ def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_
         if (first := header.index(name) + 1) < number:
             raise UsageError(f"{path}:1: the columns {first} and {number} are both named {name}; rename or remove one")
     columns = [
-        _Column(name, place, types_at(schema, place), is_sensitive(schema, tuple(place)))
+        _CsvColumn(name, place, types_at(schema, place), is_sensitive(schema, tuple(place)))
         for name in header
         for place in [field_path(name, schema)]
     ]
@@ -225,7 +225,7 @@ def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_
     return columns
 
 
-def _csv_row(cells: list[str], columns: list[_Column], misplaced: int | None) -> dict[str, Any] | str:
+def _csv_row(cells: list[str], columns: list[_CsvColumn], misplaced: int | None) -> dict[str, Any] | str:
     """The input of a row, or all that is wrong with its cells. ``misplaced``: a cell with a quote at a wrong place."""
     if len(cells) != len(columns):
         if misplaced is not None:
@@ -253,7 +253,7 @@ def _csv_row(cells: list[str], columns: list[_Column], misplaced: int | None) ->
     return ", and ".join(mistakes) or value
 
 
-def _parse_cell(text: str, column: _Column) -> Any:
+def _parse_cell(text: str, column: _CsvColumn) -> Any:
     """A string stays a string unless the input's schema has another type: a postcode must not become a number."""
     is_text = not column.types or "string" in column.types
     return text if is_text else parse_text(text, column.types, hidden=column.hidden)

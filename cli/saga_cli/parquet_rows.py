@@ -45,7 +45,7 @@ def parquet_rows(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | s
         ) from None
     try:
         with parquet.ParquetFile(path) as file:
-            columns = [_Column(path, field, schema) for field in file.schema_arrow]
+            columns = [_ParquetColumn(path, field, schema) for field in file.schema_arrow]
             _refuse_repeated(path, [column.name for column in columns])
             check_columns(str(path), {column.name: (column.name,) for column in columns}, schema)
             number = 0
@@ -69,7 +69,7 @@ def _refuse_repeated(path: Path, names: list[str]) -> None:
             raise UsageError(f"{path} has several columns named {name}; rename them")
 
 
-class _Column:
+class _ParquetColumn:
     """A column whose values are read in a type that Python reads exactly, and converted one by one."""
 
     def __init__(self, path: Path, field: Any, schema: Mapping[str, Any]) -> None:
@@ -90,7 +90,7 @@ class _Column:
         return (array if self._plain_type == self._type else array.cast(self._plain_type)).to_pylist()
 
 
-def _row(columns: list[_Column], cells: list[Any]) -> dict[str, Any] | str:
+def _row(columns: list[_ParquetColumn], cells: list[Any]) -> dict[str, Any] | str:
     value: dict[str, Any] = {}
     for column, cell in zip(columns, cells, strict=True):
         if cell is not None:

@@ -47,7 +47,7 @@ class CannotRestore(Exception):
         super().__init__(self.why)
 
 
-class _Refused(Exception):
+class _RefusedRestore(Exception):
     """The database has refused a statement; its message, and whether other rows are in the way."""
 
     def __init__(self, message: str, *, may_heal: bool) -> None:
@@ -81,12 +81,12 @@ async def restore_rows(
     first, last = net_images(images)
     wanted = set(open_rows)
     steps = [
-        [_Change(image.row, image.after, image.before) for image in reversed(list(group)) if image.row in wanted]
+        [_RowRestore(image.row, image.after, image.before) for image in reversed(list(group)) if image.row in wanted]
         for _, group in groupby(reversed(images), key=lambda image: image.statement)
     ]
     # Rows that a person has repaired meanwhile are missing in the steps, so the states between them may be impossible.
     all_open = all(row in wanted for row in last if first[row] != last[row])
-    at_once = [[_Change(row, last[row], first[row]) for row in reversed(list(last)) if row in wanted]]
+    at_once = [[_RowRestore(row, last[row], first[row]) for row in reversed(list(last)) if row in wanted]]
     async with restoring_session(sql), sql.savepoint():
         violations = await _defer_constraints(sql, tables)
         try:
@@ -119,7 +119,7 @@ async def read_rows(tables: Tables, rows: Iterable[LockedRow]) -> Images:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Change:
+class _RowRestore:
     """A row as it is, and as it must become; None: there is none."""
 
     row: LockedRow
@@ -127,18 +127,18 @@ class _Change:
     wanted: Image | None
 
 
-async def _make(sql: SqlSession, tables: Tables, steps: Iterable[Sequence[_Change]]) -> None:
+async def _make(sql: SqlSession, tables: Tables, steps: Iterable[Sequence[_RowRestore]]) -> None:
     for changes in steps:
         if changes:
             await _make_together(sql, tables, changes)
 
 
-async def _make_together(sql: SqlSession, tables: Tables, changes: Sequence[_Change]) -> None:
+async def _make_together(sql: SqlSession, tables: Tables, changes: Sequence[_RowRestore]) -> None:
     """Make the changes of one statement, in whatever way the constraints allow."""
     for way in (_one_after_another, _updates_together, _updates_as_new_rows, _new_rows_as_updates):
         try:
             await _in_savepoint(sql, lambda way=way: way(tables, changes))
-        except _Refused:
+        except _RefusedRestore:
             continue
         return
     await _in_passes(sql, tables, await _in_order_of_values(sql, tables, changes))
@@ -147,8 +147,8 @@ async def _make_together(sql: SqlSession, tables: Tables, changes: Sequence[_Cha
 async def _in_savepoint(sql: SqlSession, work: Callable[[], Awaitable[None]]) -> None:
     """Do the work or nothing.
 
-    Raises :class:`_Refused` if the database refuses it. An error that says nothing about the rows, such as a deadlock,
-    is raised as it is.
+    Raises :class:`_RefusedRestore` if the database refuses it. An error that says nothing about the rows, such as a
+    deadlock, is raised as it is.
     """
     try:
         async with sql.savepoint():
@@ -157,13 +157,13 @@ async def _in_savepoint(sql: SqlSession, work: Callable[[], Awaitable[None]]) ->
         classified = classify_database_error(error)
         if sql.first_error is not None or classified is None:
             raise
-        raise _Refused(printable_line(classified.message), may_heal=classified.healing == "perhaps") from error
+        raise _RefusedRestore(printable_line(classified.message), may_heal=classified.healing == "perhaps") from error
 
 
 # Ways to make the changes of one statement
 
 
-async def _one_after_another(tables: Tables, changes: Sequence[_Change]) -> None:
+async def _one_after_another(tables: Tables, changes: Sequence[_RowRestore]) -> None:
     await _delete(tables, [change for change in changes if change.wanted is None])
     for change in changes:
         if change.present is not None and change.wanted is not None:
@@ -172,7 +172,7 @@ async def _one_after_another(tables: Tables, changes: Sequence[_Change]) -> None
     await _insert(tables, [change for change in changes if change.present is None])
 
 
-async def _updates_together(tables: Tables, changes: Sequence[_Change]) -> None:
+async def _updates_together(tables: Tables, changes: Sequence[_RowRestore]) -> None:
     """All rows of a table in one statement: their references to each other are checked at its end."""
     await _delete(tables, [change for change in changes if change.wanted is None])
     for table, updates in _by_table(tables, changes):
@@ -182,7 +182,7 @@ async def _updates_together(tables: Tables, changes: Sequence[_Change]) -> None:
     await _insert(tables, [change for change in changes if change.present is None])
 
 
-async def _updates_as_new_rows(tables: Tables, changes: Sequence[_Change]) -> None:
+async def _updates_as_new_rows(tables: Tables, changes: Sequence[_RowRestore]) -> None:
     """All rows are deleted before any is written: none is in the way of another, as in a swap of unique values."""
     for table, _ in _by_table(tables, changes):
         if any(reference.on_delete for reference in table.shape.references):
@@ -192,7 +192,7 @@ async def _updates_as_new_rows(tables: Tables, changes: Sequence[_Change]) -> No
     return None
 
 
-async def _new_rows_as_updates(tables: Tables, changes: Sequence[_Change]) -> None:
+async def _new_rows_as_updates(tables: Tables, changes: Sequence[_RowRestore]) -> None:
     """Rows to delete become rows to insert: a temporal foreign key needs some row of the period at all times."""
     made = list(changes)
     for name, table in tables.items():
@@ -204,13 +204,13 @@ async def _new_rows_as_updates(tables: Tables, changes: Sequence[_Change]) -> No
         for old, new in zip(deleted, inserted, strict=False):
             made.remove(old)
             made.remove(new)
-            made.append(_Change(old.row, old.present, new.wanted))
+            made.append(_RowRestore(old.row, old.present, new.wanted))
     await _one_after_another(tables, made)
 
 
-async def _in_order_of_values(sql: SqlSession, tables: Tables, changes: Sequence[_Change]) -> list[_Change]:
+async def _in_order_of_values(sql: SqlSession, tables: Tables, changes: Sequence[_RowRestore]) -> list[_RowRestore]:
     """The rows, each after the one whose unique value it takes: a chain of such rows takes one pass."""
-    ordered: list[_Change] = []
+    ordered: list[_RowRestore] = []
     updates = _by_table(tables, changes)
     for table, rows in updates:
         images = {change: (change.present, change.wanted) for change in rows if change.present and change.wanted}
@@ -220,7 +220,7 @@ async def _in_order_of_values(sql: SqlSession, tables: Tables, changes: Sequence
     return [*deleted, *ordered, *inserted]
 
 
-async def _in_passes(sql: SqlSession, tables: Tables, changes: Sequence[_Change]) -> None:
+async def _in_passes(sql: SqlSession, tables: Tables, changes: Sequence[_RowRestore]) -> None:
     """Row by row, in both directions by turns; rows that cannot be written yet wait for the next pass."""
     waiting, refused, message, may_heal = list(changes), list(changes), "", True
     for _ in range(MAX_PASSES):
@@ -228,7 +228,7 @@ async def _in_passes(sql: SqlSession, tables: Tables, changes: Sequence[_Change]
         for change in waiting:
             try:
                 await _in_savepoint(sql, lambda change=change: _one_after_another(tables, [change]))
-            except _Refused as refusal:
+            except _RefusedRestore as refusal:
                 refused.append(change)
                 message, may_heal = str(refusal), may_heal and refusal.may_heal
         if not refused:
@@ -239,32 +239,32 @@ async def _in_passes(sql: SqlSession, tables: Tables, changes: Sequence[_Change]
     raise CannotRestore(refused[-1].row.label, message, may_heal=may_heal)
 
 
-def _by_table(tables: Tables, changes: Sequence[_Change]) -> Iterable[tuple[TableAccess, list[_Change]]]:
+def _by_table(tables: Tables, changes: Sequence[_RowRestore]) -> Iterable[tuple[TableAccess, list[_RowRestore]]]:
     """The updates of each table."""
-    updates: dict[str, list[_Change]] = {}
+    updates: dict[str, list[_RowRestore]] = {}
     for change in changes:
         if change.present is not None and change.wanted is not None:
             updates.setdefault(change.row.table, []).append(change)
     return [(tables[name], rows) for name, rows in updates.items()]
 
 
-async def _delete(tables: Tables, changes: Sequence[_Change], *, open_references: bool = False) -> None:
+async def _delete(tables: Tables, changes: Sequence[_RowRestore], *, open_references: bool = False) -> None:
     for name, rows in groupby(changes, key=lambda change: change.row.table):
         await tables[name].delete([change.row.key for change in rows], open_references=open_references)
 
 
-async def _insert(tables: Tables, changes: Sequence[_Change]) -> None:
+async def _insert(tables: Tables, changes: Sequence[_RowRestore]) -> None:
     for name, rows in groupby(changes, key=lambda change: change.row.table):
         await tables[name].insert([change.wanted for change in rows if change.wanted is not None])
 
 
-def _assigned(change: _Change) -> Image:
+def _assigned(change: _RowRestore) -> Image:
     assert change.present is not None
     assert change.wanted is not None
     return differing(change.wanted, change.present)
 
 
-def _rewritten(table: TableAccess, change: _Change) -> Image:
+def _rewritten(table: TableAccess, change: _RowRestore) -> Image:
     """The columns that the database would assign itself."""
     assert change.wanted is not None
     return {column.name: change.wanted[column.name] for column in table.shape.columns if column.rewritten}
@@ -302,7 +302,7 @@ async def _check_deferred_constraints(sql: SqlSession, tables: Tables, before: V
     if sql.dialect == "postgresql":
         try:
             await _in_savepoint(sql, lambda: _set_constraints(sql, tables, "IMMEDIATE"))
-        except _Refused as refusal:
+        except _RefusedRestore as refusal:
             raise CannotRestore("the rows of the step", str(refusal), may_heal=refusal.may_heal) from refusal
     if sql.dialect == "sqlite" and (why := await missing_reference(sql, tables, before)):
         raise CannotRestore("the rows of the step", why, may_heal=True)

@@ -68,7 +68,7 @@ class _OutOfTime(Exception):
 
 
 @dataclass(slots=True)
-class _Item:
+class _CallInChunk:
     """One call of the chunk. ``value``: what it has read already, if it only reads.
 
     ``outcome`` None: it was not attempted, or its attempt was interrupted and rolled back.
@@ -109,7 +109,7 @@ class ChunkRunner:
         """
         texts = [canonical_arguments(call.arguments) for call in calls]
         items = [
-            _Item(call, sha256_hex(text) if call.op == "do" else None, outcome=wrong_arguments(call))
+            _CallInChunk(call, sha256_hex(text) if call.op == "do" else None, outcome=wrong_arguments(call))
             for call, text in zip(calls, texts, strict=True)
         ]
         # Sorted by their arguments, so that concurrent chunks lock the rows of a table in the same order.
@@ -123,7 +123,7 @@ class ChunkRunner:
         return [item.outcome for item in items]
 
     async def _perform_part(
-        self, part: Sequence[_Item], attempt: AttemptContext, progress: _Progress, *, isolated: bool
+        self, part: Sequence[_CallInChunk], attempt: AttemptContext, progress: _Progress, *, isolated: bool
     ) -> None:
         outcome, concerns_all = timeout_outcome("the attempt timed out before it began"), True
         for repeat in range(1, _REPEATS + 1):
@@ -167,11 +167,11 @@ class ChunkRunner:
             await self._perform_part(half, attempt, progress, isolated=isolated)
 
     async def _perform_once(
-        self, part: Sequence[_Item], attempt: AttemptContext, progress: _Progress, *, isolated: bool
+        self, part: Sequence[_CallInChunk], attempt: AttemptContext, progress: _Progress, *, isolated: bool
     ) -> None:
         """One transaction. Raises NeedsSavepoints, LostCommit, BelowWatermark or the error that rolled it back."""
         began = time.time()
-        running: list[tuple[_Item, EntryScript]] = []
+        running: list[tuple[_CallInChunk, EntryScript]] = []
         for item in part:
             try:
                 running.append((item, make_script(item.call, item.args_hash)))
@@ -224,7 +224,7 @@ class ChunkRunner:
 
     # --- calls that only read ----------------------------------------------------------------------------------
 
-    async def _read(self, part: Sequence[_Item], attempt: AttemptContext) -> list[_Item]:
+    async def _read(self, part: Sequence[_CallInChunk], attempt: AttemptContext) -> list[_CallInChunk]:
         """Run the statements in a transaction that refuses writes; returns the calls whose results are to be stored."""
         first, began, done = part[0].call, time.time(), 0
         stop_at, end_at = (began + share * (attempt.deadline - began) for share in (TIME_FOR_ITEMS, _END_OF_READS))
@@ -250,7 +250,7 @@ class ChunkRunner:
         return [item for item in part[:done] if item.outcome is None]
 
     async def _read_one(
-        self, tx: ChunkTransaction, item: _Item, attempt: AttemptContext, end_at: float, *, first: bool
+        self, tx: ChunkTransaction, item: _CallInChunk, attempt: AttemptContext, end_at: float, *, first: bool
     ) -> None:
         """Raises _OutOfTime if not the time of the call but that of the chunk ends it."""
         await tx.next_savepoint(first=first)
@@ -280,7 +280,7 @@ def _idle_limit(call: Invocation) -> float:
     return call.timeout + IDLE_GRACE
 
 
-def _end_all(part: Sequence[_Item], outcome: Outcome) -> None:
+def _end_all(part: Sequence[_CallInChunk], outcome: Outcome) -> None:
     for item in part:
         # Nothing was learned after a lost COMMIT, so its effect may be there.
         item.outcome = replace(outcome, kind="unknown", retryable=True) if item.commit_lost else outcome

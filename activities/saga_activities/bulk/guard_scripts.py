@@ -20,10 +20,10 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardRow, RowReason, RowWrite
 from sagas.protocol.payloads import Invocation
 
-R = TypeVar("R", bound="_Request")
+R = TypeVar("R", bound="_ScriptRequest")
 
 
-class _Request:
+class _ScriptRequest:
     """A request that a script awaits. Its answer is sent into the coroutine."""
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -31,7 +31,7 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True)
-class RowInsert(_Request):
+class RowInsert(_ScriptRequest):
     """Insert a row unless it exists; answered by whether it was inserted."""
 
     key: EntryKey
@@ -43,14 +43,14 @@ class RowInsert(_Request):
 
 
 @dataclass(frozen=True, slots=True)
-class RowsRead(_Request):
+class RowsRead(_ScriptRequest):
     """Read the rows of an entry; answered by a mapping of them."""
 
     key: EntryKey
 
 
 @dataclass(frozen=True, slots=True)
-class BodyRun(_Request):
+class BodyRun(_ScriptRequest):
     """Run an action; answered by its result, or by its exception."""
 
     action: str
@@ -119,7 +119,7 @@ class EntryScript:
     key: EntryKey
     coroutine: Coroutine[Any, Any, ScriptResult]
     expected: str | None = None
-    request: _Request | None = None
+    request: _ScriptRequest | None = None
     result: ScriptResult | None = None
     error: BaseException | None = None
     postponed: bool = False

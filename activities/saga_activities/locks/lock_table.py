@@ -75,7 +75,7 @@ class LockTable:
         deadline: float,
     ) -> Outcome:
         """Grant the keys, or take a place in the order of arrival. The result of the outcome is an :class:`Answer`."""
-        request = _Request(frozenset(keys), owner, holder, workflow_id, scheduled_at)
+        request = _RequestedLocks(frozenset(keys), owner, holder, workflow_id, scheduled_at)
 
         async def script(tx: GuardTransaction) -> ScriptResult:
             await _open(tx)
@@ -102,7 +102,7 @@ async def _open(tx: GuardTransaction) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _RequestedLocks:
     keys: frozenset[str]
     owner: str
     holder: str
@@ -110,7 +110,7 @@ class _Request:
     scheduled_at: float
 
 
-async def _acquire(sql: SqlSession, request: _Request, *, waits: bool) -> ScriptResult:
+async def _acquire(sql: SqlSession, request: _RequestedLocks, *, waits: bool) -> ScriptResult:
     position, now = await _take_turn(sql)
     row = await sql.one_or_none(sa.select(request_table).where(request_table.c.holder == request.holder))
     if row is not None and row["status"] == "closed":
@@ -149,7 +149,7 @@ async def _release(sql: SqlSession, owner: str, holder: str, scheduled_at: float
     row = await sql.one_or_none(sa.select(request_table).where(request_table.c.holder == holder))
     freed: set[str] = set()
     if row is None:
-        closed = _Request(frozenset(), owner, holder, "", scheduled_at)
+        closed = _RequestedLocks(frozenset(), owner, holder, "", scheduled_at)
         await sql.execute(sa.insert(request_table), _request_row(closed, position, "closed", now))
     elif row["status"] != "closed":
         await _set_status(sql, [holder], "closed")
@@ -218,7 +218,7 @@ async def _take_turn(sql: SqlSession) -> tuple[int, float]:
     return int(row["position"]), float(row["now"])
 
 
-def _request_row(request: _Request, position: int, status: str, now: float) -> dict[str, Any]:
+def _request_row(request: _RequestedLocks, position: int, status: str, now: float) -> dict[str, Any]:
     return {
         "holder": request.holder,
         "saga_id": request.owner,

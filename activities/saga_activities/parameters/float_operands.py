@@ -29,7 +29,7 @@ async def with_float_arrays(
 ) -> Sequence[Parameters]:
     """The parameters, with arrays that are compared with floats as text. Raises the errors of the database."""
     lists = {name for row in rows for name, value in row.items() if isinstance(value, list) and needs_care(value)}
-    lists &= _compared(statement) if lists else lists
+    lists &= _comparison_operands(statement) if lists else lists
     if not lists:
         return rows
     types = await ask_types(statement, {**rows[0], **dict.fromkeys(lists)})
@@ -37,8 +37,11 @@ async def with_float_arrays(
     return [{name: _text(value) if name in floats else value for name, value in row.items()} for row in rows]
 
 
-def _compared(statement: ParsedSql) -> set[str]:
-    """The parameters that are an operand, or in `any (…)`. The type of one in a function may be unknown without it."""
+def _comparison_operands(statement: ParsedSql) -> set[str]:
+    """The parameters that are an operand of a comparison, or the array of `any (…)`.
+
+    The database may be unable to tell the type of a parameter that is an argument of a function.
+    """
     tokens = list(statement.significant())
     words = ["", "", *(statement.text_of(token).lower() for token in tokens), ""]
     return {

@@ -34,7 +34,7 @@ def make_plan(week: Week) -> DemoPlan:
         if basket.id in weekly:
             continue
         if basket.id in collected:
-            orders.append(Order("checkout-tcc", basket, _lines(basket)))
+            orders.append(PlannedOrder("checkout-tcc", basket, _lines(basket)))
         else:
             orders.append(checkout(basket))
     return DemoPlan(
@@ -46,15 +46,15 @@ def make_plan(week: Week) -> DemoPlan:
     )
 
 
-def checkout(basket: Basket) -> Order:
+def checkout(basket: Basket) -> PlannedOrder:
     """The basket as a `checkout`."""
-    return Order("checkout", basket, {**_lines(basket), "coupons": _coupons(basket)})
+    return PlannedOrder("checkout", basket, {**_lines(basket), "coupons": _coupons(basket)})
 
 
-def weekly_order(basket: Basket) -> Order:
+def weekly_order(basket: Basket) -> PlannedOrder:
     """The basket as a `weekly-order`, delivered at the hour at which it was bought."""
     extra: dict[str, Any] = {"coupons": _coupons(basket), "slot": basket.hour, "gift": GIFT}
-    return Order("weekly-order", basket, {**_lines(basket), **extra})
+    return PlannedOrder("weekly-order", basket, {**_lines(basket), **extra})
 
 
 def find_oversized(week: Week) -> Basket:
@@ -158,7 +158,7 @@ def commission(amount: Decimal, rate: Decimal) -> Decimal:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlannedOrder:
     """One saga to start: its definition, the number of its basket and its input."""
 
     saga: str
@@ -174,8 +174,8 @@ class DemoPlan:
     units; ``slots``: name → places; ``gifts``: name → pieces.
     """
 
-    orders: tuple[Order, ...]
-    oversized: Order
+    orders: tuple[PlannedOrder, ...]
+    oversized: PlannedOrder
     carriers: Mapping[str, int]
     slots: Mapping[str, int]
     gifts: Mapping[str, int]

@@ -22,7 +22,7 @@ from sagas.settings.project import Project
 from .accounts import Accounts, BasketState, check_accounts
 from .order_channel import FINANCE_CONNECTION as FINANCE
 from .order_channel import OrderChannel, open_channel
-from .plan import DemoPlan, Order, make_plan
+from .plan import DemoPlan, PlannedOrder, make_plan
 from .shop import hire_lorry, next_round, open_shop, reset_earlier_demo
 from .shopfront import SHOPFRONT_CONNECTION as SHOPFRONT
 from .shopfront import Shopfront, open_shopfront, shared_secret
@@ -38,7 +38,7 @@ SETTLE_SECONDS = 2.0  # seconds
 APPROVAL = "approve"
 
 
-OnEnd = Callable[[Order, SagaView], None]
+OnEnd = Callable[[PlannedOrder, SagaView], None]
 Report = Callable[[str], None]
 
 
@@ -46,7 +46,7 @@ Report = Callable[[str], None]
 class BasketOutcome:
     """One order and how its saga stands."""
 
-    order: Order
+    order: PlannedOrder
     view: SagaView
 
 
@@ -102,14 +102,14 @@ class Demo:
     channel: OrderChannel
     shopfront: Shopfront | None
 
-    def saga_id(self, order: Order) -> str:
+    def saga_id(self, order: PlannedOrder) -> str:
         return f"{order.saga}-{order.basket.id}-r{self.round}"
 
     async def run(self, on_end: OnEnd) -> list[BasketOutcome]:
         """Start a saga for every basket and follow each until it has ended or is parked."""
         slots = asyncio.Semaphore(IN_FLIGHT)
 
-        async def run_and_report(order: Order, look_again: float = POLL_INTERVAL) -> BasketOutcome:
+        async def run_and_report(order: PlannedOrder, look_again: float = POLL_INTERVAL) -> BasketOutcome:
             async with slots:
                 view = await self._run_one(order, look_again)
             on_end(order, view)
@@ -147,14 +147,14 @@ class Demo:
         await self.channel.close()
         await self.engine.dispose()
 
-    async def _run_one(self, order: Order, look_again: float) -> SagaView:
+    async def _run_one(self, order: PlannedOrder, look_again: float) -> SagaView:
         saga_id = self.saga_id(order)
         await self.client.start(order.saga, order.input, id=saga_id)
         if order.saga == "weekly-order":
             await self._approve_or_reject(saga_id, order)
         return await wait_for_end(self.client, saga_id, look_again)
 
-    async def _approve_or_reject(self, saga_id: str, order: Order) -> None:
+    async def _approve_or_reject(self, saga_id: str, order: PlannedOrder) -> None:
         """The manager's word on a large order. An order that waits for none never reads it."""
         limit = self.week.limits[order.basket.household]
         refusal = f"{order.basket.amount} is above the household's limit of {limit}"

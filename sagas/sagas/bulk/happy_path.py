@@ -23,7 +23,7 @@ from sagas.expressions.limits import WorkMeter
 from sagas.machine import arguments, state_budget
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.machine import Machine
-from sagas.machine.origin import new_origin
+from sagas.machine.origin import build_origin
 from sagas.machine.snapshot import expand
 from sagas.machine.task_budget import TASK_STEPS
 from sagas.protocol.messages import (
@@ -136,7 +136,7 @@ class HappyPathSaga:
         """The start of the saga, as :meth:`Machine.origin` gives it."""
         path, started_at = self._path, self.started_at
         assert started_at is not None
-        return new_origin(
+        return build_origin(
             path.definition, path.plan, path.variables, self._input, started_at, generation=self._generation
         )
 

@@ -133,14 +133,15 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
                 reads=request.get("reads", False),
                 own_retry=request.get("own_retry", False),
                 hidden=tuple(rest.get("hidden", ())),
-                origin=_decode_origin(request, rest["origin"]) if "origin" in rest else None,
+                origin=_encoded_origin(request, rest["origin"]) if "origin" in rest else None,
                 saga=request["saga"],
             )
         )
     return invocations
 
 
-def _decode_origin(request: Mapping[str, Any], own: Sequence[Any]) -> str:
+def _encoded_origin(request: Mapping[str, Any], own: Sequence[Any]) -> str:
+    """The origin of a saga, encoded as the guard stores it: its own part, and the part of all sagas of the chunk."""
     input_digest, started_at, generation, *input = own
     shared = request["origin"]
     return encode_origin(

@@ -21,12 +21,12 @@ def effect_recorded(run: SagaRun) -> bool:
 def origin_of(run: SagaRun) -> Origin:
     """Return what the saga was started with; without the input if it has `x-sensitive` values."""
     started_at = run.now if run.started_at is None else run.started_at
-    return new_origin(
+    return build_origin(
         run.definition, run.plan, run.variables, run.input, started_at, generation=run.generation, parent=run.parent
     )
 
 
-def new_origin(
+def build_origin(
     definition: Definition,
     plan: ExecutionPlan,
     variables: Mapping[str, Any],

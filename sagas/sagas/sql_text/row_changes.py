@@ -150,7 +150,7 @@ def analyse(statement: str, dialect: str) -> RowChange:
         raise NotImageable(why_unreadable(error, dialect)) from None
     if len(trees) != 1:
         raise NotImageable("it is not one statement")
-    source = _Source(statement, tokens)
+    source = _StatementSource(statement, tokens)
     tree = trees[0]
     _refuse_other_reading(statement, tokens, dialect)
     if (upsert := upsert_of_others(tree.find(exp.OnConflict), dialect)) is not None:
@@ -272,7 +272,7 @@ def _refuse_more_than_one_table(tree: Any, exp: Any) -> None:
         raise NotImageable("it contains a query; it may name one table only")
 
 
-def _table_of(node: Any, exp: Any, source: _Source, index: int) -> tuple[str, str | None, str, str | None]:
+def _table_of(node: Any, exp: Any, source: _StatementSource, index: int) -> tuple[str, str | None, str, str | None]:
     """The table as written, its schema, its name and its alias; ``index`` is that of its first token."""
     if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
         raise NotImageable("what it changes is not the name of a table")
@@ -284,7 +284,9 @@ def _table_of(node: Any, exp: Any, source: _Source, index: int) -> tuple[str, st
     return source.text(index, end + 1), node.db or None, node.name, source.identifier(alias.this) if alias else None
 
 
-def _update_or_delete(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
+def _update_or_delete(
+    tree: Any, source: _StatementSource, functions: tuple[str, ...], dialect: str, exp: Any
+) -> RowChange:
     _refuse_unknown_parts(tree)
     update = isinstance(tree, exp.Update)
     index = 1 if update else source.find("FROM", 0) + 1
@@ -330,7 +332,7 @@ def _assigned(expressions: Sequence[Any], exp: Any) -> Iterator[str]:
             yield from (column.name, *([column.table] if column.table else []))
 
 
-def _insert(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
+def _insert(tree: Any, source: _StatementSource, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
     _refuse_unknown_parts(tree)
     target = tree.this
     node = target.this if isinstance(target, exp.Schema) else target
@@ -354,7 +356,7 @@ def _insert(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str
     )
 
 
-def _conflict(tree: Any, conflict: Any, source: _Source, dialect: str, exp: Any) -> Conflict | None:
+def _conflict(tree: Any, conflict: Any, source: _StatementSource, dialect: str, exp: Any) -> Conflict | None:
     _refuse_unknown_parts(conflict)
     if str(conflict.args["action"]).upper() == "DO NOTHING":
         return None
@@ -369,7 +371,7 @@ def _conflict(tree: Any, conflict: Any, source: _Source, dialect: str, exp: Any)
     return Conflict(updates, tuple(source.rows_of_values(names)))
 
 
-def _merge(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
+def _merge(tree: Any, source: _StatementSource, functions: tuple[str, ...], dialect: str, exp: Any) -> RowChange:
     if dialect != "postgresql":
         raise NotImageable("only PostgreSQL has MERGE")
     if source.find("RETURNING", 0) >= 0:
@@ -392,7 +394,7 @@ def _merge(tree: Any, source: _Source, functions: tuple[str, ...], dialect: str,
     )
 
 
-class _Source:
+class _StatementSource:
     """A statement as its tokens, to cut parts from the original text."""
 
     def __init__(self, statement: str, tokens: Sequence[Any]) -> None:

@@ -99,7 +99,7 @@ class DecimalRange:
         most, row = _greatest(digits)
         if most > MAX_PRECISION:
             reason = f"has {most} digits, and a decimal of Spark holds {MAX_PRECISION}"
-            raise _Refused(self._column, texts[row].as_py(), reason)
+            raise _RefusedValue(self._column, texts[row].as_py(), reason)
         for part, counts in lengths.items():
             most, row = _greatest(counts)
             if most > self._most[part]:
@@ -136,7 +136,7 @@ def convert_batch(
         ]
 
 
-class _Refused(Exception):
+class _RefusedValue(Exception):
     """A column has a value that cannot be read, for this reason."""
 
     def __init__(self, column: CopiedColumn, value: str, reason: str) -> None:
@@ -149,7 +149,7 @@ def _naming_rows(input_name: str, batch: pa.RecordBatch) -> Iterator[None]:
     """Report a refused value of the batch with its column, and its row by the first other column."""
     try:
         yield
-    except _Refused as refused:
+    except _RefusedValue as refused:
         column, row = refused.column, ""
         texts = batch.column(column.name)
         place = pc.call_function("index", [texts], pc.IndexOptions(pa.scalar(refused.value, texts.type))).as_py()
@@ -186,14 +186,14 @@ def _convert(column: CopiedColumn, array: pa.Array, kind: pa.DataType) -> pa.Arr
         return array.cast(kind)
     except pa.ArrowInvalid:
         value = next(text for text in array.to_pylist() if text is not None and not _is_readable(text, kind))
-        raise _Refused(column, value, "Spark cannot read: it holds the years 1 to 9999 and no infinity") from None
+        raise _RefusedValue(column, value, "Spark cannot read: it holds the years 1 to 9999 and no infinity") from None
 
 
 def _refuse_not_finite(column: CopiedColumn, texts: pa.Array) -> None:
     special = pc.call_function("is_in", [texts], pc.SetLookupOptions(_NOT_FINITE))
     row = pc.call_function("index", [special], pc.IndexOptions(pa.scalar(True))).as_py()
     if row >= 0:
-        raise _Refused(column, texts[row].as_py(), "no decimal of Spark holds")
+        raise _RefusedValue(column, texts[row].as_py(), "no decimal of Spark holds")
 
 
 def _is_readable(text: str, kind: pa.DataType) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from definitions.retail.demo.plan import DemoPlan, Order
+from definitions.retail.demo.plan import DemoPlan, PlannedOrder
 from definitions.retail.demo.scenario import project_file
 from definitions.retail.demo.shop import open_shop
 from definitions.retail.demo.week import Basket, BasketLine, SentCoupon, Shelf, Week
@@ -49,7 +49,7 @@ async def engine(postgres_server: DatabaseServer, retail: Settings) -> AsyncIter
         coupons=(SentCoupon("rich", "18", "51111", None), SentCoupon("poor", "18", "51111", date(2017, 12, 5))),
         available=1,
     )
-    order = Order("checkout", BASKET, {})
+    order = PlannedOrder("checkout", BASKET, {})
     plan = DemoPlan((order,), order, {"bicycle": 3, "van": 6}, {"2017-12-18 17:00": 1}, {"stollen": 1})
     await open_shop(engine, week, plan)
     yield engine

@@ -120,7 +120,7 @@ def _record_json(id: str, record: BatchRecord | None) -> dict[str, Any]:
 async def read_batch(locator: Locator, batch: str, task_queue: str) -> BatchView:
     """One batch with all of its sagas. Raises UsageError if there is none, LedgerUnavailable without the ledger."""
     record = await read_record(locator.temporal, batch)
-    reader = _Reader(locator, batch, task_queue)
+    reader = _BatchReader(locator, batch, task_queue)
     sagas = await reader.count()
     if record is None and not sagas:
         raise unknown_batch_error(batch)
@@ -155,7 +155,7 @@ def sagas_query(batch: str, task_queue: str, more: str | None = None) -> str:
     return visibility_query(SagaFilter(labels={BATCH_LABEL: batch}, task_queue=task_queue, where=more))
 
 
-class _Reader:
+class _BatchReader:
     def __init__(self, locator: Locator, batch: str, task_queue: str) -> None:
         self._temporal = locator.temporal
         self._ledger = locator.ledger

@@ -42,7 +42,7 @@ Types = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedAttempt:
     """An error of the driver, and the offset in the author's text that it names.
 
     ``names`` are the author's, in the order of the numbers of parameters in its message.
@@ -56,12 +56,12 @@ class Refused:
     def code(self) -> str:
         return self.error.sqlstate or ""
 
-    def is_same(self, other: Refused) -> bool:
+    def is_same(self, other: RefusedAttempt) -> bool:
         """Return whether both refuse the same place for the same reason; the words have the types."""
         return (self.code, self.offset) == (other.code, other.offset)
 
 
-Prepare = Callable[[Types], Awaitable[Refused | None]]
+Prepare = Callable[[Types], Awaitable[RefusedAttempt | None]]
 """Prepares the statement with these types; gives the database's error, if any."""
 
 
@@ -90,12 +90,12 @@ class PossibleTypes:
         return f"the {types} of {names} {verb} only known when it runs; {self.advice}"
 
 
-async def possible_types(parsed: ParsedSql, refused: Refused, prepare: Prepare) -> PossibleTypes | None:
+async def possible_types(parsed: ParsedSql, refused: RefusedAttempt, prepare: Prepare) -> PossibleTypes | None:
     """Types of parameters with which the statement can be prepared; None: its error is certain."""
     names = uncast(parsed)
     if refused.code not in DEPENDS_ON_TYPES or not names:
         return None
-    search = _Search(names, prepare)
+    search = _TypeSearch(names, prepare)
     if (types := await search.types({}, refused)) is not None:
         casts = [f":{name}::{type}" for name, type in types.items()]
         if len(types) == 1:
@@ -109,17 +109,17 @@ async def possible_types(parsed: ParsedSql, refused: Refused, prepare: Prepare) 
     return None
 
 
-class _Search:
+class _TypeSearch:
     """Attempts with types for some parameters, each made once."""
 
     def __init__(self, names: Sequence[str], prepare: Prepare) -> None:
         self._names = names
         self._prepare = prepare
-        self._results: dict[frozenset[tuple[str, str]], Refused | None] = {}
+        self._results: dict[frozenset[tuple[str, str]], RefusedAttempt | None] = {}
 
-    async def types(self, types: Types, refused: Refused) -> Types | None:
+    async def types(self, types: Types, refused: RefusedAttempt) -> Types | None:
         """More types with which there is no error. A type that only changes the error leads to the next parameter."""
-        further: list[tuple[Types, Refused]] = []
+        further: list[tuple[Types, RefusedAttempt]] = []
         for name in self._names:
             for type in _SENT if name not in types else ():
                 if len(self._results) >= _MAX_ATTEMPTS:
@@ -143,7 +143,7 @@ class _Search:
                 result.append(type)
         return result
 
-    async def _attempt(self, types: Types) -> Refused | None:
+    async def _attempt(self, types: Types) -> RefusedAttempt | None:
         key = frozenset(types.items())
         if key not in self._results:
             self._results[key] = await self._prepare(types)

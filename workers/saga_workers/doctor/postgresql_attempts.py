@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from saga_activities.guard.sqlstates import healing_of, sqlstate_of
-from saga_workers.doctor.parameter_types import Refused
+from saga_workers.doctor.parameter_types import RefusedAttempt
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import placeholder_names
 
@@ -41,22 +41,22 @@ class PostgresqlAttempts:
         origins = tuple((at, start) for (at, _), start in zip(rendered.origins, starts, strict=True))
         self._rendered = replace(rendered, origins=origins)
 
-    async def prepare(self, types: Mapping[str, str]) -> Refused | None:
+    async def prepare(self, types: Mapping[str, str]) -> RefusedAttempt | None:
         """The database's error, if it cannot parse the statement with these types of parameters."""
         return await self._attempt(self._declared(types), explain=False)
 
-    async def explain(self, types: Mapping[str, str]) -> Refused | None:
+    async def explain(self, types: Mapping[str, str]) -> RefusedAttempt | None:
         """The error, if it cannot parse and plan the statement; the plan checks the rights as well."""
         return await self._attempt(self._declared(types), explain=True)
 
-    def _refused(self, error: Any) -> Refused:
+    def _refused(self, error: Any) -> RefusedAttempt:
         position = int(error.diag.statement_position or 0) - 1 - len(self._beginning)
-        return Refused(error, self._rendered.origin_of(position) if position >= 0 else None, self._names)
+        return RefusedAttempt(error, self._rendered.origin_of(position) if position >= 0 else None, self._names)
 
     def _declared(self, types: Mapping[str, str]) -> list[str]:
         return [types.get(name, "unknown") for name in self._parameters]
 
-    async def _attempt(self, types: Sequence[str], *, explain: bool) -> Refused | None:
+    async def _attempt(self, types: Sequence[str], *, explain: bool) -> RefusedAttempt | None:
         """Raises OperationalError if the database is busy."""
         import psycopg
 

@@ -19,7 +19,7 @@ _OTHER_SOURCES = ("connection", "step", "topic")
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _CheckedInput:
     """An input of files (``parquet``) or of a table of a catalog, with its place."""
 
     file: str
@@ -50,13 +50,13 @@ async def check_spark_inputs(project: Project) -> list[DoctorResult]:
     return [*([there] if good else ()), *(result for results in checked for result in results)]
 
 
-def _sources(draft: SagaDraft) -> Iterator[_Source]:
+def _sources(draft: SagaDraft) -> Iterator[_CheckedInput]:
     for source in spark_inputs(draft):
         owner = f"{draft.definition.saga}/{source.step}"
         if source.text("parquet") is not None:
-            yield _Source(draft.file, owner, source, is_table=False)
+            yield _CheckedInput(draft.file, owner, source, is_table=False)
         elif source.text("table") is not None and not any(field in source.fields for field in _OTHER_SOURCES):
-            yield _Source(draft.file, owner, source, is_table=True)
+            yield _CheckedInput(draft.file, owner, source, is_table=True)
 
 
 def _writers(drafts: Sequence[SagaDraft]) -> dict[str, str]:
@@ -70,7 +70,7 @@ def _writers(drafts: Sequence[SagaDraft]) -> dict[str, str]:
     return writers
 
 
-async def _check(source: _Source, spark: SparkSettings, writer: str | None) -> list[DoctorResult]:
+async def _check(source: _CheckedInput, spark: SparkSettings, writer: str | None) -> list[DoctorResult]:
     if source.is_table:
         return await _check_table(source, spark, writer)
     exists: list[bool] = []
@@ -93,7 +93,7 @@ async def _check(source: _Source, spark: SparkSettings, writer: str | None) -> l
     return [] if result is None else [result]
 
 
-async def _check_table(source: _Source, spark: SparkSettings, writer: str | None) -> list[DoctorResult]:
+async def _check_table(source: _CheckedInput, spark: SparkSettings, writer: str | None) -> list[DoctorResult]:
     tables: list[list[str] | None] = []
 
     def look() -> str:
@@ -124,7 +124,7 @@ async def _check_table(source: _Source, spark: SparkSettings, writer: str | None
     ]
 
 
-async def _looked(source: _Source, look: Callable[[], str]) -> DoctorResult | None:
+async def _looked(source: _CheckedInput, look: Callable[[], str]) -> DoctorResult | None:
     """Why there is no answer; None after one."""
     result = await timed_check(CHECK, look)
     if result.ok:

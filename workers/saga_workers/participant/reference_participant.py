@@ -183,7 +183,7 @@ async def serve_reference_participant(address: str, file: str, *, ready: Callabl
         participant.close()
 
 
-class _BadRequest(Exception):
+class _MalformedRequest(Exception):
     """A request that is not understood; it has no effect and is not stored."""
 
 
@@ -191,7 +191,7 @@ def _header(request: Request, name: str) -> str:
     """A key as the saga has it; in a header it is percent-encoded."""
     value = request.headers.get(name)
     if not value:
-        raise _BadRequest(f"the header {name} is missing")
+        raise _MalformedRequest(f"the header {name} is missing")
     return unquote(value)
 
 
@@ -199,7 +199,7 @@ def _forward_key(body: Any) -> str:
     """The key of the request that is confirmed."""
     key = body.get("key") if isinstance(body, dict) else None
     if not isinstance(key, str) or not key:
-        raise _BadRequest('the body of a confirm is {"key": the key of the request}')
+        raise _MalformedRequest('the body of a confirm is {"key": the key of the request}')
     return key
 
 
@@ -212,7 +212,7 @@ async def _respond(request: Request, operation: Callable[[Any], Reply]) -> Respo
     async def answer(body: Any) -> Response:
         try:
             return json_response(*operation(body))
-        except _BadRequest as problem:
+        except _MalformedRequest as problem:
             return error_response(400, str(problem))
 
     return await answer_json(request, answer)

@@ -32,12 +32,12 @@ before, are shorter: the relay has three batches of each shard in memory.
 InThread = Callable[..., Awaitable[Any]]
 
 
-class _Batch(NamedTuple):
+class _EncodedPortion(NamedTuple):
     events: list[EncodedEvent]
     portion: Portion
 
 
-_NOTHING = _Batch([], Portion(()))
+_NOTHING = _EncodedPortion([], Portion(()))
 
 
 class Pipeline:
@@ -88,7 +88,7 @@ class Pipeline:
                 self._count_published(events)
                 if recording is not None:
                     await recording
-                recording = asyncio.create_task(self._record_batch(_Batch(events, portion), batch))
+                recording = asyncio.create_task(self._record_batch(_EncodedPortion(events, portion), batch))
                 before, (events, portion) = events, ahead
         finally:
             if recording is not None:
@@ -98,7 +98,7 @@ class Pipeline:
     def _stopping(self) -> bool:
         return self._lease_lost.is_set() or self._outbox.stop.is_set()
 
-    async def _read_batch(self) -> _Batch:
+    async def _read_batch(self) -> _EncodedPortion:
         """The next batch of new events; empty if there is none, or the shard has to stop."""
         while not self._stopping:
             began = time.monotonic()
@@ -109,7 +109,7 @@ class Pipeline:
             portion = await self._reader.read(self._limit, excluded)
             self._limit = next_limit(portion.rows, self._outbox.batch_size)
             if events := await self._encode_batch(portion.rows):
-                return _Batch(events, portion)
+                return _EncodedPortion(events, portion)
             if not portion.rows:
                 if excluded:
                     await asyncio.sleep(time.monotonic() - began)  # no busy loop over a long scan of excluded events
@@ -155,7 +155,7 @@ class Pipeline:
             if self._outbox.suspended_topics.suspend(topic, reason):
                 log.warning("topic suspended: %s", reason, extra=fields(outbox=self._outbox.name, topic=topic))
 
-    async def _record_batch(self, done: _Batch, batch: int) -> None:
+    async def _record_batch(self, done: _EncodedPortion, batch: int) -> None:
         recorded = await self._reader.record(done.portion, [row for row, _ in done.events])
         if recorded < len(done.events):
             log.warning(

@@ -40,7 +40,7 @@ class _Start:
 
 
 @dataclass(slots=True)
-class _Batch:
+class _GatheredStarts:
     """The starts that will share a workflow. ``repeats`` have the ids of others. ``full``: no further one fits."""
 
     starts: dict[str, _Start] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class SharedStarts:
         self._ledger = starter.locator.ledger
         self._limit = limit
         self._wait = wait
-        self._open: _Batch | None = None
+        self._open: _GatheredStarts | None = None
         self._unanswered = asyncio.Lock()
         """While one bulk workflow is not claimed yet, the next one grows, so that busy workers get few large ones."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,57 +74,57 @@ class SharedStarts:
         size = shared_size(request, len(encode_json([saga_id, request.input, dict(request.labels)])))
         if size > MAX_SHARED_INPUTS // 2:
             return await self._starter.start(request, id=saga_id)
-        batch = self._batch_for(size)
+        gathered = self._gathered_for(size)
         own = _Start(saga_id, request, asyncio.get_running_loop().create_future())
-        if saga_id in batch.starts:
-            batch.repeats.append(own)
+        if saga_id in gathered.starts:
+            gathered.repeats.append(own)
         else:
-            batch.starts[saga_id] = own
-        batch.size += size
-        if len(batch.starts) + len(batch.repeats) >= self._limit:
-            batch.full.set()
+            gathered.starts[saga_id] = own
+        gathered.size += size
+        if len(gathered.starts) + len(gathered.repeats) >= self._limit:
+            gathered.full.set()
         return await own.result
 
     # --- gathering ---------------------------------------------------------------------------------------------
 
-    def _batch_for(self, size: int) -> _Batch:
-        batch = self._open
-        if batch is not None and (batch.full.is_set() or batch.size + size > MAX_SHARED_INPUTS):
-            batch.full.set()
-            batch = None
-        if batch is None:
-            batch = self._open = _Batch()
-            self._run(self._gather(batch))
-        return batch
+    def _gathered_for(self, size: int) -> _GatheredStarts:
+        gathered = self._open
+        if gathered is not None and (gathered.full.is_set() or gathered.size + size > MAX_SHARED_INPUTS):
+            gathered.full.set()
+            gathered = None
+        if gathered is None:
+            gathered = self._open = _GatheredStarts()
+            self._run(self._gather(gathered))
+        return gathered
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _gather(self, batch: _Batch) -> None:
+    async def _gather(self, gathered: _GatheredStarts) -> None:
         try:
             try:
                 async with asyncio.timeout(self._wait):
-                    await batch.full.wait()
+                    await gathered.full.wait()
             except TimeoutError:
                 pass
             await self._unanswered.acquire()
             try:
-                if self._open is batch:
+                if self._open is gathered:
                     self._open = None
                 # A caller that has given up need not be started.
-                starts = [start for start in batch.starts.values() if not start.result.done()]
+                starts = [start for start in gathered.starts.values() if not start.result.done()]
                 answering = asyncio.create_task(self._answer(starts))
                 await asyncio.wait({answering}, timeout=_BUSY_FOR)
             finally:
                 self._unanswered.release()
             await answering
-            await self._answer_repeats(batch.repeats)
+            await self._answer_repeats(gathered.repeats)
         except Exception as error:  # noqa: BLE001 - each caller raises it
-            _fail([*batch.starts.values(), *batch.repeats], error)
+            _fail([*gathered.starts.values(), *gathered.repeats], error)
         finally:
-            for waiting in (*batch.starts.values(), *batch.repeats):
+            for waiting in (*gathered.starts.values(), *gathered.repeats):
                 waiting.result.cancel()
 
     # --- starting ----------------------------------------------------------------------------------------------

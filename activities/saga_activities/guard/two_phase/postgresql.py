@@ -59,13 +59,13 @@ class PostgresPreparedTransactions:
 
     async def is_prepared(self, id: TransactionId) -> bool:
         async with self._engine.connect() as connection:
-            return await _is_own(connection, id)
+            return await _is_prepared_by_role(connection, id)
 
     async def end(self, id: TransactionId, *, commit: bool) -> bool:
         """Commit it or roll it back; False: there is none (any more). Raises DBAPIError, InfrastructureError."""
         statement = f"{'COMMIT' if commit else 'ROLLBACK'} PREPARED {_literal(id)}"
         async with self._engine.connect() as connection:
-            if not await _is_own(connection, id):
+            if not await _is_prepared_by_role(connection, id):
                 return False
             try:
                 await connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
@@ -79,7 +79,7 @@ class PostgresPreparedTransactions:
         return True
 
 
-async def _is_own(connection: AsyncConnection, id: TransactionId) -> bool:
+async def _is_prepared_by_role(connection: AsyncConnection, id: TransactionId) -> bool:
     return (await connection.execute(_IS_PREPARED, {"gid": id.postgres})).first() is not None
 
 

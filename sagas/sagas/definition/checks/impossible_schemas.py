@@ -45,7 +45,7 @@ def impossible_parts(
     parts: Iterable[tuple[SchemaNode, Path]], root: Any, dynamic: Mapping[str, list[SchemaNode]]
 ) -> list[Impossible]:
     """Every part that no value of a type can fit; of a schema that takes too long, what comes first."""
-    search = _Search(root, dynamic)
+    search = _ContradictionSearch(root, dynamic)
     wanted = [(node, path) for node, path in parts if isinstance(node.schema, Mapping) and not _is_negated(path)]
     with bounded(_MAX_STEPS), suppress(TooComplex):
         search.visit_alone(wanted)
@@ -58,7 +58,7 @@ def _is_negated(path: Path) -> bool:
     return any(key in _NEGATED and (index == 0 or path[index - 1] not in SCHEMA_MAPS) for index, key in enumerate(path))
 
 
-class _Search:
+class _ContradictionSearch:
     def __init__(self, root: Any, dynamic: Mapping[str, list[SchemaNode]]) -> None:
         self.impossible: list[Impossible] = []
         self._root = root

@@ -18,7 +18,7 @@ _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ResultReader:
     """An expression that may read the result. ``condition`` is the `if` of its step, ``name`` is for messages."""
 
     name: str
@@ -39,7 +39,7 @@ def result_problem(run: SagaRun, entry: Entry, result: Any) -> str | None:
     return next((problem for reader in _readers(run, entry) if (problem := given.problem(reader)) is not None), None)
 
 
-def _readers(run: SagaRun, entry: Entry) -> Iterator[_Reader]:
+def _readers(run: SagaRun, entry: Entry) -> Iterator[_ResultReader]:
     """All expressions that may still be evaluated."""
     backward = run.phase == "backward"
     for step in run.definition.steps:
@@ -48,18 +48,18 @@ def _readers(run: SagaRun, entry: Entry) -> Iterator[_Reader]:
         condition = None if step.if_ is None else _compiled(step.if_)
         for place, expression in step_expressions(step):
             if place == "if":
-                yield _Reader(f"the `if` of step {step.id}", expression)
+                yield _ResultReader(f"the `if` of step {step.id}", expression)
             elif not backward or place == "compensation":
                 name = f"step {step.id}" if place == "do" else f"the {place} of step {step.id}"
-                yield _Reader(name, expression, condition)
+                yield _ResultReader(name, expression, condition)
         for expression in expressions_in(step.for_each):
-            yield _Reader(f"the `for_each` of step {step.id}", expression, condition)
+            yield _ResultReader(f"the `for_each` of step {step.id}", expression, condition)
     if backward:
         return
     for expression in expressions_in(run.definition.locks.keys if run.definition.locks is not None else None):
-        yield _Reader("`locks`", expression)
+        yield _ResultReader("`locks`", expression)
     for expression in expressions_in(run.definition.output):
-        yield _Reader("`output`", expression)
+        yield _ResultReader("`output`", expression)
 
 
 def _compiled(source: str) -> Expression | None:
@@ -79,7 +79,7 @@ class _GivenResult:
         settled = {"result": result, "results": None, "state": "DONE"}
         self._names = {**names, "steps": {**names["steps"], entry.step: settled}}
 
-    def problem(self, reader: _Reader) -> str | None:
+    def problem(self, reader: _ResultReader) -> str | None:
         """Why the expression cannot be evaluated with the result."""
         condition = reader.condition
         facts = NO_FACTS if condition is None else facts_of(condition.node, True)
@@ -152,7 +152,7 @@ class _Gap:
         """True if an element of an object or of an empty list is missing: what selects it may never be evaluated."""
         return self.path[-1] == ANY_ELEMENT and (isinstance(self.value, Mapping) or self.value == [])
 
-    def describe(self, reader: _Reader) -> str:
+    def describe(self, reader: _ResultReader) -> str:
         source = " ".join(reader.expression.source.split())
         reads = f"{reader.name} reads: `{source if len(source) <= _SHOWN else source[:_SHOWN] + '…'}`"
         *owner, part = self.path

@@ -92,7 +92,7 @@ def assigned_parameters(statement: str, dialect: str, passing: Passing = frozens
         return tuple(_of_tables(parsed, passing))
     if any(isinstance(node, exp.Command) for tree in trees for node in tree.walk()):
         return tuple(_of_tables(parsed, passing))
-    analysis = _Analysis(SQLGLOT_DIALECTS[dialect], exp, passing)
+    analysis = _AssignmentAnalysis(SQLGLOT_DIALECTS[dialect], exp, passing)
     return tuple(dict.fromkeys(assigned for tree in trees for assigned in analysis.of(tree)))
 
 
@@ -104,14 +104,14 @@ def _of_tables(parsed: ParsedSql, passing: Passing) -> Iterator[AssignedParamete
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenColumns:
     """Columns of one table that a statement writes; None: all of them."""
 
     table: Any
     columns: tuple[str, ...] | None
 
 
-class _Analysis:
+class _AssignmentAnalysis:
     def __init__(self, dialect: str, exp: Any, passing: Passing) -> None:
         self._dialect = dialect
         self._exp = exp
@@ -119,7 +119,7 @@ class _Analysis:
         self._relations = Relations(exp)
         self._values = WrittenValues(dialect, exp, self._relations)
         self._placed: set[int] = set()
-        self._written: list[_Written] = []
+        self._written: list[_WrittenColumns] = []
 
     def of(self, tree: Any) -> Iterator[AssignedParameter]:
         exp = self._exp
@@ -192,7 +192,8 @@ class _Analysis:
                 case exp.Bracket() | exp.Case() | exp.If() if self._is_condition(node, parent):
                     return True
                 case exp.Cast():
-                    if not self._is_own(parent) and not self._passes(parent) and not self._values.is_row(node):
+                    may_keep = self._is_cast_to_user_type(parent) or self._keeps_value(parent)
+                    if not may_keep and not self._values.is_row(node):
                         return True
                 case exp.Anonymous() if parent.name.lower() in PASSING_FUNCTIONS:
                     pass
@@ -243,12 +244,12 @@ class _Analysis:
             | exp.ArrayConcat | exp.ArrayAgg | exp.If | exp.Connector,
         )  # fmt: skip
 
-    def _is_own(self, cast: Any) -> bool:
+    def _is_cast_to_user_type(self, cast: Any) -> bool:
         """Return whether a cast is to a type of the author, as a domain and a table are, which may keep the value."""
         exp = self._exp
         return any(type_.this is exp.DataType.Type.USERDEFINED for type_ in cast.to.find_all(exp.DataType))
 
-    def _passes(self, cast: Any) -> bool:
+    def _keeps_value(self, cast: Any) -> bool:
         """Return whether a cast keeps all of a value."""
         exp, type_ = self._exp, cast.to
         while type_.is_type("array") and type_.expressions:
@@ -269,7 +270,7 @@ class _Analysis:
 
     def _write(self, table: Any, columns: Iterable[str] | None) -> None:
         if isinstance(table, self._exp.Table):
-            self._written.append(_Written(table, None if columns is None else tuple(columns)))
+            self._written.append(_WrittenColumns(table, None if columns is None else tuple(columns)))
 
     def _insert(self, node: Any) -> Iterator[AssignedParameter]:
         exp, target = self._exp, node.this
@@ -418,7 +419,7 @@ class _Analysis:
                 yield from self._of_written(node, flow)
             case exp.Subquery() | exp.Select():
                 parts = [row[0] for row in self._relations.rows(node) if row]
-            case exp.Cast() if self._passes(node) or self._values.is_row(node.this):
+            case exp.Cast() if self._keeps_value(node) or self._values.is_row(node.this):
                 parts = [node.this]
                 flow = replace(flow, cast=True, zoned=flow.zoned or node.to.is_type("timestamptz"))
             case exp.Add() | exp.Sub() | exp.DPipe():

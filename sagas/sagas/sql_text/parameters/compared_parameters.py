@@ -52,7 +52,7 @@ def compared_parameters(statement: ParsedSql) -> tuple[ComparedParameter, ...]:
         trees = parse_trees(plain_statement(statement), statement.dialect)
     except SqlglotError:
         trees = []
-    analysis = _Analysis(statement.dialect, exp)
+    analysis = _ComparisonAnalysis(statement.dialect, exp)
     if not trees or any(isinstance(node, exp.Command) for tree in trees for node in tree.walk()):
         return tuple(_operands(statement))
     return tuple(each for tree in trees for each in analysis.of(tree))
@@ -73,7 +73,7 @@ def _operands(statement: ParsedSql) -> Iterator[ComparedParameter]:
             yield ComparedParameter(statement.text_of(token)[1:], "computed", kind=kind)
 
 
-class _Analysis:
+class _ComparisonAnalysis:
     def __init__(self, dialect: str, exp: Any) -> None:
         self._dialect = dialect
         self._exp = exp

@@ -7,6 +7,9 @@ from typing import Any
 
 from sagas.sql_text.parameters.relations import Relations
 
+_WHOLE_ROW = "*"
+"""The name of a column that stands for all of them, as in `excluded.*`."""
+
 
 class WrittenValues:
     """``exp`` is sqlglot's module of expressions, ``dialect`` its name of the dialect."""
@@ -111,8 +114,8 @@ class WrittenValues:
         names = [column.name.lower() for column in alias.columns]
         if name in names and owner in ("", alias.name.lower()):
             yield from self._of_rows(insert, names, name)
-        elif (alias.name.lower() == owner and name == "*") or (alias.name.lower() == name and not owner):
-            yield from self._of_rows(insert, None, name)
+        elif (alias.name.lower() == owner and name == _WHOLE_ROW) or (alias.name.lower() == name and not owner):
+            yield from self._of_rows(insert, self._columns(insert), _WHOLE_ROW)
         elif self.is_inserted(node) or owner == alias.name.lower():
             yield from self._of_rows(insert, self._columns(insert), name)
         elif self._in_order:
@@ -122,25 +125,23 @@ class WrittenValues:
         exp, rows = self._exp, ("new", self.target(written).alias_or_name.lower())
         if owner not in ("", *rows):
             return
-        is_row = name == "*" or (
-            not owner and name in rows and name not in map(str.lower, self.written_columns(written))
-        )
+        if not owner and name in rows and name not in map(str.lower, self.written_columns(written)):
+            name = _WHOLE_ROW
         match written:
             case exp.Insert():
-                yield from self._of_rows(written, None if is_row else self._columns(written), name)
+                yield from self._of_rows(written, self._columns(written), name)
                 if (conflict := written.args.get("conflict")) is not None:
-                    yield from self._assigned(conflict.expressions, "*" if is_row else name, "", None)
+                    yield from self._assigned(conflict.expressions, name, "", None)
             case exp.Update():
-                yield from self._assigned(written.expressions, "*" if is_row else name, "", None)
+                yield from self._assigned(written.expressions, name, "", None)
             case exp.Merge():
                 for when in written.args["whens"].expressions:
                     then = when.args.get("then")
                     if isinstance(then, exp.Update):
-                        yield from self._assigned(then.expressions, "*" if is_row else name, "", None)
+                        yield from self._assigned(then.expressions, name, "", None)
                     elif isinstance(then, exp.Insert) and then.expression is not None:
                         is_named = isinstance(then.this, exp.Tuple)
                         columns = [column.name.lower() for column in then.this.expressions] if is_named else None
-                        columns = None if is_row else columns
                         yield from self._of_row(columns, then.expression.expressions, name)
 
     def _columns(self, insert: Any) -> Sequence[str] | None:
@@ -152,7 +153,8 @@ class WrittenValues:
             yield from self._of_row(columns, row, name)
 
     def _of_row(self, columns: Sequence[str] | None, row: Sequence[Any], name: str) -> Iterator[Any]:
-        if columns is None or any(self._relations.is_star(value) for value in row):
+        """The values of a row that may be the column's; ``columns`` None: the insert does not name them."""
+        if columns is None or name == _WHOLE_ROW or any(self._relations.is_star(value) for value in row):
             yield from row
         else:
             yield from (value for column, value in zip(columns, row, strict=False) if column == name)
@@ -165,6 +167,6 @@ class WrittenValues:
         for column, value in self.pairs(seen):
             element = self.element(column)
             other = element.table.lower() if isinstance(element, self._exp.Column) else ""
-            is_same = name in ("*", element.name.lower()) and not (owner and other and owner != other)
+            is_same = name in (_WHOLE_ROW, element.name.lower()) and not (owner and other and owner != other)
             if value is not None and (is_same or other == name):  # or a field of the column
                 yield value

@@ -69,7 +69,7 @@ class Window(NamedTuple):
         return Window(self.end, self.end, 0)
 
 
-class _Position(NamedTuple):
+class _WindowPosition(NamedTuple):
     window: Window
     highest: int
 
@@ -203,7 +203,7 @@ class WindowReader:
                     await self.set_aside([row for row in rows if row.topic in left_out])
                 is_read = self._is_found and self._at >= len(self._found)
                 window = self._window.complete() if is_read else self._window
-                return Portion(kept, _Position(window, rows[-1].id))
+                return Portion(kept, _WindowPosition(window, rows[-1].id))
             await self.set_aside(rows)
 
     async def _read_some(self, limit: int) -> Sequence[EventRow]:

@@ -1,12 +1,13 @@
-"""A variable is named after what it holds."""
+"""A name says which thing it is: no variable is called by a word for anything, no two classes share a name."""
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 
 from tests.unit.test_docstring_openings import READ_BY_STRANGERS
-from tests.unit.test_message_form import ROOT
+from tests.unit.test_message_form import ROOMS, ROOT
 
 EMPTY_NAMES = {"one", "found", "it"}
 """Names that fit any value."""
@@ -30,3 +31,14 @@ def test_no_variable_has_a_name_that_fits_anything() -> None:
     ]
 
     assert names == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in (file for room in (*ROOMS, "benchmarks", "definitions/retail") for file in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                # A leading underscore does not tell two classes apart.
+                places[node.name.lstrip("_")].append(f"{file.relative_to(ROOT)}:{node.lineno}")
+
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
