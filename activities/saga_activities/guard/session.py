@@ -324,7 +324,7 @@ class SqlSession:
         seen.update(tables)
         if not isinstance(statement, ParsedSql) or self.writes_images:
             return
-        if (problem := await paired_problem(statement, self._query)) is not None:
+        if (problem := await paired_problem(statement, self._query, self._described)) is not None:
             raise UsageError(problem)
 
     async def _query(self, text: str, values: Mapping[str, Any]) -> list[Row]:
@@ -333,6 +333,12 @@ class SqlSession:
         if key not in self._catalog:
             self._catalog[key] = (await self._execute(self.parse(text), values)).rows or []
         return self._catalog[key]
+
+    async def _described(self, query: str) -> Sequence[tuple[str, int]]:
+        """The names and types of the columns of a query of MySQL or MariaDB."""
+        result = await self._connection.exec_driver_sql(*self._bound(parse_sql(query, self._dialect), {}))
+        description: Any = result.cursor.description if result.cursor is not None else ()
+        return [(name, kind) for name, kind, *_ in description or ()]
 
     async def _exact(
         self, statement: ParsedSql, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]

@@ -8,39 +8,87 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+
+from sqlalchemy.exc import DBAPIError
 
 from saga_activities.engine_tables import ENGINE_TABLES
 from saga_activities.parameters.column_catalog import Query, read_columns
 from saga_activities.parameters.operand_forms import NUMBERS
 from saga_activities.parameters.parameter_columns import ParameterColumn
 from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
-from sagas.sql_text.parameters.column_pairs import column_pairs, may_pair_columns
+from sagas.sql_text.parameters.column_pairs import ColumnPair, column_pairs
+from sagas.sql_text.parameters.compared_sides import ComparedSides, compared_sides
 from sagas.sql_text.parsed import ParsedSql
 from sagas.text.shortening import shorten
 
+Describe = Callable[[str], Awaitable[Sequence[tuple[str, int]]]]
+"""The names of the columns of a query and their types, as numbers of the protocol."""
 
-async def paired_problem(statement: ParsedSql, query: Query) -> str | None:
+_NUMBERS = frozenset([0, 1, 2, 3, 4, 5, 8, 9, 13, 16, 246])
+"""Of integers, decimals, floats, a year and a bit."""
+_TEXTS = frozenset([15, *range(247, 255)])
+"""Of text, bytes and members."""
+
+
+async def paired_problem(statement: ParsedSql, query: Query, describe: Describe) -> str | None:
     """The sentence about two columns whose values would be converted without an error; None: there are none."""
-    if not may_pair_columns(statement):
-        return None
     # The first analysis imports a large parser, for which the other attempts of the worker must not wait.
-    is_loaded = "sqlglot" in sys.modules
-    candidates = column_pairs(statement) if is_loaded else await asyncio.to_thread(column_pairs, statement)
-    pairs = [pair for pair in candidates if not {pair.first.name, pair.other.name} & ENGINE_TABLES]
+    pairs, sides = _analysed(statement) if "sqlglot" in sys.modules else await asyncio.to_thread(_analysed, statement)
+    return await _assigned_problem(pairs, statement, query) or await _compared_problem(sides, describe)
+
+
+def _analysed(statement: ParsedSql) -> tuple[Sequence[ColumnPair], Sequence[ComparedSides]]:
+    return column_pairs(statement), compared_sides(statement)
+
+
+async def _assigned_problem(pairs: Sequence[ColumnPair], statement: ParsedSql, query: Query) -> str | None:
+    pairs = [pair for pair in pairs if not {pair.source.name, pair.target.name} & ENGINE_TABLES]
     columns = dict(
-        await read_columns([part for pair in pairs for part in (pair.first, pair.other)], statement.dialect, query)
+        await read_columns([part for pair in pairs for part in (pair.source, pair.target)], statement.dialect, query)
     )
     for pair in pairs:
-        first, other = columns.get(pair.first), columns.get(pair.other)
-        if first is None or other is None:
-            continue
-        if pair.is_assigned and (how := _conversion(first, other)) is not None:
-            return f"{_shown(pair.other, other)} gets the value of {_shown(pair.first, first)}, of which {how}"
-        for number, text in ((pair.first, pair.other), (pair.other, pair.first)) if not pair.is_assigned else ():
-            if (how := _comparison(columns[number], columns[text])) is not None:
-                shown = f"{_shown(number, columns[number])} is compared with {_shown(text, columns[text])}"
-                return f"{shown}, of which {how}"
+        source, target = columns.get(pair.source), columns.get(pair.target)
+        if source is not None and target is not None and (how := _conversion(source, target)) is not None:
+            return f"{_shown(pair.target, target)} gets the value of {_shown(pair.source, source)}, of which {how}"
     return None
+
+
+async def _compared_problem(sides: Sequence[ComparedSides], describe: Describe) -> str | None:
+    expressions = [expression for pair in sides for expression in pair.expressions]
+    compared: list[tuple[str, int]] = []
+    if expressions:
+        names = [name for pair in sides for name in pair.names]
+        types = await _types(f"select {', '.join(expressions)} limit 0", describe)
+        if types is None:  # one of them has no type of its own, as the alias of an output has none
+            each = [await _types(f"select {expression} limit 0", describe) for expression in expressions]
+            types = [of_one[0] if of_one else ("", -1) for of_one in each]
+        compared = [(name, type) for name, (_, type) in zip(names, types, strict=True)]
+    for pair in sides:
+        compared += await _joined(pair.natural, describe) if pair.natural else ()
+    for first, other in zip(compared[::2], compared[1::2], strict=True):
+        for (number, kind), (text, other_kind) in ((first, other), (other, first)):
+            if kind in _NUMBERS and other_kind in _TEXTS:
+                return (
+                    f"the number {shorten(number)} is compared with the text {shorten(text)}, and the numbers that the"
+                    " texts begin with, or the positions of members, would count as binary floats: write"
+                    f" `cast({number} as char)`"
+                )
+    return None
+
+
+async def _joined(queries: Sequence[str], describe: Describe) -> Sequence[tuple[str, int]]:
+    """The columns of one name of both sides of a natural join, each after the other."""
+    left, right = [await _types(query, describe) or () for query in queries]
+    others = {name.lower(): (name, type) for name, type in right}
+    return [part for name, type in left if name.lower() in others for part in ((name, type), others[name.lower()])]
+
+
+async def _types(query: str, describe: Describe) -> Sequence[tuple[str, int]] | None:
+    try:
+        return await describe(query)
+    except DBAPIError:
+        return None  # it does not stand alone, or the statement is wrong, too
 
 
 def _shown(place: AssignedParameter, column: ParameterColumn) -> str:
@@ -58,10 +106,3 @@ def _conversion(first: ParameterColumn, last: ParameterColumn) -> str | None:
     if first.kind in NUMBERS and last.kind == "enum":
         return f"it would store the members at these positions: {cast.format(first.name, 'char')}"
     return None
-
-
-def _comparison(number: ParameterColumn, text: ParameterColumn) -> str | None:
-    if number.kind not in NUMBERS or text.kind not in ("text", "enum"):
-        return None
-    part = "the positions of the members" if text.kind == "enum" else "the numbers that the texts begin with"
-    return f"{part} would count: write `cast({number.name} as char)`"

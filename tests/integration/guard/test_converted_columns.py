@@ -26,8 +26,8 @@ TABLES = {
     "sqlite": ("create table converted (id int primary key, n int, code text)",),
 }
 ROWS = ("insert into converted (id, n, code) values (1, 5, '05')",)
-PAIR, TEXT, GIVEN_ON = "is compared with the column", "it is compared with text", "may give it on unchanged"
-CHAR, SET = "write `cast(n as char)`", "update converted set n = {} where id = :id"
+PAIR, TEXT, GIVEN_ON = "is compared with the text", "it is compared with text", "may give it on unchanged"
+CHAR, SET = " as char)`", "update converted set n = {} where id = :id"
 REFUSED: list[tuple[str, Any, str]] = [
     *(("insert into converted (id, y) values (:id, :v)", value, "in four digits") for value in (26, "26", "0", True)),
     ("select 1 from converted where id = :id and y = :v", 26, "as with a year of four digits"),
@@ -61,11 +61,44 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("insert into converting values (:id, '5', n, null, null)", None, "members at these positions"),
     ("select 1 from converted c join (select code as n from converting) o using (n) where c.id = :id", None, PAIR),
     ("select 1 from names join converted using (n) where converted.id = :id", None, PAIR),
-    ("select 1 from converted c join converting o using (id) join names s using (n) where c.id = :id", None, PAIR),
+    (
+        "select 1 from converted c join (select id from converting) o using (id) join names s using (n) where id = :id",
+        None,
+        PAIR,
+    ),
     ("delete c from converted c join names using (n) where c.id = :id", None, PAIR),
     ("update converted c join names using (n) set c.code = 'x' where c.id = :id", None, PAIR),
     ("insert into converted (id, e, n) values (:id, :v, e)", "5", "would be another value there"),
 ]
+COMPARED = (
+    "select 1 from converted c join (select code from converting) o on o.code = c.n",
+    "select 1 from converted c, converting o where (c.n, 1) = (o.code, 1)",
+    "select 1 from converted where (n, 1) in (select code, 1 from converting)",
+    "select 1 from converted c, converting o where c.n = trim(o.code)",
+    "select 1 from converted c, converting o where c.n + 0 = o.code",
+    "select 1 from converted where n in (select trim(code) from converting union select 'x')",
+    "select 1 from converted where n between (select min(code) from converting) and 7",
+    "select 1 from converted where n = any (select code from converting)",
+    "select 1 from converted c where exists (select 1 from converting o where o.code = c.n)",
+    "with k as (select code from converting) select 1 from converted where n in (select code from k)",
+    "select 1 from converted where b = code",
+    "select 1 from converted where y = code",
+    "select 1 from converted where n in (5, code)",
+    "select case n when code then 1 end from converted",
+    "select nullif(n, code) from converted",
+    "select n as number, max(code) as text from converted group by n having number = text",
+    "select 1 from converted natural join names",
+    "delete c from converted c natural join names",
+    "update converted set n = if(n = code, 1, 2)",
+    "insert into converted (id) values (1) on duplicate key update n = if(n = code, 1, 2)",
+)
+"""Of a number with a text, wherever they stand."""
+COMPARABLE = (
+    "select 1 from converted where code = concat(n, '') and cast(code as signed) = n and n in (1, 5) and b = n",
+    "select 1 from converted c natural join converting o where cast(c.d as date) = date(c.d)",
+    "select count(*) as number from converted where find_in_set(n, code) > 0 group by code having number > 1",
+    "select 1 from converted where d between (select min(d) from converted) and '2026-05-01' and y = year(d)",
+)
 TEXTS = ("coalesce(code, '')", "trim(code)", "case when id = 1 then code else '' end", "cast(code as char)")
 STORED: list[tuple[str, Any, str, Any]] = [
     ("insert into converted (id, y) values (:id, :v)", 2026, "y", 2026),
@@ -143,3 +176,14 @@ async def test_a_number_is_not_compared_with_text(database: GuardDatabase, text:
 async def test_columns_of_one_kind_are_compared(database: GuardDatabase) -> None:
     for statement in HARMLESS:
         assert await _run(database, statement, 1, None) is None, statement
+
+
+async def test_numbers_and_texts_are_not_compared_anywhere(database: GuardDatabase) -> None:
+    if database.kind != "mariadb":
+        pytest.skip("SQLite compares them as the values that they are")
+    for statement in COMPARED:
+        outcome = await perform(database, statement)
+        assert PAIR in (outcome.failure.message if outcome.failure else ""), (statement, outcome)
+    for statement in COMPARABLE:
+        assert (await perform(database, statement)).kind == "done", statement
+    assert [tuple(row) for row in await database.rows("select id, n, e from converted")] == [(1, 5, None)]
