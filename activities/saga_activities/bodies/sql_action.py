@@ -46,7 +46,7 @@ async def _run_statements(
     return result
 
 
-def _statements(arguments: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def statements_of(arguments: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """All statements of arguments that :func:`~saga_activities.bodies.action_bodies.wrong_arguments` accepts."""
     run = arguments["run"]
     return run if isinstance(run, list) else [{**arguments, **({"sql": run} if isinstance(run, str) else run)}]
@@ -91,7 +91,7 @@ class SharedStatement:
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> SharedStatement:
         """Return the single statement of a step for which :func:`has_one_statement` holds."""
-        (statement,) = _statements(arguments)
+        (statement,) = statements_of(arguments)
         return SharedStatement(statement, statement["sql"], statement.get("params") or {})
 
     def judge(self, returned: StatementResult) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def sql_body(
     Raises as :func:`read_events` does.
     """
     events, traceparent = read_events(arguments.get("emit") or [], invocation), attempt.traceparent
-    statements = _statements(arguments)
+    statements = statements_of(arguments)
     images = invocation.op == "do" and invocation.guard is not None and invocation.guard.images
     undo_scope = "" if invocation.guard is None else invocation.guard.undo_scope
 

@@ -19,6 +19,7 @@ from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
 from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
+from saga_activities.bulk.lock_keys import lock_keys
 from saga_activities.bulk.result_room import result_size
 from saga_activities.concurrency import uncancellable
 from saga_activities.guard.database_errors import (
@@ -112,10 +113,10 @@ class ChunkRunner:
             _CallInChunk(call, sha256_hex(text) if call.op == "do" else None, outcome=wrong_arguments(call))
             for call, text in zip(calls, texts, strict=True)
         ]
-        # Sorted by their arguments, so that concurrent chunks lock the rows of a table in the same order.
-        part = [
-            items[index] for index in sorted(range(len(items)), key=texts.__getitem__) if items[index].outcome is None
-        ]
+        runnable = [index for index, item in enumerate(items) if item.outcome is None]
+        keys = await lock_keys([calls[index] for index in runnable], self._guard.engine.dialect.name)
+        order = {index: (key, texts[index]) for index, key in zip(runnable, keys, strict=True)}
+        part = [items[index] for index in sorted(runnable, key=order.__getitem__)]
         if part and part[0].call.reads:
             part = await self._read(part, attempt)
         if part:
