@@ -144,7 +144,10 @@ def _row_fields(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> d
 
 
 def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> tuple[str, ...]:
-    """The retry with a corrected definition or other arguments, where a plain one would fail the same way."""
+    """The retry with a corrected definition or other arguments, where a plain one would fail the same way.
+
+    A rejection is an answer to the arguments: the same ones are refused again, unless the participant has changed.
+    """
     definition = saga_command("resolve", run.saga_id, parked.step, "retry", reason="…", definition="FILE")
     if entry is None:
         return (definition,)
@@ -154,10 +157,13 @@ def _corrections(run: SagaRun, parked: ParkedOperation, entry: Entry | None) -> 
     operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
     error = (operation and operation.error) or {}
     of_value = (error.get("details") or {}).get("cannot_heal")
-    if not of_value and error.get("type") != DEFINITION_FAILURE:
+    is_rejected = error.get("type") == "Rejected"
+    if not of_value and not is_rejected and error.get("type") != DEFINITION_FAILURE:
         return ()
     if not corrects_with_arguments(run, entry, parked.op):
-        return (definition,)
+        return () if is_rejected else (definition,)
+    if is_rejected:
+        return (arguments,)
     return (arguments, definition) if of_value else (definition, arguments)
 
 
