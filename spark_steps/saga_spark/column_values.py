@@ -53,14 +53,23 @@ def has_value(name: str, kind: DataType, values: Sequence[Any], what: str) -> Co
     """
     from pyspark.sql import functions as F
 
+    exact = exact_values(name, kind, values, what)
+    return F.col(quote_name(name)).isin([_literal(kind, value) for value in exact])
+
+
+def exact_values(name: str, kind: DataType, values: Sequence[Any], what: str) -> list[Any]:
+    """The values in the column's type, without nulls and those that no value of the type equals: without a session.
+
+    Raises UsageError for a value that the column cannot have.
+    """
     try:
-        literals = [_literal(kind, value) for value in values if value is not None]
+        exact = [_exact(kind, value) for value in values if value is not None]
     except _Unsuitable as error:
         help = "quote it" if isinstance(kind, _texts()) else "correct the value"
         raise UsageError(
             f"{what}: the column {name} is {kind.simpleString()} and cannot be {error.args[0]}; {help}"
         ) from None
-    return F.col(quote_name(name)).isin([literal for literal in literals if literal is not None])
+    return [value for value in exact if value is not None]
 
 
 class _Unsuitable(Exception):
@@ -77,42 +86,46 @@ def _texts() -> tuple[type[DataType], ...]:
     return (T.StringType, T.VarcharType, T.CharType)
 
 
-def _literal(kind: DataType, value: Any) -> Column | None:
-    """The value in the column's type; None if no value of the type equals it. Raises _Unsuitable."""
+def _literal(kind: DataType, exact: Any) -> Column:
     from pyspark.sql import functions as F
+    from pyspark.sql import types as T
+
+    return F.timestamp_micros(F.lit(exact)) if isinstance(kind, T.TimestampType) else F.lit(exact).cast(kind)
+
+
+def _exact(kind: DataType, value: Any) -> Any:
+    """The value in the column's type; None if no value of the type equals it. Raises _Unsuitable."""
     from pyspark.sql import types as T
 
     try:
         match kind:
             case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
                 number, limit = finite_number(value), 1 << (_BITS[kind.typeName()] - 1)
-                fits = number == number.to_integral_value() and -limit <= number < limit
-                return F.lit(int(number)).cast(kind) if fits else None
+                return int(number) if number == number.to_integral_value() and -limit <= number < limit else None
             case T.DecimalType():
                 number = finite_number(value)
                 if number and number.adjusted() >= kind.precision - kind.scale:
                     return None
                 exact = number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
-                return F.lit(exact).cast(kind) if exact == number else None
+                return exact if exact == number else None
             case T.FloatType() | T.DoubleType():
                 number = finite_number(value)
                 fits = is_exact_single(number) if isinstance(kind, T.FloatType) else is_exact_double(number)
-                return F.lit(float(number)).cast(kind) if fits else None
+                return float(number) if fits else None
             case T.BooleanType():
-                return F.lit({"true": True, "false": False}[str(value).lower()])
+                return {"true": True, "false": False}[str(value).lower()]
             case T.DateType():
-                return F.lit(date.fromisoformat(plain_text(value)).isoformat()).cast(kind)
+                return date.fromisoformat(plain_text(value)).isoformat()
             case T.TimestampType():
                 at = iso_time(value)
-                microseconds = ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
-                return F.timestamp_micros(F.lit(microseconds))
+                return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
             case T.TimestampNTZType():
                 at = iso_time(value)
                 if at.tzinfo is not None:
                     raise ValueError
-                return F.lit(at.isoformat()).cast(kind)
+                return at.isoformat()
             case _:
-                return F.lit(plain_text(value)).cast(kind)
+                return plain_text(value)
     except NoEqual:
         return None
     except (ValueError, KeyError, InvalidOperation):

@@ -16,7 +16,7 @@ from saga_activities.automatic.table_shape import UNCERTAIN, Column, ForeignKey,
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.sessions import SQL_MODE
 from sagas.sql_text.restoring_script import RESTORING_SQL_MODE
-from sagas.sql_text.row_changes import ChangeKind, NotImageable
+from sagas.sql_text.row_changes import ChangeKind, NotImageable, TableMissing
 
 _TABLE = """
 SELECT table_schema AS table_schema_, table_name AS table_name_, table_type AS kind, engine AS engine_,
@@ -104,7 +104,7 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     """One table. Raises :class:`NotImageable` if it does not exist."""
     table = await sql.one_or_none(_TABLE, {"schema": schema, "name": name})
     if table is None:
-        raise NotImageable(f"there is no table {name} in this database")
+        raise TableMissing(f"there is no table {name} in this database")
     where = {"schema": table["table_schema_"], "name": table["table_name_"]}
     shown = f"{where['schema']}.{where['name']}"
     columns = await sql.all(_COLUMNS, where)

@@ -16,7 +16,7 @@ from saga_activities.automatic.table_shape import (
 )
 from saga_activities.automatic.user_types import PARTS_OF_TYPE, check_parts, type_name
 from saga_activities.guard.session import SqlSession
-from sagas.sql_text.row_changes import NotImageable, RowChange
+from sagas.sql_text.row_changes import NotImageable, RowChange, TableMissing
 
 _BASE = """(WITH RECURSIVE base AS (SELECT t.* UNION ALL
           SELECT d.* FROM base JOIN pg_type d ON d.oid = base.typbasetype WHERE base.typtype = 'd')
@@ -153,7 +153,7 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
     """The table that ``written`` names. Raises :class:`NotImageable` if there is none."""
     row = await sql.one_or_none(_SHAPE, {"name": written})
     if row is None:
-        raise NotImageable(f"there is no table {written} in this database")
+        raise TableMissing(f"there is no table {written} in this database")
     name = f"{row['schema']}.{row['name']}"
     key = tuple(row["key"] or ())
     columns = tuple(_column(fields) for fields in row["columns"] or () if not fields["generated"])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from saga_activities.automatic.table_shape import Column, ForeignKey, TableShape
 from saga_activities.guard.session import Row, SqlSession
-from sagas.sql_text.row_changes import NotImageable
+from sagas.sql_text.row_changes import NotImageable, TableMissing
 from sagas.sql_text.tokens import split_tokens
 
 _TABLE = "SELECT name, type, sql FROM sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(:name)"
@@ -44,7 +44,7 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
         raise NotImageable(f"the table {name} is not in the main database")
     table = await sql.one_or_none(_TABLE, {"name": name})
     if table is None:
-        raise NotImageable(f"there is no table {name} in this database")
+        raise TableMissing(f"there is no table {name} in this database")
     text = _significant(table["sql"])
     if table["type"] == "view" or _VIRTUAL.match(text):
         raise NotImageable(f"{table['name']} is not an ordinary table")

@@ -62,6 +62,10 @@ class NotImageable(UsageError):
         self.why = why
 
 
+class TableMissing(NotImageable):
+    """The database has no table of this name."""
+
+
 Source = tuple[str, str | None, str]
 
 

@@ -83,6 +83,14 @@ def freeze_files(name: str, uris: Sequence[str], base: str | None, folder: str) 
     }
 
 
+def columns_of_files(name: str, uris: Sequence[str], base: str | None) -> tuple[dict[str, pa.DataType], set[str]]:
+    """The columns that Spark reads of files, and the names of those in folders. Raises UnreadableInput, JobFailed."""
+    with ThreadPoolExecutor(FOOTER_READERS) as pool:
+        files = list(pool.map(lambda uri: _read_columns(name, uri, base), uris))
+    folders = {column for uri in uris if base is not None for column, _ in _folder_values(uri[len(base) + 1 :])}
+    return _merged_columns(name, files), folders
+
+
 def convert_table(name: str, label: str, rows: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
     """The rows with the types that Spark reads. Raises UnreadableInput for a value that would change."""
     arrays = []

@@ -19,7 +19,9 @@ INPUTS = {
     "computed": "{parquet: 'data/${{ saga.id }}', columns: [nowhere]}",
     "nowhere": "{parquet: data/nothere.parquet}",
     "later": "{parquet: out}",
-    "seed": "{table: lake.seed.rows, columns: [N, label], where: {n: 1}}",
+    "seed": "{table: lake.seed.rows, columns: [n, label], where: {n: [1, null, '${{ saga.id }}'], label: x}}",
+    "other": "{parquet: data/there, columns: [n, M], where: {day: 2026-05-01, n: monday, k: x}}",
+    "cased": "{table: lake.seed.rows, columns: [N], where: {n: x, label: 1}}",
     "as_of": "{table: lake.seed.rows, as_of: before, columns: [old]}",
     "wrong": "{table: lake.seed.rows, columns: [nonono], where: {lable: x}}",
     "gone": "{table: lake.seed.nothere}",
@@ -52,21 +54,23 @@ def _place(folder: Path, name: str, word: str) -> str:
 
 
 async def test_what_an_input_names_and_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "data" / "there").mkdir(parents=True)
+    (tmp_path / "data" / "there" / "day=2026-05-01").mkdir(parents=True)
     pq.write_table(pa.table({"n": [1]}), tmp_path / "data" / "there" / "a.parquet")
+    pq.write_table(pa.table({"n": [1]}), tmp_path / "data" / "there" / "day=2026-05-01" / "a.parquet")
     catalog = load_catalog(
         "lake", type="sql", uri=f"sqlite:///{tmp_path}/lake.db", warehouse=f"{tmp_path.as_uri()}/lake"
     )
     catalog.create_namespace("seed")
     catalog.create_table("seed.rows", pa.schema({"n": pa.int64(), "label": pa.string()}))
     good, *problems = await check_spark_inputs(_project(tmp_path))
-    assert good.message == "4 of 10 files and tables are there"
+    assert good.message == "4 of 12 files and tables are there"
     file, place = f"{tmp_path}/load.saga.yaml", partial(_place, tmp_path)
     found = {problem.message.removeprefix(f"{file}:"): (problem.ok, problem.help) for problem in problems}
     far = next(message for message in found if "far" in message)
     assert far.startswith(f"{place('far', 'far.')}: not checked because the catalog of far.sales.facts is not avail")
     assert found.pop(far)[0] is None
     columns = "correct the name; the columns are n, label"
+    of_files = "correct the name; the columns are n, day"
     assert found == {
         f"{place('nowhere', 'data')}: no Parquet files are at data/nothere.parquet yet": (
             None,
@@ -76,6 +80,15 @@ async def test_what_an_input_names_and_is_not_there(tmp_path: Path) -> None:
             None,
             "load/first writes it; run that saga before",
         ),
+        f"{place('other', 'M]')}: the Parquet files at data/there have no column M": (False, of_files),
+        f"{place('other', 'k:')}: the Parquet files at data/there have no column k": (False, of_files),
+        f"{place('other', 'monday')}: `where`: the column n is bigint and cannot be monday": (
+            False,
+            "correct the value",
+        ),
+        f"{place('cased', 'N]')}: the table lake.seed.rows has no column N": (False, columns),
+        f"{place('cased', 'x,')}: `where`: the column n is bigint and cannot be x": (False, "correct the value"),
+        f"{place('cased', '1}')}: `where`: the column label is string and cannot be 1": (False, "quote it"),
         f"{place('wrong', 'nonono')}: the table lake.seed.rows has no column nonono": (False, columns),
         f"{place('wrong', 'lable')}: the table lake.seed.rows has no column lable": (False, columns),
         f"{place('gone', 'lake')}: the table lake.seed.nothere does not exist": (

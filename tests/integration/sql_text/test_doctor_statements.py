@@ -409,6 +409,8 @@ async def test_the_tables_and_columns_of_inputs(tmp_path: Path, postgres_server:
         "        some: {connection: shop, table: stock, where: {skuu: a}}\n"
         "        part: {connection: shop, query: 'select sku from stock', columns: [free]}\n"
         "        both: {connection: shop, query: 'select fre from stock', columns: [sku]}\n"
+        "        wrong: {connection: shop, table: stock, where: {sku: [a, null], free: monday}}\n"
+        "        known: {connection: shop, table: stock, where: {sku: '${{ vars.table }}', free: 2}}\n"
         "      audit:\n"
         "        - {relationships: {column: a, field: sku, to: {connection: shop, table: stock, columns: [a]}}}\n"
         "  - {id: same, uses: reconcile, effect: none, with: {key: a, left: {parquet: x},"
@@ -428,10 +430,11 @@ async def test_the_tables_and_columns_of_inputs(tmp_path: Path, postgres_server:
     refused = "load/load: PostgreSQL cannot prepare the statement: "
     assert sorted(one.message for one in await problems(of_project)) == [
         f'{at(12, "stok")} {refused}relation "stok" does not exist; tables are missing for 1 more statement, too:'
-        f" {at(19, 'stoc')} load/same",
+        f" {at(21, 'stoc')} load/same",
         f'{at(13, "fre")} {refused}column "fre" does not exist',
         f'{at(14, "skuu")} {refused}column "skuu" does not exist',
         f'{at(15, "free")} {refused}column "free" does not exist',
         f'{at(16, "fre from")} {refused}column "fre" does not exist',
-        f'{at(18, "a]")} {refused}column "a" does not exist',
+        f'{at(17, "monday")} {refused}invalid input syntax for type integer: "monday"',
+        f'{at(20, "a]")} {refused}column "a" does not exist',
     ]

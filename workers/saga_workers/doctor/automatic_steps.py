@@ -17,14 +17,14 @@ from saga_activities.guard.session import SqlSession
 from saga_workers.runtime.database_access import unusable
 from sagas.errors import SagaError
 from sagas.settings.project import Project
-from sagas.sql_text.row_changes import NotImageable, RowChange
+from sagas.sql_text.row_changes import NotImageable, RowChange, TableMissing
 
 _TIMEOUT = 15.0
 _MAX_LINES = 20
 
 
 async def automatic_step_problems(project: Project, *, without: Collection[str] = ()) -> list[str] | None:
-    """A line for each reason why statements could not be undone; None if the project has no such steps.
+    """A line for each reason why statements could not be undone; None if the project has none on tables that exist.
 
     A reason names its first statement, and is not repeated for the others; there are at most :data:`_MAX_LINES`.
     ``without``: connections that cannot be opened. Raises SagaError if a database cannot be used.
@@ -40,7 +40,7 @@ async def automatic_step_problems(project: Project, *, without: Collection[str] 
         ),
         pool_size=1,
     )
-    problems: dict[tuple[str, str], list[str]] = {}
+    unknown, problems = 0, dict[tuple[str, str], list[str]]()
     places: dict[tuple[Hashable, ...], tuple[str, str, str | None]] = {}
     try:
         for step, connection, statement in statements:
@@ -63,6 +63,8 @@ async def automatic_step_problems(project: Project, *, without: Collection[str] 
                         f" through {other}: use one of them, or a saga that changes a row through both is refused"
                     )
                     problems.setdefault((connection, problem), []).append(step)
+            except TableMissing:
+                unknown += 1  # the check of the statements says so
             except NotImageable as refusal:
                 problems.setdefault((connection, refusal.message), []).append(step)
             except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -70,7 +72,7 @@ async def automatic_step_problems(project: Project, *, without: Collection[str] 
                 raise unusable(project.settings.sql_connection(connection), what, error) from error
     finally:
         await databases.close()
-    return list(_lines(problems, project))
+    return None if unknown == len(statements) else list(_lines(problems, project))
 
 
 def _lines(problems: Mapping[tuple[str, str], Sequence[str]], project: Project) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.doctor.doctor_result import DoctorResult, timed_check
@@ -13,6 +14,9 @@ from sagas.definition.parser.draft import SagaDraft
 from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.text.shortening import join_names
+
+if TYPE_CHECKING:
+    from saga_spark.inputs.input_columns import InputColumns
 
 CHECK = "spark inputs"
 _OTHER_SOURCES = ("connection", "step", "topic")
@@ -71,57 +75,48 @@ def _writers(drafts: Sequence[SagaDraft]) -> dict[str, str]:
 
 
 async def _check(source: _CheckedInput, spark: SparkSettings, writer: str | None) -> list[DoctorResult]:
-    if source.is_table:
-        return await _check_table(source, spark, writer)
-    exists: list[bool] = []
+    seen: list[InputColumns | None] = []
 
     def look() -> str:
-        from saga_spark.sinks.parquet.parquet_pointer import CURRENT
-        from saga_spark.storage import file_size, list_parquet_files, project_location
+        from saga_spark.inputs.input_columns import parquet_columns, table_columns
 
-        location = project_location(source.name, spark.root)
-        is_output = file_size(f"{location.rstrip('/')}/{CURRENT}") is not None
-        exists.append(is_output or bool(list_parquet_files(location)))
-        return ""
-
-    result = await _looked(source, look)
-    if result is None and not exists[0]:
-        why = f"{source.at()}: no Parquet files are at {source.name} yet"
-        return [
-            DoctorResult(CHECK, None, why, _expected(writer) or "write them before the step runs, or correct the path")
-        ]
-    return [] if result is None else [result]
-
-
-async def _check_table(source: _CheckedInput, spark: SparkSettings, writer: str | None) -> list[DoctorResult]:
-    tables: list[list[str] | None] = []
-
-    def look() -> str:
-        from saga_spark.sinks.iceberg.catalog import TableName, column_names
-
-        tables.append(column_names(spark, TableName.parse(source.name)))
+        seen.append(table_columns(spark, source.name) if source.is_table else parquet_columns(source.name, spark.root))
         return ""
 
     if (result := await _looked(source, look)) is not None:
         return [result]
-    (columns,) = tables
+    (columns,) = seen
     if columns is None:
-        why = f"{source.at()}: the table {source.name} does not exist"
-        if writer is not None:
-            return [DoctorResult(CHECK, None, f"{why} yet", _expected(writer))]
-        return [DoctorResult(CHECK, False, why, "create the table, or correct its name")]
-    known = {column.lower() for column in columns}
-    return [
-        DoctorResult(
-            CHECK,
-            False,
-            f"{source.at(position)}: the table {source.name} has no column {name}",
-            f"correct the name; the columns are {join_names(columns, 10)}",
-        )
-        for name, position in source.source.columns
-        # A snapshot may have had other columns; with a point it is a field of one.
-        if "as_of" not in source.source.fields and name.partition(".")[0].lower() not in known and name not in known
-    ]
+        return [_missing(source, writer)]
+    if "as_of" in source.source.fields:
+        return []  # a snapshot may have had other columns
+    return [*_unknown_columns(source, columns), *_wrong_values(source, columns)]
+
+
+def _missing(source: _CheckedInput, writer: str | None) -> DoctorResult:
+    if not source.is_table:
+        why = f"{source.at()}: no Parquet files are at {source.name} yet"
+        help = _expected(writer) or "write them before the step runs, or correct the path"
+        return DoctorResult(CHECK, None, why, help)
+    why = f"{source.at()}: the table {source.name} does not exist"
+    if writer is not None:
+        return DoctorResult(CHECK, None, f"{why} yet", _expected(writer))
+    return DoctorResult(CHECK, False, why, "create the table, or correct its name")
+
+
+def _unknown_columns(source: _CheckedInput, columns: InputColumns) -> Iterator[DoctorResult]:
+    place = f"the table {source.name} has" if source.is_table else f"the Parquet files at {source.name} have"
+    for name, position in source.source.columns:
+        if columns.is_complete and name not in columns.names:
+            help = f"correct the name; the columns are {join_names(columns.names, 10)}"
+            yield DoctorResult(CHECK, False, f"{source.at(position)}: {place} no column {name}", help)
+
+
+def _wrong_values(source: _CheckedInput, columns: InputColumns) -> Iterator[DoctorResult]:
+    for name, values, position in source.source.conditions:
+        if (problem := columns.value_problem(name, values)) is not None:
+            why, _, help = problem.rpartition("; ")
+            yield DoctorResult(CHECK, False, f"{source.at(position)}: {why}", help)
 
 
 async def _looked(source: _CheckedInput, look: Callable[[], str]) -> DoctorResult | None:

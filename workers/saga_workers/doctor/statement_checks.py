@@ -22,6 +22,7 @@ from saga_activities.parameters.parameter_errors import (
     what_to_write,
     with_names,
 )
+from saga_spark.sinks.postgresql.tables import where_clause
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.parameter_types import possible_types
 from saga_workers.doctor.postgresql_attempts import PostgresqlAttempts
@@ -168,6 +169,10 @@ def _reads(draft: SagaDraft, owner: str, connection: str, source: WrittenInput) 
     node = source.fields["table" if query is None else "query"]
     places.append((len(text), node if query is None else None))
     text += f"(\n{query}\n) as input" if table is None else ".".join(map(_quoted, table.split(".")))
+    for number, (name, values, place) in enumerate(source.conditions):
+        text += " and " if number else " where "
+        places.append((len(text), place))
+        text += where_clause({name: values}, typed=True).as_string()
     try:
         parsed = parse_sql(text, "postgresql")
     except RefusedStatement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from sagas.builtins.spark import RECONCILE, SPARK
 from sagas.definition.diagnostics import Positioned
@@ -33,6 +34,18 @@ class WrittenInput:
         if where is not None:
             columns += [(name, where.key_position(name)) for name in children_of(where) if "${{" not in name]
         return columns
+
+    @property
+    def conditions(self) -> list[tuple[str, list[Any], Positioned]]:
+        """The columns of a mapping `where` with the values that are not computed, and the place of these."""
+        where = self.fields.get("where")
+        conditions = []
+        for name, node in () if where is None else children_of(where).items():
+            values = [each.value for each in (node.value if isinstance(node.value, list) else [node])]
+            known = [value for value in values if not isinstance(value, dict | list) and "${{" not in str(value)]
+            if "${{" not in name and known:
+                conditions.append((name, known, node))
+        return conditions
 
 
 def literal(node: YamlNode | None) -> str | None:

@@ -22,6 +22,7 @@ from pyiceberg.exceptions import (
     RESTError,
     UnauthorizedError,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from requests import RequestException
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
@@ -85,12 +86,12 @@ def describe_catalog(settings: SparkSettings, name: str) -> str:
         return f"it responds; namespaces: {len(catalog.list_namespaces())}"
 
 
-def column_names(settings: SparkSettings, table: TableName) -> list[str] | None:
-    """The columns of a table; None if it does not exist. Raises UsageError, InfrastructureError."""
+def read_schema(settings: SparkSettings, table: TableName) -> Schema | None:
+    """The schema of a table; None if it does not exist. Raises UsageError, InfrastructureError."""
     with translate_errors(str(table)):
         catalog = _unchanged_catalog(settings, table.catalog)
         opened = None if catalog is None else load_table(catalog, table)
-    return None if opened is None else [field.name for field in opened.schema().fields]
+    return None if opened is None else opened.schema()
 
 
 def _unchanged_catalog(settings: SparkSettings, name: str) -> Catalog | None:

@@ -403,9 +403,9 @@ def _fits(value: sql.Identifier, type: str, old: str, server_version: int) -> sq
             )
         if old.startswith("numeric("):
             precision, scale = map(int, old[len("numeric(") : -1].split(","))
-            return sql.SQL("coalesce({v}::numeric = 'NaN' or abs(round({v}::numeric, {scale})) < {limit}, true)").format(
-                v=value, scale=sql.Literal(scale), limit=sql.Literal(10 ** max(precision - scale, 0))
-            )
+            fits = "coalesce({v}::numeric = 'NaN' or abs(round({v}::numeric, {scale})) < {limit}, true)"
+            limit = sql.Literal(10 ** max(precision - scale, 0))
+            return sql.SQL(fits).format(v=value, scale=sql.Literal(scale), limit=limit)
     if server_version < _INPUT_IS_VALID:
         return None
     return sql.SQL("coalesce(pg_input_is_valid({}::text, {}), true)").format(value, sql.Literal(old))
