@@ -158,5 +158,6 @@ def _resolve_command(saga: str, step: str, op: str, why: str, members: list[Park
     if len(members) == 1:
         return first.commands[0]
     where = f"WorkflowType = {quote(saga)}"
-    corrected = {"definition": "FILE"} if len(first.commands) > len(first.decisions) else {}
+    # Other arguments belong to one saga, a corrected definition to all of them.
+    corrected = {"definition": "FILE"} if any("--definition" in command for command in first.commands) else {}
     return saga_command("resolve", step, "retry", where=where, op=op, error=why, reason="…", **corrected)
