@@ -15,10 +15,14 @@ from tests.integration.trust.conftest import Shop
 from tests.integration.trust.test_definition_trust import refusal
 
 
-def sagas_of(collector: Any) -> set[str]:
+def values_of(collector: Any, label: str) -> set[str]:
     return {
-        sample.labels["saga"] for metric in collector.collect() for sample in metric.samples if "saga" in sample.labels
+        sample.labels[label] for metric in collector.collect() for sample in metric.samples if label in sample.labels
     }
+
+
+def sagas_of(collector: Any) -> set[str]:
+    return values_of(collector, "saga")
 
 
 async def test_unknown_workflow_types_share_a_series(shop: Shop) -> None:
@@ -47,16 +51,21 @@ async def test_a_claimed_park_makes_no_series(shop: Shop) -> None:
     )
     async with running_worker(shop.project) as client:
         type = f"made-up-{uuid.uuid4()}"
-        handle = await client.temporal.start_workflow(
-            type, {}, id=f"x-{uuid.uuid4()}", task_queue=f"nobody-{uuid.uuid4()}", search_attributes=attributes
-        )
+        handles = [
+            await client.temporal.start_workflow(
+                one, {}, id=f"x-{uuid.uuid4()}", task_queue=f"nobody-{uuid.uuid4()}", search_attributes=attributes
+            )
+            for one in (type, "own")
+        ]
         gauges = SagaGauges(client.temporal, shop.project.definitions.values())
 
         async def counted() -> bool:
             gauges._refreshed_at = None
             await gauges.refresh()
-            return "other" in sagas_of(gauges)
+            return {"other", "own"} <= sagas_of(gauges)
 
         await until(counted)
         assert type not in sagas_of(gauges)
-        await handle.terminate()
+        assert values_of(gauges, "step") == {"other"}, "and none of the step that its attributes name"
+        for handle in handles:
+            await handle.terminate()

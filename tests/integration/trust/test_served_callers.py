@@ -7,6 +7,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers, FailedTokens
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
+from sagas.definition.saga_ids import workflow_id_problem
 from sagas.settings.project import Project
 from sagas.settings.secrets import Secret
 from sagas.settings.serve import ServeSettings, ServeToken
@@ -66,6 +68,8 @@ async def test_only_sagas_of_the_project_are_shown(shop: Shop, monkeypatch: pyte
                 assert answer.status_code == 404
                 assert "secret" not in answer.text
                 assert "SQL" not in answer.text
+                if (problem := workflow_id_problem(unquote(id))) is not None:
+                    assert answer.json() == {"error": problem}, "neither Temporal nor the ledger is asked"
 
 
 async def test_wrong_tokens_are_limited(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
