@@ -1,65 +1,183 @@
-"""Checks inputs that may take a second each, without delaying anything else of the process."""
+"""What checking inputs may cost a process: the owner of its budget, whoever sends them.
+
+A check that is quick is made at once. A costly one has a thread, so it delays no event loop; all threads together use
+half a core, in portions of a millisecond, so that the rest of the process goes on; and the inputs of one caller are
+checked one after the other, so that a caller delays itself first.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
-from sagas.definition.schema_patterns import MAX_STEPS, TooComplex, bounded
 from sagas.errors import UsageError
+from sagas.expressions.work_budget import MAX_CHECK_STEPS, TooComplex, WorkBudget, bounded
 
-_QUICK_STEPS = 2_000
-"""Of a check that is made at once; it takes about ten milliseconds."""
+_QUICK_STEPS = 1_000
+"""Of a check that is made at once; it takes about five milliseconds."""
+
+_QUICK_BYTES = 32 * 1024
+"""Of an input that is read at once. Reading takes up to half a microsecond for each byte, and counts no steps."""
+
+_MAX_CALLERS = 4
+"""Callers whose inputs are checked at the same time, each of which may take 200 MiB."""
+
+MAX_WAITING = 2
+"""Inputs of one caller that wait for a check which may be sent again instead."""
+
+_LONGEST_REST = 0.05
+"""Seconds of one rest; a part of a check that counts no steps may have taken longer."""
+
+_HANDOVER = 0.0001
+"""Seconds in which another thread takes its turn."""
 
 _Checked = TypeVar("_Checked")
 
-_thread = ThreadPoolExecutor(1, "input checks")
-"""One for the process: costly inputs wait for each other, and nothing else waits for them."""
+
+@dataclass(slots=True)
+class _Caller:
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    """Inputs that wait or are checked."""
 
 
-async def check(call: Callable[[], _Checked], steps: int = MAX_STEPS) -> _Checked:
-    """Return what the call returns, which validates inputs: at once if that is quick, else in turn with other ones.
+class _Pace:
+    """The turn of one check in its thread: the threads work one at a time, and each rests as long as it has worked."""
 
-    Raises TooComplex after this many steps of validation, and what the call raises.
+    _working = threading.Lock()
+
+    def __enter__(self) -> _Pace:
+        self._working.acquire()
+        self._began = time.perf_counter()
+        return self
+
+    def rest(self) -> None:
+        """Let the others of the process go on, and then another check."""
+        time.sleep(min(time.perf_counter() - self._began, _LONGEST_REST))
+        self._working.release()
+        time.sleep(_HANDOVER)
+        self._working.acquire()
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._working.release()
+
+
+class InputChecks:
+    """The checks of one process."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_MAX_CALLERS, "input checks")
+        self._callers: dict[Hashable, _Caller] = {}
+
+    def is_busy(self, caller: Hashable) -> bool:
+        """True if so many inputs of this caller wait that a further one should be sent again later."""
+        known = self._callers.get(caller)
+        return known is not None and known.waiting > MAX_WAITING
+
+    async def run(
+        self,
+        call: Callable[[], _Checked],
+        *,
+        caller: Hashable,
+        size: int = 0,
+        steps: int = MAX_CHECK_STEPS,
+        aside: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
+    ) -> _Checked:
+        """Return what the call returns, which checks an input of ``caller``: at once if that is quick, else in turn.
+
+        ``size``: bytes that the call reads first. ``aside``: entered while a costly check waits and runs.
+
+        Raises TooComplex after this many steps, and what the call raises. The call is made again from its beginning if
+        it turns out to be costly.
+        """
+        if size <= _QUICK_BYTES:
+            quick = WorkBudget(min(steps, _QUICK_STEPS))
+            try:
+                with bounded(quick):
+                    result = call()
+                if not quick.is_spent:
+                    return result
+            except Exception:
+                if not quick.is_spent:
+                    raise
+        async with aside():
+            return await self._in_turn(call, caller, steps)
+
+    async def _in_turn(self, call: Callable[[], _Checked], name: Hashable, steps: int) -> _Checked:
+        caller = self._callers.setdefault(name, _Caller())
+        caller.waiting += 1
+        try:
+            async with caller.turn:
+                pace = _Pace()
+                budget = WorkBudget(steps, pace.rest)
+                try:
+                    work = partial(_paced, pace, budget, call)
+                    return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                except asyncio.CancelledError:
+                    budget.give_up()  # a thread cannot be cancelled, but the check ends with its next step
+                    raise
+        finally:
+            caller.waiting -= 1
+            if not caller.waiting:
+                self._callers.pop(name, None)
+
+
+def _paced(pace: _Pace, budget: WorkBudget, call: Callable[[], _Checked]) -> _Checked:
+    with pace, bounded(budget):
+        return call()
+
+
+INPUT_CHECKS = InputChecks()
+"""The checks of this process."""
+
+
+async def checked_input(definition: Definition, input: Any) -> Any:
+    """The normalised input. Raises UsageError if it is not valid."""
+    value, problems, _ = await _validated(definition, input, MAX_CHECK_STEPS)
+    if problems:
+        raise UsageError(invalid_input(definition.saga, problems))
+    return value
+
+
+async def refused_inputs(definition: Definition, inputs: Mapping[str, Any]) -> dict[str, str]:
+    """Why inputs of sagas that start together are refused, by the ids of their sagas; the others are valid.
+
+    They share the steps of one input. A quarter of these is kept for all in equal parts, so that an input which uses up
+    the rest is the one that is refused, and none of the others for it.
     """
+    refused: dict[str, str] = {}
+    left = MAX_CHECK_STEPS
+    kept = MAX_CHECK_STEPS // 4 // max(len(inputs), 1)
+    for number, (id, input) in enumerate(inputs.items(), 1):
+        most = left - kept * (len(inputs) - number)
+        _, problems, used = await _validated(definition, input, most)
+        left -= used
+        if problems:
+            refused[id] = invalid_input(definition.saga, problems)
+    return refused
 
-    def bounded_call(most: int) -> _Checked:
-        with bounded(most):
-            return call()
 
-    try:
-        return bounded_call(min(steps, _QUICK_STEPS))
-    except TooComplex:
-        return await asyncio.get_running_loop().run_in_executor(_thread, bounded_call, steps)
+async def _validated(definition: Definition, input: Any, steps: int) -> tuple[Any, list[str], int]:
+    """The normalised input, what is wrong with it, and the steps that this takes, at most so many."""
 
-
-async def check_inputs(definition: Definition, inputs: Sequence[Any]) -> list[Any]:
-    """The normalised inputs of sagas that start together, and share the steps of one.
-
-    Raises UsageError about the first input that is not valid, or at which the steps are used up.
-    """
-    number = 0
-
-    def validated() -> list[Any]:
-        nonlocal number
-        values: list[Any] = []
-        for number, input in enumerate(inputs, 1):
+    def check() -> tuple[Any, list[str], int]:
+        with bounded() as budget:
+            before = budget.left
             value, problems = validate_input(definition, input)
-            if problems:
-                raise UsageError(_which(number, inputs) + invalid_input(definition.saga, problems))
-            values.append(value)
-        return values
+            return value, problems, before - budget.left
 
     try:
-        return await check(validated)
+        return await INPUT_CHECKS.run(check, caller=definition.saga, steps=steps)
     except TooComplex as error:
-        problem = f"input: {error.message}"
-        raise UsageError(_which(number, inputs) + invalid_input(definition.saga, [problem])) from None
-
-
-def _which(number: int, inputs: Sequence[Any]) -> str:
-    return f"saga {number} of {len(inputs)}: " if len(inputs) > 1 else ""
+        alone = "" if steps == MAX_CHECK_STEPS else ", or start it on its own"
+        return input, [f"input: {error.message}{alone}"], steps

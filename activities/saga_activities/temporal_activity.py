@@ -30,7 +30,7 @@ from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.concurrency import uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.input_checks import check_inputs
+from saga_activities.input_checks import INPUT_CHECKS, checked_input
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.reported_failure import reported_failure
@@ -61,8 +61,12 @@ from sagas.workflow.json_payloads import raw_json, read_payload
 NOT_PERFORMED_RETRY_INTERVAL = 60.0
 """Seconds until Temporal retries an attempt that this worker did not make."""
 
-VerifyStart = Callable[..., Awaitable[None]]
-"""Verifies a start: called with the fields of the request of ``saga.verify``, raises SagaError if it is not trusted."""
+VerifyStart = Callable[..., Awaitable[dict[str, str]]]
+"""Verifies a start: called with the fields of the request of ``saga.verify``. Returns why inputs are refused, by the
+ids of their sagas; raises SagaError if nothing of it is trusted."""
+
+_BUSY_INTERVAL = timedelta(seconds=2)
+"""Until a start is verified again for which this worker had no time."""
 
 
 class SagaActivities:
@@ -104,9 +108,9 @@ class SagaActivities:
     async def _perform_activity(self, info: activity.Info, payload: Payload) -> Any:
         if info.activity_type in BULK_ACTIVITIES and self._bulk is not None:
             return await _perform_bulk_activity(self._bulk, info.activity_type, payload, self._clock)
-        argument = read_payload(payload)
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
-            return await self._prepare_run(info.activity_type, argument)
+            return await self._prepare_run(info, payload)
+        argument = read_payload(payload)
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:
@@ -152,11 +156,18 @@ class SagaActivities:
         outcome = await self._dispatcher.perform(invocation, attempt)
         return outcome if self._is_parked is None else await with_parked_owner(outcome, self._is_parked)
 
-    async def _prepare_run(self, activity_type: str, request: dict[str, Any]) -> dict[str, Any]:
+    async def _prepare_run(self, info: activity.Info, payload: Payload) -> dict[str, Any]:
+        """Check the input of a start, which any client may have sent."""
+        caller = info.workflow_type or ""
+        if INPUT_CHECKS.is_busy(caller):
+            message = f"other inputs of {caller} are being checked; this one is checked later"
+            busy = {"next_retry_delay": _BUSY_INTERVAL, "category": ApplicationErrorCategory.BENIGN}
+            raise SagaApplicationError(message, type="Busy", **busy)
+        request = await INPUT_CHECKS.run(lambda: read_payload(payload), caller=caller, size=len(payload.data))
         try:
-            if activity_type == VERIFY_ACTIVITY:
-                await self._verify_start(**request)
-                return {}
+            if info.activity_type == VERIFY_ACTIVITY:
+                refused = await self._verify_start(**request)
+                return {"refused": refused} if refused else {}
             loading = self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
             return await _unless_worker_stops(loading)
         except SagaError as error:
@@ -376,7 +387,7 @@ class DefinitionLoader:
         if undo_of is not None:
             return {"attributes": attributes, "input": None, "machine": await self._load_undo(undo_of)}
         definition = await self._find_definition(saga)
-        [checked] = await check_inputs(definition, [input])
+        checked = await checked_input(definition, input)
         return {
             "definition": to_snapshot(definition),
             "input": checked,

@@ -28,7 +28,7 @@ from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
-from sagas.errors import SagaError
+from sagas.errors import SagaError, UsageError
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import load_settings
 from sagas.settings.project import Project
@@ -143,10 +143,15 @@ class Client:
 
         ``bulk``: many sagas share a workflow, which needs a ledger. All are started before the first error is raised:
         UsageError or RefusedError, as :meth:`start` raises them, or NotClaimed if no worker has claimed a shared saga
-        in time, so that one may still refuse it. No saga is started if an input is invalid.
+        in time, so that one may still refuse it. No saga is started if an input is invalid, which the UsageError names.
         """
         starter = await self.starter(saga)
-        requests = [await starter.check(input) for input in inputs]
+        requests: list[StartRequest] = []
+        for number, input in enumerate(inputs, 1):
+            try:
+                requests.append(await starter.check(input))
+            except UsageError as error:
+                raise UsageError(f"input {number} of {len(inputs)}: {error.message}") from None
         shared = None
         if bulk:
             self.ledger.require()

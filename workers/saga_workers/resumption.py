@@ -88,7 +88,7 @@ async def start_again(
         variables=origin.variables,
         attributes=await client.search_attributes(),
     )
-    request = starter.make_request(_input(saga_id, origin, input))
+    request = await starter.check(_input(saga_id, origin, input))
     return await starter.resume(saga_id, request, origin, _generations(effects), replaces=location.open_run is not None)
 
 

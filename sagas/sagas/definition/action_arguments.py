@@ -14,9 +14,9 @@ from sagas.actions.registry import Action, result_schema
 from sagas.actions.signature import Parameter
 from sagas.definition.input_completion import with_integers
 from sagas.definition.schema_messages import closest_error, describe_types, sentence
-from sagas.definition.schema_patterns import bounded
 from sagas.definition.schema_validation import canonical_schema, compile_schema
 from sagas.errors import UsageError
+from sagas.expressions.work_budget import bounded
 from sagas.text.exact_numbers import exact_value, has_whole_decimal
 
 _PLAIN = {"string": str, "integer": int, "boolean": bool}

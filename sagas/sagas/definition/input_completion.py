@@ -14,8 +14,8 @@ from decimal import Decimal
 from typing import Any
 
 from sagas.definition.schema_nodes import SchemaNode, always_applied, closure
-from sagas.definition.schema_patterns import charge
 from sagas.definition.schema_validation import CompiledSchema, canonical_schema, wants_integer
+from sagas.expressions.work_budget import charge
 from sagas.text.exact_numbers import is_whole
 from sagas.text.json_values import MAX_DEPTH
 
@@ -47,6 +47,7 @@ class _Walker:
         """The completed value; ``nodes`` apply to it."""
         if depth > MAX_DEPTH + 1:
             raise RecursionError
+        charge(2)
         self.decided = {}  # what applies is decided once for each value
         nodes = self._complete_value(nodes, value)
         if isinstance(value, dict):
@@ -73,7 +74,7 @@ class _Walker:
         """The schemas ``nodes`` and all that apply with them to the same value."""
 
         def following(node: SchemaNode) -> Iterator[SchemaNode]:
-            charge(2)
+            charge(3)
             yield from filter(self._matters, always_applied(node))
             if isinstance(value, dict):
                 yield from (part for name, part in node.dependent_schemas() if name in value and self._matters(part))

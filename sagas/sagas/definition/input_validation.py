@@ -9,15 +9,18 @@ from typing import Any
 from sagas.definition.input_completion import fill_in_defaults, with_integers
 from sagas.definition.model import Definition
 from sagas.definition.schema_messages import closest_error, sentence
-from sagas.definition.schema_patterns import TooComplex, bounded, is_bounded
 from sagas.definition.schema_validation import MAX_VALUES, canonical_schema, compile_schema
 from sagas.definition.sensitivity import has_sensitive_names, is_sensitive
 from sagas.errors import UsageError
 from sagas.expressions import ANY_ELEMENT
+from sagas.expressions.work_budget import TooComplex, bounded, current_budget
 from sagas.text.exact_numbers import exact_value, has_whole_decimal
 from sagas.text.json_values import json_problem
 
 MAX_ERRORS = 20
+
+_VALUES_PER_STEP = 8
+"""Values of an input that are read in the time of a step, before the schema is applied to them."""
 
 
 def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
@@ -30,11 +33,15 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     Within :func:`bounded` all inputs share its steps, and TooComplex is raised when they are used up.
     """
     schema = definition.input
-    if problem := json_problem(input, max_values=MAX_VALUES):
-        return input, [f"input: {problem}"]
-    value = {} if input is None else exact_value(input)
     try:
-        with bounded():
+        with bounded() as budget:
+            most = min(MAX_VALUES, _VALUES_PER_STEP * max(budget.left, 0))
+            if problem := json_problem(input, max_values=most):
+                if most < MAX_VALUES:  # perhaps only because few steps are left
+                    budget.give_up()
+                    raise TooComplex
+                return input, [f"input: {problem}"]
+            value = {} if input is None else exact_value(input)
             if schema == {}:
                 return value, []
             compiled = compile_schema(canonical_schema(schema))
@@ -46,7 +53,7 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     except RecursionError:
         return input, ["input: the schema contains itself without end; correct its `$ref`"]
     except UsageError as error:
-        if isinstance(error, TooComplex) and is_bounded():
+        if isinstance(error, TooComplex) and current_budget() is not None:
             raise
         return input, [f"input: {error.message}"]
     except ArithmeticError:

@@ -14,10 +14,10 @@ from sagas.definition.input_validation import MAX_ERRORS, error_message
 from sagas.definition.model import Definition
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.schema_messages import closest_error, sentence
-from sagas.definition.schema_patterns import bounded
 from sagas.definition.schema_validation import CompiledSchema, canonical_schema, compile_schema
 from sagas.errors import UsageError
 from sagas.expressions.template_syntax import OPENING
+from sagas.expressions.work_budget import bounded
 
 _OF_NAMES = frozenset(
     {"required", "additionalProperties", "dependentRequired", "minProperties", "maxProperties", "minItems", "maxItems"}

@@ -9,9 +9,9 @@ from typing import Any
 
 from sagas.builtins.messaging import FORM_DESCRIPTION
 from sagas.definition.schema_formats import FORMATS
-from sagas.definition.schema_patterns import TooComplex, bounded
 from sagas.definition.schema_validation import ALTERNATIVES, additional_names
 from sagas.errors import did_you_mean, nearest
+from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.text.exact_json import encode_json
 from sagas.text.exact_numbers import BINARY
 from sagas.text.shortening import shorten

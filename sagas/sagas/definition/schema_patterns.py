@@ -1,56 +1,14 @@
-"""Regular expressions of input schemas, in linear time, and the budget that all work of a validation shares."""
+"""Regular expressions of input schemas, in linear time."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 from sagas.errors import UsageError
 from sagas.expressions.re2_pattern import compile_pattern
-
-MAX_STEPS = 400_000
-"""Of one validation: keywords that are applied to values, and what they touch beyond. They take one to two seconds of
-CPU."""
+from sagas.expressions.work_budget import charge
 
 _PATTERN_LENGTH = 10_000
-
-_steps: ContextVar[list[int]] = ContextVar("steps")
-
-
-class TooComplex(UsageError):
-    """The input is too large for the schema: make it smaller, or simplify the schema under `input`."""
-
-
-def charge(steps: int = 1) -> None:
-    """Count work of the current validation; raises TooComplex when it is too much."""
-    counter = _steps.get(None)
-    if counter is not None:
-        counter[0] -= steps
-        if counter[0] < 0:
-            raise TooComplex
-
-
-def is_bounded() -> bool:
-    """True within :func:`bounded`."""
-    return _steps.get(None) is not None
-
-
-@contextmanager
-def bounded(steps: int = MAX_STEPS) -> Iterator[list[int]]:
-    """A context in which all validation counts as one, which gives the steps that are left. An outer one goes on, and
-    its steps are shared.
-    """
-    if (outer := _steps.get(None)) is not None:
-        yield outer
-        return
-    left = [steps]
-    token = _steps.set(left)
-    try:
-        yield left
-    finally:
-        _steps.reset(token)
 
 
 def matches_pattern(pattern: str, text: str) -> bool:

@@ -10,12 +10,21 @@ from typing import Any
 
 from sagas.expressions.analysis import Reference, find_references
 from sagas.expressions.compiler import Compiler
-from sagas.expressions.errors import ExpressionError
-from sagas.expressions.limits import MAX_DATA_DEPTH, MAX_STEPS, Evaluation, WorkMeter, check_string_length
+from sagas.expressions.errors import ExpressionError, LimitError
+from sagas.expressions.limits import (
+    MAX_DATA_DEPTH,
+    MAX_STEPS,
+    MAX_VALUE_STEPS,
+    WORK_PER_STEP,
+    Evaluation,
+    WorkMeter,
+    check_string_length,
+)
 from sagas.expressions.nodes import ExpressionNode
 from sagas.expressions.parser import parse_expression
 from sagas.expressions.template_syntax import OPENING, split_template
 from sagas.expressions.values import from_cel
+from sagas.expressions.work_budget import TooComplex, current_budget
 from sagas.text.exact_json import value_text
 
 
@@ -38,22 +47,34 @@ class Expression:
 
         A pure function of source and context: no clock, no randomness, no environment. Raises ExpressionError if a
         part cannot be evaluated, and LimitError if the work or the result is too large. ``meter`` counts the work.
+        Within :func:`bounded` the work is also that on the input, and TooComplex is raised when this is too much.
         """
         meter = meter or WorkMeter()
-        run = Evaluation(context, self._slots)
+        budget = current_budget()
+        most = MAX_VALUE_STEPS if budget is None else min(MAX_VALUE_STEPS, max(budget.left, 0))
+        limit = min(MAX_STEPS, most)
+        run = Evaluation(context, self._slots, limit)
         try:
             meter.check()
-            result = from_cel(run, self._code(run), meter)
+            result = from_cel(run, self._code(run), min(meter.steps_left, most), meter)
             run.charge_work(0)  # steps alone do not notice the work that came before them
             return result
+        except LimitError:
+            if budget is not None and most < MAX_VALUE_STEPS:
+                budget.give_up()
+                raise TooComplex from None
+            raise
         except ExpressionError as error:
             error.offset = max(error.offset, 0)
             raise
         except DecimalException:
             raise ExpressionError(f"{self.source[:50]} results in a decimal that is not a finite number", 0) from None
         finally:
-            meter.steps += MAX_STEPS - max(run.steps_left, 0)
+            steps = limit - max(run.steps_left, 0)
+            meter.steps += steps
             meter.work += run.work
+            if budget is not None and not budget.is_spent:
+                budget.charge(steps + run.work // WORK_PER_STEP)
 
     def __reduce__(self) -> tuple[Callable[[str], Expression], tuple[str]]:
         return compile_expression, (self.source,)

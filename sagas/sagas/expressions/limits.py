@@ -102,11 +102,11 @@ class Evaluation:
 
     __slots__ = ("context", "patterns", "slots", "steps_left", "work")
 
-    def __init__(self, context: Mapping[str, Any], slots: int) -> None:
+    def __init__(self, context: Mapping[str, Any], slots: int, steps: int = MAX_STEPS) -> None:
         self.context = context
         self.work = 0
         self.slots: list[Any] = [None] * slots
-        self.steps_left = MAX_STEPS
+        self.steps_left = steps
         self.patterns: set[str] | None = None
 
     def charge(self, steps: int) -> None:

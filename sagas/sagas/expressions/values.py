@@ -198,14 +198,14 @@ def scalar_from_cel(value: Any) -> Any:
     return value
 
 
-def from_cel(run: Evaluation, value: Any, meter: WorkMeter) -> Any:
+def from_cel(run: Evaluation, value: Any, steps: int, meter: WorkMeter) -> Any:
     """The result as JSON, sharing no containers with the context. ``meter`` counts what this takes.
 
-    Raises LimitError if the value has no steps left for it.
+    Raises LimitError if it takes more than these steps.
     """
     if value.__class__ not in (list, dict):
         return scalar_from_cel(value)
-    encoder = _ResultEncoder(run, meter.steps_left)
+    encoder = _ResultEncoder(run, steps)
     try:
         return encoder.encode(value, 0)
     finally:

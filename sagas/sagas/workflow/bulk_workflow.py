@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -21,7 +21,6 @@ from sagas.bulk.wire_format import (
     CLAIMED_UPDATE,
     DETACH_ACTIVITY,
     DETACH_UPDATE,
-    MAX_MEMBERS,
     RECORD_ACTIVITY,
     decode_outcomes,
     encode_chunk,
@@ -29,7 +28,7 @@ from sagas.bulk.wire_format import (
     pack_states,
     state_summary,
 )
-from sagas.definition.saga_ids import saga_id_problem
+from sagas.definition.schema_validation import MAX_VALUES
 from sagas.definition.snapshot import to_snapshot
 from sagas.expressions.limits import WorkMeter
 from sagas.machine.view import shrink_view
@@ -41,11 +40,12 @@ from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decode_json
 from sagas.text.shortening import counted
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
+from sagas.workflow.bulk_request import BulkRequest, read_request
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, activity_outcome, attempts_made, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
-from sagas.workflow.received import NO_INPUT, bounded_value, cancel_event
+from sagas.workflow.received import NO_INPUT, cancel_event, first_value
 from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
 from sagas.workflow.task_set import TaskSet
 
@@ -59,9 +59,6 @@ _ENGINE_TIMEOUT = timedelta(seconds=30)
 _LEDGER_WORK = frozenset({CLAIM_ACTIVITY, RECORD_ACTIVITY})
 
 CANCELLED = "the bulk workflow was cancelled"
-
-_LEVELS_AROUND_INPUTS = 3
-"""Of :class:`BulkRequest` as JSON. An input may be as deep as that of a saga with a workflow of its own."""
 
 _TIMER = "timer"
 """The only timer of a run: the next retry, pause or deadline of any of its sagas."""
@@ -95,6 +92,8 @@ class BulkWorkflow:
         self._header: RunHeader | None = None
         self._digests: dict[str, str] = {}
         self._existing: dict[str, dict[str, Any]] = {}
+        self._refused: dict[str, str] = {}
+        """Why sagas are not started, because of their inputs."""
         self._alone: dict[str, str] = {}
         self._left: list[str] = []
         self._tasks = TaskSet()
@@ -106,11 +105,16 @@ class BulkWorkflow:
     @workflow.run
     async def run(self, args: RawValue = NO_INPUT) -> Any:
         try:
-            request = read_request(bounded_value([args], levels=_LEVELS_AROUND_INPUTS))
+            request = read_request(first_value([args], max_values=2 * MAX_VALUES))
         except UnreadableValue as error:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
         starts = {saga.id: saga.input for saga in request.sagas}
-        header = self._header = await verify_bulk_start(request.saga, starts, self.trust)
+        header, refused = await verify_bulk_start(request.saga, starts, self.trust)
+        self._refused = {**request.refused, **refused}
+        for id, why in self._refused.items():
+            workflow.logger.warning("%s is not started: %s", id, why)
+        request = replace(request, sagas=[saga for saga in request.sagas if saga.id not in self._refused])
+        self._header = header
         machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
         at = workflow.time()
         claiming = asyncio.create_task(self._claim(request, at))
@@ -177,7 +181,8 @@ class BulkWorkflow:
 
     def _result(self) -> dict[str, Any]:
         assert self._machine is not None
-        return {"counts": self._machine.counts(), "detached": self._left, "existing": self._existing}
+        result = {"counts": self._machine.counts(), "detached": self._left, "existing": self._existing}
+        return {**result, "refused": self._refused} if self._refused else result
 
     # --- commands ----------------------------------------------------------------------------------------------
 
@@ -359,9 +364,9 @@ class BulkWorkflow:
 
     @workflow.update(name=CLAIMED_UPDATE, description="Which ids are taken: as soon as all of them are claimed.")
     async def claimed(self) -> dict[str, Any]:
-        """``existing``: as in the result; ``alone``: the ids that may have been started on their own."""
+        """``existing``, ``refused``: as in the result; ``alone``: the ids that may have been started on their own."""
         await workflow.wait_condition(lambda: self._machine is not None)
-        return {"existing": self._existing, "alone": list(self._alone)}
+        return {"existing": self._existing, "alone": list(self._alone), "refused": self._refused}
 
     @workflow.update(name=DETACH_UPDATE, description="Give one saga a workflow of its own, so that it can be acted on.")
     async def detach(self, saga_id: str, cancel: dict[str, Any] | None = None) -> str:
@@ -453,32 +458,3 @@ async def _perform(
         )
     except FailureError as error:
         raise refused_error(activity_message(error)) from None
-
-
-@dataclass(frozen=True, slots=True)
-class BulkRequest:
-    """The input of a bulk workflow."""
-
-    saga: str
-    sagas: Sequence[NewSaga]
-    again: bool
-    chunk_size: int
-
-
-def read_request(value: Any) -> BulkRequest:
-    """Check an input, which any client may have sent. Raises SagaApplicationError (refused)."""
-    try:
-        sagas = [NewSaga(id, input, labels) for id, input, labels in value["sagas"]]
-        saga, again, chunk_size = value["saga"], bool(value.get("again")), int(value.get("chunk_size") or MAX_MEMBERS)
-        ids = {saga.id for saga in sagas}
-        fits = isinstance(saga, str) and all(
-            isinstance(other.id, str) and isinstance(other.labels, dict) for other in sagas
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        raise refused_error(f"the input of {BULK_WORKFLOW} is not a list of sagas") from None
-    if not fits or not 1 <= len(sagas) <= MAX_MEMBERS or len(ids) != len(sagas) or chunk_size < 1:
-        raise refused_error(f"the input of {BULK_WORKFLOW} needs 1 to {MAX_MEMBERS} sagas with ids of their own")
-    for new in sagas:
-        if (problem := saga_id_problem(new.id, owner=None)) is not None:
-            raise refused_error(problem)
-    return BulkRequest(saga, sagas, again=again, chunk_size=chunk_size)

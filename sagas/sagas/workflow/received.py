@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,9 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
+from sagas.definition.schema_validation import MAX_VALUES
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
-from sagas.text.json_values import MAX_DEPTH, encodable, json_problem
+from sagas.text.json_values import encodable, json_problem
 from sagas.workflow.claims import optional_text, text
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
@@ -19,14 +21,16 @@ NO_INPUT = RawValue(Payload())
 """The argument of a workflow that a client has started without one; it cannot be read."""
 
 
-def bounded_value(args: Sequence[RawValue], *, levels: int = 0, half_pairs: bool = False) -> Any:
+def bounded_value(args: Sequence[RawValue], *, half_pairs: bool = False) -> Any:
     """The first argument of a start or a signal; None without arguments.
 
-    Raises UnreadableValue, also for a value out of bounds. ``levels`` are allowed around values with their own bounds.
-    ``half_pairs``: see :func:`json_problem`.
+    Raises UnreadableValue, also for a value out of bounds. ``half_pairs``: see :func:`json_problem`.
     """
-    value = first_value(args)
-    problem = json_problem(value, max_depth=MAX_DEPTH + levels, half_pairs=half_pairs)
+    return _checked(first_value(args), half_pairs=half_pairs)
+
+
+def _checked(value: Any, *, half_pairs: bool) -> Any:
+    problem = json_problem(value, half_pairs=half_pairs)
     if problem is not None:
         raise UnreadableValue(problem)
     return value
@@ -37,7 +41,7 @@ def activity_result(returned: RawValue | None) -> Any:
     there.
     """
     try:
-        return None if returned is None else bounded_value([returned], half_pairs=True)
+        return None if returned is None else _checked(read_payload(returned.payload, unambiguous=True), half_pairs=True)
     except UnreadableValue as error:
         return {"omitted": "unreadable", "reason": str(error)}
 
@@ -91,9 +95,25 @@ def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
     )
 
 
-def first_value(args: Sequence[RawValue]) -> Any:
-    """The first argument; None without arguments. Raises UnreadableValue."""
-    return read_payload(args[0].payload, unambiguous=True) if args else None
+def first_value(args: Sequence[RawValue], *, max_values: int = MAX_VALUES) -> Any:
+    """The first argument; None without arguments. Raises UnreadableValue.
+
+    What has too many values is not read: a workflow task has no time for it.
+    """
+    if not args:
+        return None
+    payload = args[0].payload
+    if _separators(payload.data) > max_values and _separators(_STRING.sub(b"", payload.data)) > max_values:
+        raise UnreadableValue(f"it has more than {max_values:,} values")
+    return read_payload(payload, unambiguous=True)
+
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def _separators(json: bytes) -> int:
+    """As many as the JSON has values, or a few less; those within strings count, too."""
+    return json.count(b",") + json.count(b"[") + json.count(b"{")
 
 
 def request_fields(sent: RawValue) -> dict[str, Any]:

@@ -54,6 +54,10 @@ MessagePurpose = Literal["notification", "report"]
 """A message of one run to another: the input of a delivering run, or the report of a nested saga to its parent."""
 
 
+_CHECK_TIMEOUT = timedelta(seconds=60)
+"""Of checking an input, which may have to wait for others."""
+
+
 class DefinitionTrust(Protocol):
     """The decision about which definitions this worker runs. The answers depend on its settings and files: a run asks
     once and records the answer.
@@ -218,8 +222,10 @@ def _resumed(value: Any) -> tuple[float, Mapping[str, int]]:
     return number(value["started_at"], 0, LAST_SECOND), generations
 
 
-async def verify_bulk_start(saga: str, starts: Mapping[str, Any], trust: DefinitionTrust | None) -> RunHeader:
-    """The header of a bulk workflow, if its definition may run with these inputs, by the ids of their sagas.
+async def verify_bulk_start(
+    saga: str, starts: Mapping[str, Any], trust: DefinitionTrust | None
+) -> tuple[RunHeader, dict[str, str]]:
+    """The header of a bulk workflow, if its definition may run, and why inputs are refused, by the ids of their sagas.
 
     Raises SagaApplicationError when there is none, when the worker refuses, or when the id is not that of a bulk
     workflow.
@@ -228,16 +234,18 @@ async def verify_bulk_start(saga: str, starts: Mapping[str, Any], trust: Definit
     header = info.headers.get(DEFINITION_HEADER)
     if header is None or not info.workflow_id.startswith(BULK_PREFIX):
         raise refused_error(f"{info.workflow_type} is started by `saga start --from --bulk` and its like only")
-    await _verify_start(saga, starts, header, trust)
-    return read_header(header.data)
+    refused = await _verify_start(saga, starts, header, trust)
+    return read_header(header.data), refused
 
 
-async def _verify_start(saga: str, starts: Mapping[str, Any], header: Payload, trust: DefinitionTrust | None) -> None:
-    """Check that the definition may run with these inputs.
+async def _verify_start(
+    saga: str, starts: Mapping[str, Any], header: Payload, trust: DefinitionTrust | None
+) -> dict[str, str]:
+    """Check that the definition may run; returns why inputs are refused, if it may run with others.
 
     What the first workflow task does not trust, an activity decides, which can read the project's files.
 
-    Raises SagaApplicationError if the worker refuses.
+    Raises SagaApplicationError if the worker refuses all of it.
     """
     info = workflow.info()
     signed = info.headers.get(SIGNATURE_HEADER)
@@ -250,7 +258,9 @@ async def _verify_start(saga: str, starts: Mapping[str, Any], header: Payload, t
             "header": header.data.decode("utf-8", "replace"),
             "signature": signature,
         }
-        await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {saga}")
+        answer = await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {saga}")
+        return answer.get("refused", {})
+    return {}
 
 
 def is_untrusted(
@@ -350,7 +360,7 @@ async def _execute(name: str, request: Mapping[str, Any], summary: str) -> dict[
             raw_json(request),
             summary,
             activity_id=name,
-            timeout=timedelta(seconds=30),
+            timeout=_CHECK_TIMEOUT,
             may_end=lambda type: type == REFUSED_TYPE,
         )
     except FailureError as error:

@@ -11,7 +11,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 
-from saga_activities.input_checks import check_inputs
+from saga_activities.input_checks import refused_inputs
 from saga_workers.client import Client
 from saga_workers.start.bulk_rows import cut_rows
 from saga_workers.start.row_starts import StartRow
@@ -19,8 +19,8 @@ from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size
 from saga_workers.start.start_requests import StartRequest
 from saga_workers.worker.definition_trust import MAX_TASK_STEPS
 from sagas.definition.input_validation import validate_input
-from sagas.definition.schema_patterns import MAX_STEPS, bounded
 from sagas.errors import UsageError
+from sagas.expressions.work_budget import MAX_CHECK_STEPS, bounded
 from sagas.settings.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
@@ -60,13 +60,13 @@ def project(shop: Shop, tmp_path: Path, temporal: TemporalServer) -> Project:
 
 
 def steps(project: Project, input: Any) -> int:
-    with bounded() as left:
+    with bounded() as budget:
         assert validate_input(project.definition("tree"), input)[1] == []
-    return MAX_STEPS - left[0]
+    return MAX_CHECK_STEPS - budget.left
 
 
 async def test_a_costly_input_is_checked_outside_of_the_workflow_task(project: Project) -> None:
-    assert MAX_TASK_STEPS < steps(project, COSTLY) < MAX_STEPS
+    assert MAX_TASK_STEPS < steps(project, COSTLY) < MAX_CHECK_STEPS
     async with running_worker(project) as client:
         run = await client.start("tree", COSTLY)
         await run.result()
@@ -116,17 +116,21 @@ async def test_costly_inputs_do_not_delay_the_starts_of_others(project: Project)
 
 async def test_inputs_that_share_a_start_share_the_steps_of_one(project: Project) -> None:
     definition, cost = project.definition("tree"), steps(project, COSTLY)
-    count = MAX_STEPS // cost + 1
-    with pytest.raises(UsageError) as refused:
-        await check_inputs(definition, [COSTLY] * count)
-    assert refused.value.message.startswith(f"saga {count} of {count}: the input of tree is not valid")
+    count = MAX_CHECK_STEPS // cost + 1
+    refused = await refused_inputs(definition, {f"tree-{number}": COSTLY for number in range(count)})
+    assert list(refused) == [f"tree-{count - 1}"]
+    assert refused[f"tree-{count - 1}"].startswith("the input of tree is not valid: input: the input is too large")
+    # One that uses up the steps is refused itself, wherever it is.
+    for hostile in ("tree-0", "tree-5"):
+        inputs = {f"tree-{number}": tree(1) for number in range(6)}
+        assert list(await refused_inputs(definition, {**inputs, hostile: TOO_COSTLY})) == [hostile]
     # So clients that share a workflow put fewer of them into one, and start a very costly one alone.
     request = StartRequest(COSTLY, None, {}, cost)
     rows = [StartRow(str(number), str(number), request) for number in range(2 * count)]
     parts = list(cut_rows(rows, 500))
     assert sum(map(len, parts)) == len(rows)
     assert max(map(len, parts)) < count
-    assert shared_size(StartRequest({}, None, {}, MAX_STEPS), 2) > MAX_SHARED_INPUTS // 2
+    assert shared_size(StartRequest({}, None, {}, MAX_CHECK_STEPS), 2) > MAX_SHARED_INPUTS // 2
 
 
 async def test_a_client_says_what_an_input_costs(project: Project) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
@@ -31,11 +31,12 @@ class NotClaimed(SagaError):
 class Acceptance:
     """``elsewhere``: the ids that the workflow has not claimed, so that others answer for them.
 
-    These are all of its sagas if it was refused, with the reason ``refusal``: one of them may be the cause.
+    These are all of its sagas if it was refused, with the reason ``refusal``. ``refused``: why single inputs were.
     """
 
     elsewhere: Set[str]
     refusal: str | None = None
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def refusal_of(error: WorkflowFailureError) -> str | None:
@@ -56,7 +57,7 @@ async def wait_accepted(handle: WorkflowHandle[Any, Any], ids: Collection[str]) 
         return Acceptance(frozenset(ids)) if error.status is RPCStatusCode.NOT_FOUND else None
     except (TimeoutError, TemporalError):
         return None
-    return Acceptance({*claimed["existing"], *claimed.get("alone", ())})
+    return Acceptance({*claimed["existing"], *claimed.get("alone", ())}, refused=claimed.get("refused", {}))
 
 
 async def _claimed(handle: WorkflowHandle[Any, Any]) -> Mapping[str, Any]:

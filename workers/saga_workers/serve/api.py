@@ -6,12 +6,11 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from prometheus_client import CollectorRegistry, Counter
@@ -23,6 +22,7 @@ from starlette.routing import Route
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.input_checks import INPUT_CHECKS
 from saga_workers.bulk.acceptance import NotClaimed
 from saga_workers.client import Client
 from saga_workers.ledger.run_ledger import LedgerUnavailable
@@ -39,7 +39,7 @@ from saga_workers.serve.start_request import BadRequest, StartBody, parse_start,
 from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
-from saga_workers.start.start_requests import StartRequest, StartResult
+from saga_workers.start.start_requests import StartResult
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_no_member, why_not_batchable
@@ -65,9 +65,6 @@ REQUEST_TIMEOUT = 15.0
 CHECK_TIMEOUT = 10.0
 """Seconds until an input must be checked, including the wait for earlier inputs of the same token."""
 
-MAX_CONCURRENT_CHECKS = 8
-"""Maximum inputs that are checked at the same time, each of another token."""
-
 MAX_SHARED = 500
 """Sagas that share a workflow. Callers wait for all of them to be claimed."""
 
@@ -78,6 +75,9 @@ MAX_SHARED_STARTS = MAX_MEMBERS
 """Maximum concurrent starts that share workflows; further ones wait."""
 
 _QUERY_TIMEOUT = timedelta(seconds=3)
+
+
+_Checked = TypeVar("_Checked")
 
 
 def requests_counter(registry: CollectorRegistry) -> Counter:
@@ -108,7 +108,6 @@ class SagaApi:
         self._callers = callers
         self._client = client
         self._sagas = sagas
-        self._checking = ThreadPoolExecutor(MAX_CONCURRENT_CHECKS, "check")
         self._max_body_bytes = max_body_bytes
         self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         self._wait_slots = asyncio.Semaphore(MAX_CONCURRENT_WAITS)
@@ -197,7 +196,9 @@ class SagaApi:
         if not caller.starts.take():
             return error_response(429, "too many starts with this token; try again", {"Retry-After": "1"})
         try:
-            body = parse_start(request.headers.get("content-type", ""), await read_body(request, self._max_body_bytes))
+            sent = await read_body(request, self._max_body_bytes)
+            parse = partial(parse_start, request.headers.get("content-type", ""), sent)
+            body = await _in_time(INPUT_CHECKS.run(parse, caller=caller.name, size=len(sent)))
             started = await self._start_once(self._client, caller, name, body)
             return await self._started_response(started, body.wait)
         except BadRequest as error:
@@ -220,28 +221,13 @@ class SagaApi:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
                 starter = await client.starter(name)
-            start = await self._check(caller, starter, body.input)
+            start = await _in_time(starter.check(body.input, caller=caller.name))
             shared = self._shared_starts(client, starter)
             slots = self._request_slots if shared is None else self._shared_slots
             async with asyncio.timeout(REQUEST_TIMEOUT), slots:
                 return await (starter if shared is None else shared).start(start, id=body.id)
         except UsageError as error:
             raise BadRequest(422, error.message) from None
-
-    async def _check(self, caller: Caller, starter: SagaStarter, input: Any) -> StartRequest:
-        """Check the input in the caller's turn: other requests go on, also of a schema that is slow for this input.
-
-        Raises BadRequest if earlier inputs of this caller, or this one, take too long.
-        """
-        try:
-            async with asyncio.timeout(CHECK_TIMEOUT):
-                await caller.checks.acquire()
-                checked = asyncio.get_running_loop().run_in_executor(self._checking, starter.make_request, input)
-                checked.add_done_callback(lambda _: caller.checks.release())  # a thread cannot be cancelled
-                return await asyncio.shield(checked)
-        except TimeoutError:
-            message = "the inputs that were sent with this token take too long to check; try again"
-            raise BadRequest(503, message) from None
 
     def _shared_starts(self, client: Client, starter: SagaStarter) -> SharedStarts | None:
         """Return what gathers the starts of this saga; None if each has a workflow of its own."""
@@ -308,6 +294,18 @@ class SagaApi:
             except WorkflowFailureError:
                 pass
         return True
+
+
+async def _in_time(checking: Awaitable[_Checked]) -> _Checked:
+    """Return what the check of an input returns. Raises BadRequest if this input, or earlier ones of its caller, take
+    too long.
+    """
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT):
+            return await checking
+    except TimeoutError:
+        message = "the inputs that were sent with this token take too long to check; try again"
+        raise BadRequest(503, message) from None
 
 
 def _temporal_is_down(error: RPCError | TimeoutError) -> Response:

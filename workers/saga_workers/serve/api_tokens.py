@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -11,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sagas.errors import UsageError
 from sagas.settings import Settings
@@ -84,8 +83,6 @@ class Caller:
     name: str
     scopes: frozenset[str]
     starts: TokenBucket
-    checks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1), compare=False)
-    """One input of a caller is checked at a time, so that expensive ones delay those of no other caller."""
 
 
 class Callers:

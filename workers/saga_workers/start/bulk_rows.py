@@ -133,6 +133,7 @@ class BulkRowStarter(RowStarter):
                 tally.count_ended(state, count)
         places = {row.id: row for row in rows}
         waiting: list[str] = []
+        self._refuse_inputs(rows, result.get("refused", {}))
         for id, earlier in result["existing"].items():
             tally.started -= 1
             if not earlier["same"]:
@@ -160,6 +161,15 @@ class BulkRowStarter(RowStarter):
             )
         elif accepted.refusal is not None:
             self._count_refused(rows, accepted.refusal)
+        else:
+            self._refuse_inputs(rows, accepted.refused)
+
+    def _refuse_inputs(self, rows: Sequence[StartRow], refused: Mapping[str, str]) -> None:
+        """Report the rows that a worker has refused, while it has started the others."""
+        for row in rows:
+            if (why := refused.get(row.id)) is not None:
+                self.tally.started -= 1
+                self._refuse(row, why)
 
     def _count_refused(self, rows: Sequence[StartRow], why: str) -> None:
         """A bulk workflow that was refused has started nothing."""

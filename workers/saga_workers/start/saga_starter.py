@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -17,7 +17,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from saga_activities.input_checks import check
+from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.ledger.claims import Claim
 from saga_workers.location.locator import Locator
 from saga_workers.start.existing_sagas import ExistingSagas
@@ -29,10 +29,10 @@ from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
-from sagas.definition.schema_patterns import TooComplex, bounded
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
+from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.origin import Origin
 from sagas.protocol.payloads import (
@@ -84,20 +84,24 @@ class SagaStarter:
         self._keys = keys
         self._static_details = static_details(definition)
 
-    async def check(self, input: Any) -> StartRequest:
-        """Return :meth:`make_request` of an input that may take long to check. Raises UsageError, as it does."""
-        try:
-            return await check(lambda: self.make_request(input))
-        except TooComplex as error:
-            raise UsageError(invalid_input(self._definition.saga, [f"input: {error.message}"])) from None
+    async def check(self, input: Any, *, caller: Hashable | None = None) -> StartRequest:
+        """Return :meth:`make_request` of an input that may take long to check. Raises UsageError, as it does.
+
+        ``caller``: who has sent it; by default all inputs of this saga have one.
+        """
+        name = self._definition.saga
+        return await INPUT_CHECKS.run(lambda: self.make_request(input), caller=name if caller is None else caller)
 
     def make_request(self, input: Any) -> StartRequest:
         """Validate an input and derive the id and labels from it. Raises UsageError with the first problems."""
         name = self._definition.saga
-        with bounded() as left:
-            before = left[0]
-            checked, problems = validate_input(self._definition, input)
-            steps = before - left[0]
+        with bounded() as budget:
+            before = budget.left
+            try:
+                checked, problems = validate_input(self._definition, input)
+            except TooComplex as error:
+                checked, problems = input, [f"input: {error.message}"]
+            steps = before - budget.left
         if problems:
             raise UsageError(invalid_input(name, problems))
         context = {"input": checked, "vars": self._variables, "saga": {"name": name}}

@@ -19,7 +19,7 @@ from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size
 from saga_workers.start.start_requests import BulkRow, StartRequest, StartResult
 from saga_workers.temporal.refusals import refusal_reason
 from sagas.definition.saga_ids import check_saga_id
-from sagas.errors import RefusedError
+from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import input_digest
 from sagas.text.exact_json import encode_json
 
@@ -199,7 +199,9 @@ class SharedStarts:
             return
         for start in starts:
             self._unclaimed.pop(start.id, None)
-            if start.id not in accepted.elsewhere:
+            if (why := accepted.refused.get(start.id)) is not None:
+                _fail([start], UsageError(why))
+            elif start.id not in accepted.elsewhere:
                 self._succeed(start, StartResult(start.id, "", True, bulk_id=handle.id))
         others = [start for start in starts if start.id in accepted.elsewhere]
         await self._answer_each(others, await self._known(others))

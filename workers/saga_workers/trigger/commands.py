@@ -9,8 +9,9 @@ from saga_activities.guard.guard import Guard
 from saga_activities.kafka.record_codec import CONFIRMS_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER, UNDOES_HEADER
 from saga_activities.messaging import inbox
 from saga_activities.participants import CommandCall, ParticipantCommands, is_refusal
-from saga_workers.trigger.consumed_record import REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
+from saga_workers.trigger.consumed_record import REJECTED_OUTCOME, ConsumedRecord
 from saga_workers.trigger.consumer import RECORD_TIMEOUT, ConsumerRunner, usable_saga_id
+from saga_workers.trigger.record_checks import read_message
 from saga_workers.trigger.retry import PoisonMessage
 from sagas.actions.consumers import Consumer
 from sagas.actions.participants import OPERATIONS, Participant
@@ -42,7 +43,7 @@ class CommandRunner(ConsumerRunner):
     async def _attempt(self, record: ConsumedRecord, number: int) -> str | None:
         if not self._is_command(record):
             return await super()._attempt(record, number)
-        call = self._call(record, number)
+        call = await self._call(record, number)
         self._reply_topic(record)
         if isinstance(self._consumer, Participant):
             outcome = await self._commands.perform(call)
@@ -71,7 +72,7 @@ class CommandRunner(ConsumerRunner):
         if not self._is_command(record):
             return await super()._record_outcome(record, status, reason, details, reply=reply)
         try:
-            call = self._call(record, 1)
+            call = await self._call(record, 1)
         except PoisonMessage:  # without a key nobody can be answered, and nothing can come again
             return None
         if call.op == "do":
@@ -85,12 +86,9 @@ class CommandRunner(ConsumerRunner):
             await self._send_rejection(record, reason, details)
         return None
 
-    def _call(self, record: ConsumedRecord, number: int) -> CommandCall:
+    async def _call(self, record: ConsumedRecord, number: int) -> CommandCall:
         """The command that a record is. Raises PoisonMessage."""
-        try:
-            message = record.message()
-        except MalformedRecord as error:
-            raise PoisonMessage(str(error)) from None
+        message = await read_message(record)
         op = message.headers.get(OPERATION_HEADER)
         if op not in OPERATIONS:
             raise PoisonMessage(f"the header {OPERATION_HEADER} is {op!r}, not one of {', '.join(OPERATIONS)}")

@@ -24,8 +24,9 @@ from saga_activities.messaging import inbox
 from saga_activities.messaging.outbox import insert_events
 from saga_activities.own_frames import logging_own_frames
 from saga_workers.runtime.logs import fields
-from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord, MalformedRecord
+from saga_workers.trigger.consumed_record import OUTCOME_HEADER, REJECTED_OUTCOME, ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.record_checks import read_message
 from saga_workers.trigger.retry import (
     USUAL_ATTEMPTS,
     AttemptFailed,
@@ -141,10 +142,7 @@ class ConsumerRunner:
 
         Raises PoisonMessage, ProcessStopping.
         """
-        try:
-            message = replace(record.message(), attempt=number)
-        except MalformedRecord as error:
-            raise PoisonMessage(str(error)) from None
+        message = replace(await read_message(record), attempt=number)
         threads: list[asyncio.Future[Any]] = []
         outcome = await run(functools.partial(self._run_handler, message, record, threads))
         for thread in threads:

@@ -84,12 +84,14 @@ class Delivery:
     """One delivery of a record to its handler.
 
     ``ended``: attempts that ended their process. ``turn``: entered for the time of each attempt. ``alone``: no other
-    handler of the process runs meanwhile.
+    handler of the process runs meanwhile. ``aside``: entered while the record waits for long, so that the reader goes
+    on with others.
     """
 
     ended: int = 0
     turn: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
     alone: bool = False
+    aside: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
 
     def give_up_reason(self, max_attempts: int) -> str | None:
         """Why no further attempt is made, or None."""

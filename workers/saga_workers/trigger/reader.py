@@ -101,7 +101,7 @@ class TopicReader:
         self._trackers: dict[int, OffsetTracker] = {}
         gate = gate or AttemptGate()
         self.assigned_at: float | None = None
-        self._usual_delivery = Delivery(turn=gate.shared)
+        self._usual_delivery = Delivery(turn=gate.shared, aside=self._executor.aside)
         self._marks = PartitionMarks(uuid.uuid4().hex[:12])
         self._careful = CarefulPartitions(
             self._marks,

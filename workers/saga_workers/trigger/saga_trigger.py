@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from temporalio.service import RPCError, RPCStatusCode
@@ -22,8 +23,9 @@ from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartRequest
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_runs import NoAnswer
-from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord, MalformedRecord
+from saga_workers.trigger.consumed_record import OUTCOME_HEADER, ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.record_checks import checked, read_message
 from saga_workers.trigger.retry import (
     USUAL_ATTEMPTS,
     AttemptFailed,
@@ -105,28 +107,27 @@ class SagaTrigger:
             await self._dead_letters.send(record, self._group, reason, self._stop)
 
     async def _attempt(self, record: ConsumedRecord, number: int) -> None:
-        try:
-            message = record.message()
-        except MalformedRecord as error:
-            raise PoisonMessage(str(error)) from None
+        message = await read_message(record)
         context = _context(self._definition, message, self._variables)
         for trigger in self._triggers:
-            if not trigger.values.matches(context):
+            if not await checked(record, partial(trigger.values.matches, context)):
                 continue
             try:
                 if trigger.trigger.signal is None:
-                    await self._start(message, trigger, context, number)
+                    await self._start(record, message, trigger, context, number)
                 else:
-                    await self._signal(trigger.trigger, message, trigger.values, context)
+                    await self._signal(record, trigger.trigger, message, trigger.values, context)
             except RPCError as error:
                 raise _temporal_error(error) from error
             except (LedgerUnavailable, NoAnswer, NotClaimed) as error:
                 raise DependencyUnavailable(error.message) from error
 
-    async def _start(self, message: Message, trigger: _Trigger, context: Mapping[str, Any], number: int) -> None:
+    async def _start(
+        self, record: ConsumedRecord, message: Message, trigger: _Trigger, context: Mapping[str, Any], number: int
+    ) -> None:
         starter = await self._client.starter(self._definition.saga)
         try:
-            request, saga_id = await _start_request(starter, trigger.values, message, context)
+            request, saga_id = await checked(record, partial(_start_request, starter, trigger.values, message, context))
             started = await self._starts(trigger, starter).start(request, id=saga_id)
         except UsageError as error:
             raise PoisonMessage(error.message) from None
@@ -148,16 +149,21 @@ class SagaTrigger:
         return trigger.shared
 
     async def _signal(
-        self, trigger: KafkaTrigger, message: Message, values: TriggerExpressions, context: Mapping[str, Any]
+        self,
+        record: ConsumedRecord,
+        trigger: KafkaTrigger,
+        message: Message,
+        values: TriggerExpressions,
+        context: Mapping[str, Any],
     ) -> None:
         assert trigger.signal is not None
-        saga_id = values.id(context)
+        saga_id = await checked(record, partial(values.id, context))
         assert saga_id is not None  # SAGA131 ensures it
         if (problem := workflow_id_problem(saga_id)) is not None:
             raise PoisonMessage(problem)
         by = f"{message.topic}/{message.partition}/{message.offset}"
         reject = rejection_reason(message)
-        data = None if reject is not None else values.input(context)
+        data = None if reject is not None else await checked(record, partial(values.input, context))
         try:
             sent = signal_message(trigger.signal, data, by=by, reject=reject)
         except UsageError as error:
@@ -209,12 +215,13 @@ async def started_saga(client: Client, definition: Definition, records: Sequence
             if topic != record.topic:
                 continue
             try:
-                message = record.message()
+                message = await read_message(record)
                 context = _context(definition, message, variables)
-                if not values.matches(context):
+                if not await checked(record, partial(values.matches, context)):
                     continue
-                _, saga_id = await _start_request(starter, values, message, context)
-            except (MalformedRecord, PoisonMessage, UsageError, RefusedError):
+                request = partial(_start_request, starter, values, message, context)
+                _, saga_id = await checked(record, request)
+            except (PoisonMessage, UsageError, RefusedError):
                 continue  # it starts nothing
             try:
                 location = await client.locator.locate(saga_id)
@@ -231,11 +238,11 @@ def _context(definition: Definition, message: Message, variables: Mapping[str, A
     return {"trigger": message.as_trigger(), "vars": variables, "saga": {"name": definition.saga}}
 
 
-async def _start_request(
+def _start_request(
     starter: SagaStarter, values: TriggerExpressions, message: Message, context: Mapping[str, Any]
 ) -> tuple[StartRequest, str]:
     """The start of an event, and the id of its saga. Raises PoisonMessage and UsageError."""
-    request = await starter.check(values.input(context))
+    request = starter.make_request(values.input(context))
     return request, values.id(context) or request.id or f"{context['saga']['name']}-{message.id}"
 
 

@@ -18,12 +18,12 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from saga_activities.input_checks import check_inputs
+from saga_activities.input_checks import refused_inputs
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
-from sagas.definition.schema_patterns import TooComplex, bounded
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
+from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.machine.machine import Machine
 from sagas.protocol.payloads import unpack_state
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
@@ -103,10 +103,12 @@ class ProjectTrust:
 
     async def verify_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: str, signature: Any
-    ) -> None:
+    ) -> dict[str, str]:
         """Verify a start after reading the definitions again: they may have changed since the worker started.
 
-        Raises RefusedError or UsageError if the start is not trusted.
+        Returns why inputs of a bulk workflow are refused, by the ids of their sagas; its other sagas may start.
+
+        Raises RefusedError or UsageError if nothing of the start is trusted.
         """
         data = header.encode()
         definition = self._trusted_definition(workflow_id, starts, data, signature)
@@ -121,7 +123,11 @@ class ProjectTrust:
             )
         if definition.saga != saga:
             raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
-        await check_inputs(definition, list(starts.values()))
+        refused = await refused_inputs(definition, starts)
+        if refused and len(refused) == len(starts):
+            id, problem = next(iter(refused.items()))
+            raise UsageError(problem if len(starts) == 1 else f"all sagas are refused, {id} because {problem}")
+        return refused
 
     @property
     def definitions(self) -> Mapping[str, Definition]:

@@ -235,7 +235,7 @@ def retry_failed_command(
         if saga is None:
             print_document({"batch": batch, "total": 0}, human=lambda: echo("no saga of the batch has failed"))
             return 1 if failed.lost else 0
-        rows = make_again_rows(await client.starter(saga), failed.sagas)
+        rows = await make_again_rows(await client.starter(saga), failed.sagas)
         print_target(settings)
         await warn_without_poller(client)
         bulk = failed.record is not None and failed.record.bulk and client.ledger.configured

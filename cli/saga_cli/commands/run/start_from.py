@@ -197,7 +197,7 @@ async def make_start_rows(
         if count % _CHECKED_AT_ONCE == 0:
             await asyncio.sleep(0)  # a file may have a million rows, and Ctrl-C is heard between two turns of the loop
         try:
-            request = starter.make_request(row.value)
+            request = await starter.check(row.value)
             id = check_saga_id(request.id or f"{prefix}-{row.number}")
         except UsageError as error:
             messages.append(f"{row.location}: {error.message}")
@@ -212,7 +212,7 @@ async def make_start_rows(
     return orders
 
 
-def make_again_rows(starter: SagaStarter, sagas: Sequence[FailedSaga]) -> list[StartRow]:
+async def make_again_rows(starter: SagaStarter, sagas: Sequence[FailedSaga]) -> list[StartRow]:
     """The rows of sagas to start again. Raises InvalidRows if an input does not fit the definition any more."""
     from saga_workers.start.row_starts import StartRow
 
@@ -220,7 +220,7 @@ def make_again_rows(starter: SagaStarter, sagas: Sequence[FailedSaga]) -> list[S
     rows: list[StartRow] = []
     for saga in sagas:
         try:
-            rows.append(StartRow(saga.id, saga.id, starter.make_request(saga.input)))
+            rows.append(StartRow(saga.id, saga.id, await starter.check(saga.input)))
         except UsageError as error:
             problems.append(f"{saga.id}: {error.message}")
     if problems:

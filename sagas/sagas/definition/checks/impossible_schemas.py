@@ -13,9 +13,9 @@ from typing import Any
 from sagas.definition.schema_conjunction import KINDS, Conjunction, Contradiction, certain_parts, is_false
 from sagas.definition.schema_mismatches import JsonNode, mismatches
 from sagas.definition.schema_nodes import SCHEMA_MAPS, Path, SchemaNode
-from sagas.definition.schema_patterns import TooComplex, bounded, charge
 from sagas.definition.schema_validation import CompiledSchema, canonical_schema, compile_schema
 from sagas.errors import UsageError
+from sagas.expressions.work_budget import TooComplex, bounded, charge
 
 _NEGATED = ("not", "if")
 """Keywords below which a schema that nothing fits may be meant."""

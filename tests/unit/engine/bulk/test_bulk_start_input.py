@@ -7,7 +7,7 @@ import json
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from sagas.workflow.bulk_workflow import read_request
+from sagas.workflow.bulk_request import read_request
 
 
 @pytest.mark.parametrize("size", ["1e999", "-1e999", "NaN", "-1", '"many"', "[1]"])

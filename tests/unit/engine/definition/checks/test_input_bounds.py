@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
-from sagas.definition.schema_patterns import MAX_STEPS, TooComplex, bounded
+from sagas.expressions.work_budget import MAX_CHECK_STEPS, TooComplex, bounded
 
 SECONDS = 20.0
 """Of CPU: on two cores that other tests use as well, a step takes several times as long as alone."""
@@ -152,12 +152,12 @@ def test_any_schema_decides_about_any_input_in_bounds(schema: Any, value: Any) -
 
 def test_inputs_of_one_context_share_its_steps() -> None:
     definition = a_definition({"items": {"type": "string"}})
-    with bounded(1_000) as left:
+    with bounded(1_000) as budget:
         assert validate_input(definition, ["x"] * 400)[1] == []
-        assert 350 < left[0] < 450
+        assert 350 < budget.left < 450
         with pytest.raises(TooComplex):
             validate_input(definition, ["x"] * 800)
-    assert validate_input(definition, ["x"] * (MAX_STEPS // 2))[1] == []
+    assert validate_input(definition, ["x"] * (MAX_CHECK_STEPS // 2))[1] == []
 
 
 def test_an_alternative_that_may_be_meant_is_still_named() -> None:

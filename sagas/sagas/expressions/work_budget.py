@@ -1,0 +1,82 @@
+"""The steps that all work on one input shares: its validation, and the expressions that its start evaluates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from sagas.errors import UsageError
+
+MAX_CHECK_STEPS = 400_000
+"""Of one input: keywords that are applied to values, what they touch beyond, and steps of expressions. They take one to
+two seconds of CPU."""
+
+_PAUSE_STEPS = 250
+"""Steps between two pauses of a check, about a millisecond."""
+
+
+class TooComplex(UsageError):
+    """The input is too large for the schema: make it smaller, or simplify the schema under `input`."""
+
+
+class WorkBudget:
+    """The steps that are ``left``; below zero they are used up. ``pause`` is called between two portions of steps."""
+
+    __slots__ = ("_pause", "_stop_at", "left")
+
+    def __init__(self, steps: int = MAX_CHECK_STEPS, pause: Callable[[], None] | None = None) -> None:
+        self.left = steps
+        self._pause = pause
+        self._stop_at = self._next_stop()
+
+    @property
+    def is_spent(self) -> bool:
+        """True if the work was stopped because no steps were left."""
+        return self.left < 0
+
+    def give_up(self) -> None:
+        """Stop the work at its next step, which may be made in another thread."""
+        self.left = -1
+
+    def charge(self, steps: int) -> None:
+        """Count steps. Raises TooComplex when they are used up."""
+        self.left -= steps
+        if self.left < self._stop_at:
+            if self.left < 0:
+                raise TooComplex
+            if self._pause is not None:
+                self._pause()
+            self._stop_at = self._next_stop()
+
+    def _next_stop(self) -> int:
+        return 0 if self._pause is None else max(self.left - _PAUSE_STEPS, 0)
+
+
+_current: ContextVar[WorkBudget] = ContextVar("work_budget")
+
+
+def charge(steps: int = 1) -> None:
+    """Count work on the current input; raises TooComplex when it is too much."""
+    budget = _current.get(None)
+    if budget is not None:
+        budget.charge(steps)
+
+
+def current_budget() -> WorkBudget | None:
+    """The budget of :func:`bounded`; None outside of it."""
+    return _current.get(None)
+
+
+@contextmanager
+def bounded(budget: WorkBudget | int = MAX_CHECK_STEPS) -> Iterator[WorkBudget]:
+    """A context in which all work counts as that on one input. An outer one goes on, and its budget is shared."""
+    if (outer := _current.get(None)) is not None:
+        yield outer
+        return
+    own = WorkBudget(budget) if isinstance(budget, int) else budget
+    token = _current.set(own)
+    try:
+        yield own
+    finally:
+        _current.reset(token)

@@ -1,0 +1,150 @@
+"""Records that cannot be checked within bounds: each reader gives them up with that reason, and goes on with others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagas import Command, Message, action, bridge, consumer, participant
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.local_worker import running_worker
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until_in_thread
+from tests.integration.messaging.trigger.trigger_environment import (
+    Shop,
+    count,
+    ended,
+    fresh,
+    fully_consumed,
+    open_shop,
+    project_of,
+    triggering,
+)
+
+OUT_OF_BOUNDS: Mapping[str, bytes] = {
+    "is nested deeper than 100 levels": b'{"what": ' + b"[" * 200 + b"]" * 200 + b"}",
+    "has more than 4,000 digits": b'{"what": ' + b"9" * 5_000 + b"}",
+    "has more than 1,000 digits": b'{"what": 0.' + b"9" * 2_000 + b"}",
+}
+"""Records by the end of the reason for which any reader gives them up."""
+
+TREES = """
+    saga: {saga}
+    input:
+      type: object
+      properties: {{tree: {{$ref: "#/$defs/tree"}}}}
+      $defs:
+        tree:
+          anyOf:
+            - {{type: array, items: {{$ref: "#/$defs/tree"}}, maxItems: 0}}
+            - {{type: array, items: {{$ref: "#/$defs/tree"}}}}
+            - {{type: string}}
+    triggers:
+      kafka:
+        topic: {topic}
+        filter: "trigger.value.what.all(a, trigger.value.what.all(b, a + b >= 0))"
+        id: "{saga}-${{{{ trigger.value.id }}}}"
+        input: {{tree: "${{{{ trigger.value.tree }}}}"}}
+    steps:
+      - {{id: say, uses: unbounded.say, with: {{}}, effect: none}}
+"""
+
+
+@action("unbounded.say")
+async def say() -> None:
+    return None
+
+
+def tree(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.fixture
+async def shop(postgres_server: DatabaseServer) -> Shop:
+    return await open_shop(postgres_server)
+
+
+def reasons(kafka: Broker, topic: str, reader: str) -> list[str]:
+    dead = kafka.read_committed(f"{topic}.dlq")
+    return [one.headers["sagadlqreason"] for one in dead if one.headers["sagadlqgroup"].endswith(reader)]
+
+
+async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path
+) -> None:
+    topic, saga, settings = kafka.create_topic(partitions=1), fresh("trees"), kafka.settings()
+    definitions = {saga: TREES.format(saga=saga, topic=topic)}
+    project = project_of(tmp_path, settings, temporal.address, actions=[say], definitions=definitions)
+    hostile = [
+        {"id": "deep", "what": [], "tree": tree(80)},
+        {"id": "wide", "what": list(range(1_000)), "tree": "x"},
+    ]
+    good = [{"id": "first", "what": [1], "tree": tree(2)}, {"id": "last", "what": [1], "tree": tree(11)}]
+    async with running_worker(project) as client, triggering(project) as metrics:
+        kafka.produce(topic, good[0], *hostile, *OUT_OF_BOUNDS.values(), good[1])
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+        for one in good:
+            assert (await ended(client, f"{saga}-{one['id']}"))["state"] == "COMPLETED"
+        assert count(metrics, "saga_trigger_started_total") == len(good)
+        assert count(metrics, "saga_dead_letters_total") == len(hostile) + len(OUT_OF_BOUNDS)
+    told = reasons(kafka, topic, topic)
+    for why in (
+        "`filter` cannot be evaluated for this event: the expression needs more than 100,000 steps",
+        f"the input of {saga} is not valid: input: the input is too large for the schema",
+        *OUT_OF_BOUNDS,
+    ):
+        assert sum(why in reason for reason in told) == 1, why
+
+
+async def test_consumers_bridges_and_commands_give_up_what_they_cannot_read(
+    kafka: Broker, shop: Shop, tmp_path: Path
+) -> None:
+    topic, out, commands, replies = (kafka.create_topic(partitions=1) for _ in range(4))
+
+    @consumer(topic, connection="shop", name="book")
+    async def book(message: Message) -> None:
+        await message.sql.execute("insert into effect (what, number) values ('booked', 1)")
+
+    @bridge(topic, to=out, name="copy")
+    def copy(message: Message) -> Any:
+        return message.value
+
+    @participant(commands, connection="shop", name="seats")
+    class Seats:
+        async def do(self, command: Command, what: str) -> Any:
+            await command.sql.execute("insert into effect (what, number) values ('seated', 1)")
+            return {"seat": 1}
+
+        async def undo(self, command: Command) -> None:
+            return None
+
+    settings = kafka.settings(outbox="shop")
+    readers = [book, copy, Seats]
+    project = project_of(tmp_path, settings, "127.0.0.1:1", readers=readers, connections={"shop": shop.url})
+    good = json.dumps({"what": "good"}).encode()
+    async with triggering(project) as metrics:
+        await asyncio.to_thread(kafka.produce, topic, *OUT_OF_BOUNDS.values(), good)
+        for number, value in enumerate([*OUT_OF_BOUNDS.values(), good]):
+            headers = {"sagaop": "do", "sagakey": f"unbounded/{number}/do", "sagareplyto": replies}
+            await asyncio.to_thread(kafka.produce, commands, value, key=str(number), headers=headers)
+        for group, read in (("consumer-book", topic), ("bridge-copy", topic), ("consumer-seats", commands)):
+            name = f"{settings.prefix}-{group}"
+            await until_in_thread(lambda name=name, read=read: fully_consumed(kafka, name, read))
+        assert count(metrics, "saga_dead_letters_total") == 3 * len(OUT_OF_BOUNDS)
+    for read, reader in ((topic, "book"), (topic, "copy"), (commands, "seats")):
+        told = reasons(kafka, read, reader)
+        assert len(told) == len(OUT_OF_BOUNDS), reader
+        for why in OUT_OF_BOUNDS:
+            assert sum(reason.endswith(why) for reason in told) == 1, (reader, why)
+    assert sorted(shop.effects()) == [("booked", 1), ("seated", 1)]
+    assert [one.json() for one in kafka.read_committed(out)] == [{"what": "good"}]
+    assert [headers["sagaoutcome"] for _, headers, _ in shop.outbox(replies)] == ["done"]
