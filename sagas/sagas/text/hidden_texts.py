@@ -96,7 +96,7 @@ def _forms(text: str) -> tuple[str, ...]:
         text,
         sql,
         *urls,
-        *(_HEX.sub(lambda found: found[0].lower(), url) for url in urls),
+        *(_HEX.sub(lambda escape: escape[0].lower(), url) for url in urls),
         repr(text)[1:-1],
         ascii(text)[1:-1],
     }
