@@ -1,6 +1,7 @@
 """SQL that restores rows by hand: written with literals of the database, and tried before it is shown.
 
 Each statement names the values that it overwrites or deletes, so that it changes nothing if the row has changed since.
+What it has stored is compared afterwards: a column may hold other values than it is given, without an error.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy.exc import DBAPIError
 
 from saga_activities.automatic import sqlite
-from saga_activities.automatic.restore_order import missing_reference, reference_violations
+from saga_activities.automatic.restore_order import OTHER_VALUES, missing_reference, reference_violations
 from saga_activities.automatic.row_image import differing
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
@@ -37,10 +38,19 @@ class HandChange:
 
 
 @dataclass(frozen=True, slots=True)
-class RestorationScript:
-    """Statements in an order that works, each with the row it restores. ``refused``: why the last ones fail now."""
+class HandStatement:
+    """A statement that restores ``row``. ``check``: the condition that the row has the values; None: it is deleted."""
 
-    statements: Sequence[tuple[LockedRow, str]]
+    row: LockedRow
+    sql: str
+    check: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestorationScript:
+    """Statements in an order that works. ``refused``: why the last ones fail now, or are missing."""
+
+    statements: Sequence[HandStatement]
     refused: str | None = None
 
 
@@ -66,7 +76,7 @@ async def restoration_script(
 async def _script(
     sql: SqlSession, tables: Mapping[str, TableAccess], steps: Sequence[Sequence[HandChange]]
 ) -> RestorationScript:
-    statements: list[tuple[LockedRow, str]] = []
+    statements: list[HandStatement] = []
     violations = await reference_violations(sql, tables) if sql.dialect == "sqlite" else frozenset[tuple[object, ...]]()
     async with sql.savepoint(keep=False):
         for changes in steps:
@@ -74,16 +84,13 @@ async def _script(
             if not waiting:
                 continue
             together = _as_new_rows(sql.dialect, tables, waiting)
-            if together and await _try(sql, [text for _, text in together]) is None:
+            if together and await _try(sql, together) is None:
                 statements += together
             elif (split := await _column_by_column(sql, tables, waiting)) is not None:
                 statements += split
             else:
-                statements += [
-                    (change.row, text)
-                    for change in waiting
-                    for text in _statements(sql.dialect, tables[change.row.table], change)
-                ]
+                if refused != OTHER_VALUES:
+                    statements += [_statement(sql.dialect, tables[change.row.table], change) for change in waiting]
                 return RestorationScript(statements, refused)
         if sql.dialect == "postgresql":
             return RestorationScript(statements, await _try(sql, [], "SET CONSTRAINTS ALL IMMEDIATE"))
@@ -96,7 +103,7 @@ async def _in_passes(
     sql: SqlSession,
     tables: Mapping[str, TableAccess],
     changes: Sequence[HandChange],
-    statements: list[tuple[LockedRow, str]],
+    statements: list[HandStatement],
 ) -> tuple[Sequence[HandChange], str | None]:
     """Restore the rows that can be, each by one statement; the others, and why the first one of them cannot."""
     waiting = changes
@@ -104,10 +111,10 @@ async def _in_passes(
         later: list[HandChange] = []
         reason = None
         for change in waiting:
-            texts = _statements(sql.dialect, tables[change.row.table], change)
-            refusal = await _try(sql, texts)
+            statement = _statement(sql.dialect, tables[change.row.table], change)
+            refusal = await _try(sql, [statement])
             if refusal is None:
-                statements += [(change.row, text) for text in texts]
+                statements.append(statement)
             else:
                 later.append(change)
                 reason = reason or refusal
@@ -119,12 +126,12 @@ async def _in_passes(
 
 async def _column_by_column(
     sql: SqlSession, tables: Mapping[str, TableAccess], changes: Sequence[HandChange]
-) -> list[tuple[LockedRow, str]] | None:
+) -> list[HandStatement] | None:
     """An update for each column: a row leaves the way of another one before it takes its place.
 
     Where rows wait for each other in a circle, a column is NULL meanwhile. None: there is no such order.
     """
-    statements: list[tuple[LockedRow, str]] = []
+    statements: list[HandStatement] = []
     waiting, trials = changes, MAX_TRIALS
     while True:
         waiting, _ = await _in_passes(sql, tables, waiting, statements)
@@ -134,11 +141,9 @@ async def _column_by_column(
             trials -= 1
             if trials < 0:
                 return None
-            texts = [
-                (part.row, text) for part in parts for text in _statements(sql.dialect, tables[part.row.table], part)
-            ]
-            if await _try(sql, [text for _, text in texts]) is None:
-                statements += texts
+            tried = [_statement(sql.dialect, tables[part.row.table], part) for part in parts]
+            if await _try(sql, tried) is None:
+                statements += tried
                 now = {part.row: part.before for part in parts}
                 waiting = [replace(change, now=now.get(change.row, change.now)) for change in waiting]
                 break
@@ -167,31 +172,27 @@ def _detours(tables: Mapping[str, TableAccess], changes: Sequence[HandChange]) -
                 yield emptied, replace(other, now=emptied.before) if other is change else other
 
 
-def _as_new_rows(
-    dialect: str, tables: Mapping[str, TableAccess], changes: Sequence[HandChange]
-) -> list[tuple[LockedRow, str]]:
+def _as_new_rows(dialect: str, tables: Mapping[str, TableAccess], changes: Sequence[HandChange]) -> list[HandStatement]:
     """All rows deleted before any is inserted, as for a swap; nothing if a delete would change rows of other tables."""
     if any(reference.on_delete for change in changes for reference in tables[change.row.table].shape.references):
         return []
     gone = [replace(change, before=None) for change in changes if change.now is not None]
     new = [replace(change, now=None) for change in changes if change.before is not None]
-    return [
-        (change.row, text)
-        for change in (*gone, *new)
-        for text in _statements(dialect, tables[change.row.table], change)
-    ]
+    return [_statement(dialect, tables[change.row.table], change) for change in (*gone, *new)]
 
 
 _BEFORE_TRIAL = {"postgresql": "SET CONSTRAINTS ALL DEFERRED", "sqlite": "PRAGMA defer_foreign_keys = ON"}
 
 
-async def _try(sql: SqlSession, statements: Sequence[str], then: str | None = None) -> str | None:
+async def _try(sql: SqlSession, statements: Sequence[HandStatement], then: str | None = None) -> str | None:
     """Run them all, or none; the database's reason why not."""
     try:
         async with sql.savepoint():
             for statement in statements:
-                if await sql.control(statement) != 1:
+                if await sql.control(statement.sql) != 1:
                     return CHANGED_SINCE
+                if statement.check and not await sql.scalar(f"SELECT {statement.check}"):
+                    return OTHER_VALUES
             if then is not None:
                 await sql.control(then)
     except DBAPIError as error:
@@ -202,24 +203,34 @@ async def _try(sql: SqlSession, statements: Sequence[str], then: str | None = No
     return None
 
 
-def _statements(dialect: str, table: TableAccess, change: HandChange) -> list[str]:
+def _statement(dialect: str, table: TableAccess, change: HandChange) -> HandStatement:
     """The statement that restores a row."""
     shape = table.shape
     if change.before is None:
         row = change.now or {}
-        return [f"DELETE FROM {shape.quoted} WHERE {_as_expected(dialect, table, row, shape.by_name)}"]
+        text = f"DELETE FROM {shape.quoted} WHERE {_as_expected(dialect, table, row, shape.by_name)}"
+        return HandStatement(change.row, text, None)
     if change.now is None:
         columns = ", ".join(column.quoted for column in shape.columns)
         values = ", ".join(literal(dialect, column, change.before[column.name]) for column in shape.columns)
-        return [f"INSERT INTO {shape.quoted} ({columns}){shape.overriding} VALUES ({values})"]
+        text = f"INSERT INTO {shape.quoted} ({columns}){shape.overriding} VALUES ({values})"
+        return HandStatement(change.row, text, _check(dialect, table, change.before, shape.by_name))
     assigned = {**_rewritten(table, change.before), **differing(change.before, change.now)}
     assignments = [
         f"{shape.by_name[name].quoted} = {literal(dialect, shape.by_name[name], text)}"
         for name, text in assigned.items()
     ]
-    return [
-        f"UPDATE {shape.quoted} SET {', '.join(assignments)} WHERE {_as_expected(dialect, table, change.now, assigned)}"
-    ]
+    expected = _as_expected(dialect, table, change.now, assigned)
+    text = f"UPDATE {shape.quoted} SET {', '.join(assignments)} WHERE {expected}"
+    return HandStatement(change.row, text, _check(dialect, table, change.before, assigned))
+
+
+def _check(dialect: str, table: TableAccess, image: Image, names: Iterable[str]) -> str:
+    """The condition that the table has the row of ``image``, and that these columns have its values exactly."""
+    columns = table.shape.by_name
+    conditions = [_has_key(dialect, column, image[column.name]) for column in table.shape.key_columns]
+    conditions += [_has_value(dialect, columns[name], image[name]) for name in names]
+    return f"EXISTS (SELECT 1 FROM {table.shape.quoted} WHERE {' AND '.join(conditions)})"
 
 
 def _rewritten(table: TableAccess, image: Image) -> Image:

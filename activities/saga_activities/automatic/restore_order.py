@@ -35,6 +35,9 @@ Violations = frozenset[tuple[object, ...]]
 """Rows of SQLite whose foreign key has no row: table, row, other table, number of the key."""
 
 
+OTHER_VALUES = "the database stores other values than before the step"
+
+
 class CannotRestore(Exception):
     """Rows cannot be restored; nothing was changed. ``why`` names the row and the reason.
 
@@ -100,7 +103,7 @@ async def restore_rows(
         await _check_deferred_constraints(sql, tables, violations)
         restored = await read_rows(tables, first)
         if wrong := [row for row in first if restored[row] != first[row]]:
-            raise CannotRestore(wrong[0].label, "the database stores other values than before the step")
+            raise CannotRestore(wrong[0].label, OTHER_VALUES)
 
 
 async def read_rows(tables: Tables, rows: Iterable[LockedRow]) -> Images:

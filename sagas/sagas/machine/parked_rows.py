@@ -22,7 +22,7 @@ def row_fields(run: SagaRun, entry: Entry, operation: Operation) -> dict[str, An
         return {}
     rows = tuple(map(ParkedRowView.from_json, details["rows"]))
     blocking = details["changed_rows"] or details["open_rows"]
-    statements = [change["sql"] for change in details["sql"]]
+    statements = details["sql"]
     missing = details["open_rows"] - len({change["row"] for change in details["sql"]})
     notes = [f"the database refuses it now: {details['sql_refused']}"] if details["sql_refused"] else []
     if details.get("unread"):

@@ -62,7 +62,7 @@ def _rows_left(
         query = parked_rows.images_query(run, entry)
         rows += [{"system": system, "key": row["row"], "command": query} for row in details["rows"]]
     elif details and (named := details["sql"]):
-        command = restoring_command(details["dialect"], [item["sql"] for item in named])
+        command = restoring_command(details["dialect"], named)
         for name in dict.fromkeys(item["row"] for item in named):
             rows.append({"system": system, "key": name, "command": command})
             command = f"-- restored by the SQL of {rows[0]['key']}"

@@ -64,7 +64,8 @@ class Shop:
 
     async def restore(self, residue: Sequence[ResidueView]) -> None:
         """Run the commands of a residue that are SQL."""
-        await self.execute(*(item.command or "" for item in residue if item.system == "shop"))
+        commands = [item.command or "" for item in residue if item.system == "shop"]
+        await self.execute(*(line for command in commands for line in command.splitlines()))
 
     async def reached(self, id: str, condition: Callable[[SagaView], bool]) -> SagaView:
         async def view_if() -> SagaView | None:

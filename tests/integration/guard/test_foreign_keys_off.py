@@ -166,7 +166,7 @@ async def test_spark_and_the_sql_for_people_refuse_such_a_session(shop: Shop) ->
     shop.switch_off()
     with psycopg.connect(shop.url) as connection, pytest.raises(UsageError, match=OFF):
         require_foreign_keys(connection)
-    (script,) = restoring_script("postgresql", ["DELETE FROM pg_class WHERE oid = 0"])
+    (script,) = restoring_script("postgresql", [{"sql": "DELETE FROM pg_class WHERE oid = 0", "check": None}])
     with psycopg.connect(shop.url) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute(script.encode())
 

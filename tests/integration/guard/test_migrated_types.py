@@ -155,7 +155,7 @@ async def test_the_sql_of_a_parked_undo_is_refused_after_a_migration(
     parked = await tables.undo()
     assert parked.failure is not None
     assert parked.failure.details["sql_refused"] is None
-    (script,) = restoring_script("postgresql", [change["sql"] for change in parked.failure.details["sql"]])
+    (script,) = restoring_script("postgresql", parked.failure.details["sql"])
     if migration is None:
         await tables.sql(script)
         assert await tables.sql("select v::text from @t") == before

@@ -54,7 +54,7 @@ async def paste(tables: Tables, details: Mapping[str, Any]) -> list[str]:
 
     Returns the errors and results that the client shows.
     """
-    script = restoring_script(details["dialect"], [change["sql"] for change in details["sql"]])
+    script = restoring_script(details["dialect"], details["sql"])
     assert all(line.isprintable() for statement in script for line in statement.splitlines())
     return await asyncio.to_thread(_paste, make_url(tables.database.url), tables.kind, script)
 
@@ -455,7 +455,7 @@ async def test_the_command_of_a_residue_restores_rows_that_exchange_unique_value
 
 
 async def run_residue(tables: Tables, details: Mapping[str, Any]) -> list[str]:
-    command = restoring_command(details["dialect"], [change["sql"] for change in details["sql"]])
+    command = restoring_command(details["dialect"], details["sql"])
     return await asyncio.to_thread(_paste, make_url(tables.database.url), tables.kind, command.splitlines())
 
 

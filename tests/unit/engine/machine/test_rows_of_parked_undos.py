@@ -30,7 +30,11 @@ ROW = {
     "now": None,
     "changed_by": "somebody",
 }
-SQL = {"row": "the row id=1 of t", "sql": "INSERT INTO t VALUES (1, 5)"}
+SQL = {
+    "row": "the row id=1 of t",
+    "sql": "INSERT INTO t VALUES (1, 5)",
+    "check": "EXISTS (SELECT 1 FROM t WHERE id = 1)",
+}
 DETAILS = {"rows": [ROW], "changed_rows": 1, "open_rows": 1, "dialect": "postgresql", "sql": [SQL], "sql_refused": None}
 
 
@@ -48,7 +52,7 @@ def parked(details: dict[str, Any], uses: str = RESTORE, now: dict[str, Any] | N
 def test_the_view_has_the_rows_and_the_sql() -> None:
     (shown,) = parked(DETAILS).story["parked"]
     assert (shown["system"], shown["rows"]) == ("shop", [ROW])
-    assert shown["sql"] == list(restoring_script("postgresql", [SQL["sql"]]))
+    assert shown["sql"] == list(restoring_script("postgresql", [SQL]))
     assert not {"rows_omitted", "sql_note"} & shown.keys()
 
 
@@ -91,10 +95,10 @@ def test_the_residue_names_the_rows() -> None:
     command = residue.pop("command")
     assert residue == {"step": "a", "kind": "effect_stays", "system": "shop", "key": ROW["row"]}
     assert command.startswith("DO $saga$ #variable_conflict use_column BEGIN SET LOCAL TimeZone = 'UTC';")
-    assert f"; {SQL['sql']}; IF NOT FOUND THEN RAISE" in command
+    assert f"; {SQL['sql']}; IF NOT FOUND OR NOT {SQL['check']} THEN RAISE" in command
 
 
-OTHER = {"row": "the row id=2 of t", "sql": "DELETE FROM t WHERE id = 2"}
+OTHER = {"row": "the row id=2 of t", "sql": "DELETE FROM t WHERE id = 2", "check": None}
 TWO = {**DETAILS, "open_rows": 5, "sql": [OTHER, SQL, OTHER]}
 
 
@@ -102,7 +106,7 @@ def test_the_rows_of_a_residue_are_restored_together() -> None:
     """They may be in each other's way. Whoever runs all commands of the residue restores them, too."""
     first, second, others = parked(DETAILS, now=TWO).decide("a", "skip").story["residue"]
     assert (first["key"], second["key"]) == (OTHER["row"], SQL["row"])
-    assert first["command"] == restoring_command("postgresql", [change["sql"] for change in (OTHER, SQL, OTHER)])
+    assert first["command"] == restoring_command("postgresql", [OTHER, SQL, OTHER])
     assert second["command"] == "-- restored by the SQL of the row id=2 of t"
     assert others["command"].startswith("SELECT table_name")
 
