@@ -1,0 +1,33 @@
+"""Idle connections to a participant that a firewall has forgotten: the next attempt does not use them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from saga_activities.http import run_http
+from tests.helpers.fault_proxy import fault_proxy
+from tests.helpers.payment_server import PaymentServer
+from tests.integration.http.conftest import Connect
+
+IDLE = 3.5
+"""Seconds without a request, far less than a firewall waits."""
+
+CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
+
+
+async def test_an_attempt_does_not_wait_for_a_forgotten_connection(server: PaymentServer, connect: Connect) -> None:
+    async with fault_proxy(int(server.url.rpartition(":")[2])) as proxy:
+        crm = connect(f"http://127.0.0.1:{proxy.port}")
+
+        async def charge(key: str) -> float:
+            started = time.monotonic()
+            outcome = await run_http(CHARGE, key=key, connection=crm, timeout=30.0)
+            assert outcome.kind == "done", outcome
+            return time.monotonic() - started
+
+        await asyncio.gather(*(charge(f"first-{number}") for number in range(3)))
+        await asyncio.sleep(IDLE)
+        proxy.forget()
+        assert await charge("second") < 5.0
+        assert len(server.ledger()["charges"]) == 4
