@@ -238,15 +238,20 @@ async def open_day_close_project(
     publish: str = "each",
     breakpoints: bool = False,
     ledger: str | None = None,
+    catalog: str | None = None,
     more: str = "",
 ) -> DayCloseProject:
     """A new project with ten orders on 2026-01-01 and two on the next day. ``ledger``: the URL of a database of its own
-    for the rows of Spark steps. ``more`` are lines for saga.toml."""
+    for the rows of Spark steps. ``catalog``: the lines of the catalog, by default one in SQL. ``more`` are lines for
+    saga.toml."""
     database = f"shop_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server.url(), autocommit=True) as connection:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
     url = server.url(database)
     _write_files(folder, url, temporal_address, outputs, publish)
+    if catalog is not None:
+        settings = (folder / "saga.toml").read_text().partition("[catalogs.lake]")[0]
+        (folder / "saga.toml").write_text(f"{settings}[catalogs.lake]\n{catalog}")
     with (folder / "saga.toml").open("a") as file:
         file.write(more)
     if ledger is not None:

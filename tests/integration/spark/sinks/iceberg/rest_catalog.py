@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -39,16 +40,24 @@ TRANSACTIONS = "POST /v1/{prefix}/transactions/commit"
 
 
 @contextmanager
-def serve(catalog: SqlCatalog, *, transactions: bool = True, fails_after: list[int] | None = None) -> Iterator[str]:
+def serve(
+    catalog: SqlCatalog,
+    *,
+    transactions: bool = True,
+    fails_after: list[int] | None = None,
+    on_failure: Callable[[], None] = lambda: None,
+) -> Iterator[str]:
     """The address of a catalog server over ``catalog``. Without ``transactions`` it commits single tables only.
 
     ``fails_after``: its transactions commit table by table, and the next of them fail after so many tables.
+    ``on_failure`` is called then, before the client is answered.
     """
 
     class Handler(RestHandler):
         backing = catalog
         endpoints = [*ENDPOINTS, TRANSACTIONS] if transactions else ENDPOINTS
         failures = fails_after
+        before_failure = staticmethod(on_failure)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -71,6 +80,7 @@ class RestHandler(BaseHTTPRequestHandler):
     backing: SqlCatalog
     endpoints: Sequence[str]
     failures: list[int] | None
+    before_failure: Callable[[], None]
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -99,7 +109,8 @@ class RestHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(text.encode())))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(text.encode())
+            with contextlib.suppress(BrokenPipeError):  # the client has been killed
+                self.wfile.write(text.encode())
 
     def _route(self, path: list[str], body: bytes) -> str:
         catalog = self.backing
@@ -155,6 +166,7 @@ class RestHandler(BaseHTTPRequestHandler):
         for request in requests[:last]:
             self._commit([request])
         if last < len(requests):
+            self.before_failure()
             raise Refused(503, "ServiceUnavailableException", "the server stops")
 
     def _commit(self, requests: Sequence[CommitTableRequest]) -> list[tuple[TableMetadata, str]]:
