@@ -26,7 +26,7 @@ from sagas.errors import NeedsOperator
 from sagas.protocol.outcomes import Outcome
 
 _ENTRY = "saga.nested"
-"""Names the transactions in the guard's runner; no guard row is written."""
+"""Names the transactions in the guard; no guard row is written."""
 
 _SELECT_OPEN = """
 SELECT i.saga_id, i.step, i.generation FROM saga_image i

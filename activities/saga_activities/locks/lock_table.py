@@ -25,7 +25,7 @@ from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import decode_json, encode_json
 
 _ENTRY = "saga.locks"
-"""Names the transactions in the guard's runner; no guard row is written."""
+"""Names the transactions in the guard; no guard row is written."""
 
 MAX_SIGNALS = 100
 """Granted sagas that one release signals; the next release signals the others."""

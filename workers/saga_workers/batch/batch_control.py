@@ -178,7 +178,7 @@ async def _failed_in_ledger(locator: Locator, batch: str, sagas: list[FailedSaga
             view = row.view
             input = view.input
             if row.input_digest != input_digest(input):
-                # A story keeps a long input only in part, and nothing sensitive.
+                # A view keeps a long input only in part, and nothing sensitive.
                 run = (await locator.within_temporal().locate(view.id)).run
                 input = None if run is None else await first_input(locator.temporal, run)
             if row.input_digest == input_digest(input):

@@ -1,4 +1,4 @@
-"""`saga show`: the whole story of one saga."""
+"""`saga show`: the view of one saga."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def show(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write an HTML page with the story")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="also write an HTML page with the view")] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help="not in this version")] = False,
 ) -> int:
     """Show what happened, what was undone, what is stuck and what to do.

@@ -1,4 +1,4 @@
-"""`saga watch`: the story while it happens."""
+"""`saga watch`: the view while it changes."""
 
 from __future__ import annotations
 
