@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from saga_workers.client import Client
+from saga_workers.location.deleted_runs import replaced_origin
 from saga_workers.location.location import Location
-from saga_workers.location.lost_sagas import replaced_origin
 from saga_workers.location.traces import GuardedEffect, guarded_effects, open_origin
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult

@@ -20,7 +20,7 @@ from saga_activities.locks.tables import create_tables as create_lock_tables
 from saga_spark.reconcile.findings import Finding
 from saga_workers.client import Client
 from saga_workers.doctor.saga_checks import check_sagas
-from saga_workers.location.lost_sagas import LostSaga, find_lost
+from saga_workers.location.deleted_runs import DeletedRun, find_deleted_runs
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_unowned
@@ -145,7 +145,7 @@ async def waiting(client: Client, id: str) -> None:
     await until(waits)
 
 
-async def check_commands(client: Client, lost: LostSaga) -> None:
+async def check_commands(client: Client, lost: DeletedRun) -> None:
     """What the commands tell of a saga without a run; a repair releases nothing."""
     id, settings, locator = lost.saga_id, client.project.settings, client.locator
     command = f"saga resume {id}"
@@ -179,14 +179,14 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
         await waiting(client, id)
         held = await holdings(bank, env, id)
         assert held == {"row locks": 1, "held events": 1, "prepared": 1, "locks": 1}
-        assert await find_lost(client.locator, client.project.settings, id) == []
+        assert await find_deleted_runs(client.locator, client.project.settings, id) == []
         await delete_run(client, id)
 
         with pytest.raises(UsageError, match=r"its effects are open: take on bank, reserve on bank") as unknown:
             await client.show(id)
         assert unknown.value.help is not None
         assert unknown.value.help.startswith(f"saga resume {id} ")
-        [lost] = await find_lost(client.locator, client.project.settings, id)
+        [lost] = await find_deleted_runs(client.locator, client.project.settings, id)
         assert sorted(lost.holds) == [
             "held events on bank",
             "locks on shop",
@@ -213,7 +213,7 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
             return set((await holdings(bank, env, id)).values()) == {0}
 
         await until(released)
-        assert await find_lost(client.locator, client.project.settings, id) == []
+        assert await find_deleted_runs(client.locator, client.project.settings, id) == []
         if ends == "cancelled":
             with pytest.raises(RefusedError, match="none of its effects is open"):
                 await start_again(client, await client.locator.locate(id))

@@ -7,14 +7,14 @@ import asyncio
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 
-from saga_workers.location import lost_sagas
+from saga_workers.location import deleted_runs
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
 from tests.integration.ledger.conftest import Stay
 
 
 async def test_each_command_leads_to_a_resume(stay: Stay, monkeypatch) -> None:
-    monkeypatch.setattr(lost_sagas, "MIN_CLAIM_AGE", 0.0)
+    monkeypatch.setattr(deleted_runs, "MIN_CLAIM_AGE", 0.0)
     broken = stay.folder / "broken"
     broken.touch()
     city = fresh("lima")

@@ -9,9 +9,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from saga_workers.doctor.doctor_result import DoctorResult
+from saga_workers.location.deleted_runs import DeletedRun, find_deleted_runs
 from saga_workers.location.guard_scan import GuardScan
 from saga_workers.location.locator import using_locator
-from saga_workers.location.lost_sagas import LostSaga, find_lost
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.prepared import stuck_prepared
 from saga_workers.views.saga_list import SagaFilter
@@ -34,7 +34,7 @@ async def check_sagas(client: Client, project: Project, *, databases: bool = Tru
     """
     settings = project.settings
     scan = GuardScan(settings)
-    lost: Sequence[LostSaga] = ()
+    deleted: Sequence[DeletedRun] = ()
     unchecked: list[DoctorResult] = []
     stuck: list[SagaView] = []
     try:
@@ -42,12 +42,12 @@ async def check_sagas(client: Client, project: Project, *, databases: bool = Tru
             prepared = {}
             if databases:
                 try:
-                    lost = await find_lost(locator, settings, scan=scan)
+                    deleted = await find_deleted_runs(locator, settings, scan=scan)
                     prepared = await stuck_prepared(project)
                 except SagaError as error:
                     unchecked.append(DoctorResult("sagas", False, error.message, error.help))
             criteria = SagaFilter(task_queue=settings.temporal.task_queue)
-            async for view in list_stuck(locator, criteria, limit=_MAX_LISTED, prepared=prepared, lost=lost):
+            async for view in list_stuck(locator, criteria, limit=_MAX_LISTED, prepared=prepared, deleted=deleted):
                 stuck.append(view)
     except (SagaError, RPCError, TimeoutError) as error:
         unchecked.append(_unanswered("sagas", error))

@@ -11,8 +11,8 @@ from saga_activities.guard.tables import fits_guard_key
 from saga_activities.ledger.rows import RunRecord, make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import RunLedger
+from saga_workers.location.deleted_runs import RUN_DELETED
 from saga_workers.location.locator import Locator
-from saga_workers.location.lost_sagas import RUN_DELETED
 from saga_workers.temporal.temporal_runs import first_input, read_machine
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import compress_state, input_digest

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from saga_spark.reconcile.findings import RESUMED, Finding
+from saga_workers.location.deleted_runs import DeletedRun, describe_deleted_run, find_deleted_runs, replaced_origin
 from saga_workers.location.locator import Locator
-from saga_workers.location.lost_sagas import LostSaga, describe_lost, find_lost, replaced_origin
 from saga_workers.location.traces import MAX_SAGAS, guarded_effects, open_effects
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
@@ -20,15 +20,17 @@ async def find_missing_runs(
 
     Raises SagaError.
     """
-    lost = {saga.saga_id: saga for saga in await find_lost(locator, settings, saga_id)}
-    for id in sorted(set(suspects) - lost.keys())[:MAX_SAGAS]:
-        if (saga := await describe_lost(settings, await locator.locate(id))) is not None:
-            lost[id] = saga
-    return [_missing(saga) for saga in lost.values()]
+    deleted = {saga.saga_id: saga for saga in await find_deleted_runs(locator, settings, saga_id)}
+    for id in sorted(set(suspects) - deleted.keys())[:MAX_SAGAS]:
+        if (saga := await describe_deleted_run(settings, await locator.locate(id))) is not None:
+            deleted[id] = saga
+    return [_missing(saga) for saga in deleted.values()]
 
 
-def _missing(lost: LostSaga) -> Finding:
-    return Finding("run_missing", saga_id=lost.saga_id, saga=lost.saga, details={"holds": "; ".join(lost.holds)})
+def _missing(deleted: DeletedRun) -> Finding:
+    return Finding(
+        "run_missing", saga_id=deleted.saga_id, saga=deleted.saga, details={"holds": "; ".join(deleted.holds)}
+    )
 
 
 async def find_replaced_runs(locator: Locator, settings: Settings, replaced: Collection[str]) -> list[Finding]:

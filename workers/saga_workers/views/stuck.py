@@ -17,8 +17,8 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.guard.rules import OTHER_ARGUMENTS
 from saga_activities.ledger.rows import RunFilter
+from saga_workers.location.deleted_runs import RUN_DELETED, DeletedRun, replaced_origin
 from saga_workers.location.locator import Locator
-from saga_workers.location.lost_sagas import RUN_DELETED, LostSaga, replaced_origin
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.temporal.temporal_runs import (
     RunDescription,
@@ -68,12 +68,12 @@ async def list_stuck(
     limit: int,
     web_ui: str | None = None,
     prepared: Mapping[str, Sequence[str]] | None = None,
-    lost: Sequence[LostSaga] = (),
+    deleted: Sequence[DeletedRun] = (),
 ) -> AsyncIterator[SagaView]:
     """The views of stuck sagas, with the field ``stuck``: one message per reason.
 
-    ``prepared``: further reasons by saga id, of prepared transactions. ``lost``: sagas without a run, which come first.
-    Raises LedgerUnavailable after the sagas that Temporal has.
+    ``prepared``: further reasons by saga id, of prepared transactions. ``deleted``: sagas without a run, which come
+    first. Raises LedgerUnavailable after the sagas that Temporal has.
     """
     prepared = prepared or {}
     temporal = locator.temporal
@@ -87,7 +87,7 @@ async def list_stuck(
 
     count = 0
     seen: set[str] = set()
-    for view in [lost_view(saga) for saga in lost if _is_asked_for(criteria, saga)][:limit]:
+    for view in [deleted_run_view(saga) for saga in deleted if _is_asked_for(criteria, saga)][:limit]:
         seen.add(view.id)
         count += 1
         yield view
@@ -127,16 +127,16 @@ def remedy(view: SagaView) -> str:
     return saga_command("show", view.id)
 
 
-def lost_view(lost: LostSaga) -> SagaView:
+def deleted_run_view(deleted: DeletedRun) -> SagaView:
     """The view of a saga of which only the databases of the project know."""
     return SagaView(
-        id=lost.saga_id,
-        saga=lost.saga or "unknown",
+        id=deleted.saga_id,
+        saga=deleted.saga or "unknown",
         generation=None,
         state="TERMINATED",
         phase=None,
         incomplete=RUN_DELETED,
-        stuck=(lost.reason,),
+        stuck=(deleted.reason,),
     )
 
 
@@ -155,8 +155,8 @@ def _with_status(criteria: SagaFilter, status: str) -> str:
     return visibility_query(replace(criteria, where=where))
 
 
-def _is_asked_for(criteria: SagaFilter, lost: LostSaga) -> bool:
-    if criteria.where is not None or criteria.labels or criteria.saga not in (None, lost.saga):
+def _is_asked_for(criteria: SagaFilter, deleted: DeletedRun) -> bool:
+    if criteria.where is not None or criteria.labels or criteria.saga not in (None, deleted.saga):
         return False
     return not criteria.states or "TERMINATED" in criteria.states
 
@@ -212,8 +212,8 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         return _with_reasons(view, await _reasons_of_closed(locator.temporal, location.run.run, view)) or view
     workflow = location.workflow
     if workflow is None:
-        lost = LostSaga(view.id, (f"not ended, it was {view.state}",))
-        return replace(view, stuck=(lost.reason,)) if view.source == "ledger" else view
+        deleted = DeletedRun(view.id, (f"not ended, it was {view.state}",))
+        return replace(view, stuck=(deleted.reason,)) if view.source == "ledger" else view
     shown = {step.id for step in view.steps}
     reasons = await _reasons_of_replaced(locator, workflow, view)
     reasons += await temporal_reasons(locator.temporal, workflow, workers, shown)

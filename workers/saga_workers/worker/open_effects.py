@@ -15,9 +15,9 @@ from prometheus_client.core import GaugeMetricFamily
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from saga_workers.location.deleted_runs import describe_deleted_run, find_deleted_runs
 from saga_workers.location.guard_scan import GuardScan
 from saga_workers.location.locator import Locator, using_locator
-from saga_workers.location.lost_sagas import describe_lost, find_lost
 from saga_workers.reconcile.left_claims import list_left_claims
 from saga_workers.runtime.logs import fields
 from saga_workers.views.answering import Workers
@@ -45,7 +45,7 @@ class OpenEffects:
         self._client = client
         self._settings = settings
         self._scan = GuardScan(settings)
-        self._lost: dict[str, str] = {}
+        self._deleted: dict[str, str] = {}
         """The sagas without a run, by id, each with its name."""
         self._without_effects: set[str] = set()
         """The ids of terminated runs that have no effects."""
@@ -68,7 +68,7 @@ class OpenEffects:
             before = self._open or {}
             self._open = {
                 **{id: (saga, "terminated") for id, saga in (await self._find_terminated(locator)).items()},
-                **{id: (saga, "no run") for id, saga in (await self._find_lost(locator)).items()},
+                **{id: (saga, "no run") for id, saga in (await self._find_deleted(locator)).items()},
             }
         for id, (saga, why) in self._open.items():
             if id not in before:
@@ -85,32 +85,34 @@ class OpenEffects:
             gauge.add_metric([saga, why], count)
         yield gauge
 
-    async def _find_lost(self, locator: Locator) -> dict[str, str]:
+    async def _find_deleted(self, locator: Locator) -> dict[str, str]:
         """The sagas without a run: those of this round, and those of earlier ones that still have none."""
         settings = self._settings
-        lost = {saga.saga_id: saga for saga in await find_lost(locator, settings, scan=self._scan, portion=PORTION)}
-        for id in self._lost.keys() - lost.keys():
-            if (saga := await describe_lost(settings, await locator.locate(id))) is not None:
-                lost[id] = saga
-        self._lost = {id: saga.saga or "unknown" for id, saga in lost.items()}
-        return self._lost
+        deleted = {
+            saga.saga_id: saga for saga in await find_deleted_runs(locator, settings, scan=self._scan, portion=PORTION)
+        }
+        for id in self._deleted.keys() - deleted.keys():
+            if (saga := await describe_deleted_run(settings, await locator.locate(id))) is not None:
+                deleted[id] = saga
+        self._deleted = {id: saga.saga or "unknown" for id, saga in deleted.items()}
+        return self._deleted
 
     async def _find_terminated(self, locator: Locator) -> dict[str, str]:
         """The sagas whose newest run, or whose bulk workflow, was closed from outside."""
         workers = Workers(locator.temporal)
         holders = ParkedHolders(locator, workers)
-        lost = {claim.saga_id: claim.saga for claim in await list_left_claims(locator)}
+        closed = {claim.saga_id: claim.saga for claim in await list_left_claims(locator)}
         runs = await list_terminated(locator, self._settings.temporal.task_queue, _MAX_TERMINATED)
         for run in runs:
             if run.run_id in self._without_effects:
                 continue
             view = await inspect_run(locator, run, workers, holders, None)
             if view is not None and view.state == "TERMINATED":
-                lost[view.id] = view.saga
+                closed[view.id] = view.saga
             else:
                 self._without_effects.add(run.run_id)
         self._without_effects &= {run.run_id for run in runs}
-        return lost
+        return closed
 
 
 _IN_WORDS = {"no run": "no run in Temporal any more", "terminated": "been terminated"}

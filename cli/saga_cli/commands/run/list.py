@@ -14,8 +14,8 @@ from sagas.errors import SagaError
 from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
+    from saga_workers.location.deleted_runs import DeletedRun
     from saga_workers.location.locator import Locator
-    from saga_workers.location.lost_sagas import LostSaga
     from saga_workers.views.saga_list import SagaFilter
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
@@ -46,8 +46,8 @@ def list_sagas(
         views: list[SagaView] = []
         try:
             prepared = await _prepared(settings) if stuck else {}
-            lost = await _lost(locator, settings) if stuck else []
-            async for view in _find(locator, settings, asked, stuck, limit, prepared, lost):
+            deleted = await _deleted_runs(locator, settings) if stuck else []
+            async for view in _find(locator, settings, asked, stuck, limit, prepared, deleted):
                 if global_options().format == "jsonl":
                     print(to_json(_row_json(view)), flush=True)
                 views.append(view)
@@ -72,13 +72,13 @@ async def _prepared(settings: Settings) -> Mapping[str, Sequence[str]]:
         return {}
 
 
-async def _lost(locator: Locator, settings: Settings) -> Sequence[LostSaga]:
+async def _deleted_runs(locator: Locator, settings: Settings) -> Sequence[DeletedRun]:
     """The sagas without a run that have open effects; none, with a warning, if a database cannot be read."""
+    from saga_workers.location.deleted_runs import find_deleted_runs
     from saga_workers.location.guard_scan import GuardScan
-    from saga_workers.location.lost_sagas import find_lost
 
     try:
-        return await find_lost(locator, settings, scan=GuardScan(settings))
+        return await find_deleted_runs(locator, settings, scan=GuardScan(settings))
     except SagaError as error:
         warn(error.message)
         return []
@@ -91,13 +91,13 @@ def _find(
     stuck: bool,
     limit: int,
     prepared: Mapping[str, Sequence[str]],
-    lost: Sequence[LostSaga],
+    deleted: Sequence[DeletedRun],
 ) -> AsyncIterator[SagaView]:
     web_ui = settings.temporal.web_ui
     if stuck:
         from saga_workers.views.stuck import list_stuck
 
-        return list_stuck(locator, asked, limit=limit, web_ui=web_ui, prepared=prepared, lost=lost)
+        return list_stuck(locator, asked, limit=limit, web_ui=web_ui, prepared=prepared, deleted=deleted)
     from saga_workers.views.saga_list import query_sagas
 
     ask = global_options().format != "human"  # people wait for the list, programs for whole documents

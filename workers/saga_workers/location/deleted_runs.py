@@ -35,7 +35,7 @@ MIN_CLAIM_AGE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class LostSaga:
+class DeletedRun:
     """A saga without a run; ``holds`` is what it has in the databases, in words. ``saga``: its name, if known."""
 
     saga_id: str
@@ -66,7 +66,7 @@ async def replaced_origin(
     return None if same else origin
 
 
-async def describe_lost(settings: Settings, location: Location, held: Sequence[str] = ()) -> LostSaga | None:
+async def describe_deleted_run(settings: Settings, location: Location, held: Sequence[str] = ()) -> DeletedRun | None:
     """The saga at this location, if it has no run and is not over. ``held``: what it holds; raises SagaError."""
     row = location.row
     if not location.deleted and (row is None or location.kind != "ended" or row.view.state in FINAL_STATES):
@@ -77,17 +77,17 @@ async def describe_lost(settings: Settings, location: Location, held: Sequence[s
         return None  # nothing is to be undone, so what it holds may be released
     origins = [effect.origin for effect in effects if effect.origin is not None]
     saga = row.view.saga if row is not None else origins[0].saga if origins else None
-    return LostSaga(location.saga_id, (f"open effects: {open_there}", *held), saga)
+    return DeletedRun(location.saga_id, (f"open effects: {open_there}", *held), saga)
 
 
-async def find_lost(
+async def find_deleted_runs(
     locator: Locator,
     settings: Settings,
     saga_id: str | None = None,
     *,
     scan: GuardScan | None = None,
     portion: int = MAX_SCANNED,
-) -> list[LostSaga]:
+) -> list[DeletedRun]:
     """The sagas that hold something, or that the ledger takes for running, and that have no run.
 
     With a ``scan`` also those of its next ``portion`` that have open effects alone. Raises SagaError, RPCError.
@@ -101,10 +101,10 @@ async def find_lost(
             held.setdefault(id, [])
     gate = asyncio.Semaphore(_CONCURRENCY)
 
-    async def look(id: str) -> LostSaga | None:
+    async def look(id: str) -> DeletedRun | None:
         async with gate:
             location = await locator.locate(id)
-        return await describe_lost(settings, location, held[id])
+        return await describe_deleted_run(settings, location, held[id])
 
-    lost = await asyncio.gather(*map(look, held))
-    return [saga for saga in lost if saga is not None]
+    deleted = await asyncio.gather(*map(look, held))
+    return [saga for saga in deleted if saga is not None]
