@@ -1,4 +1,4 @@
-"""What checking inputs may cost a process: the owner of its budget, whoever sends them.
+"""The budget of a process for checking inputs, whoever sends them: this module owns it.
 
 A check that is quick is made at once. A costly one has a thread, so it delays no event loop; all threads together use
 half a core, in portions of a millisecond, so that the rest of the process goes on; and the inputs of one caller are
@@ -44,7 +44,7 @@ _Checked = TypeVar("_Checked")
 
 
 @dataclass(slots=True)
-class _Caller:
+class _CallerTurn:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
     """Inputs that wait or are checked."""
@@ -77,7 +77,7 @@ class InputChecks:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_MAX_CALLERS, "input checks")
-        self._callers: dict[Hashable, _Caller] = {}
+        self._callers: dict[Hashable, _CallerTurn] = {}
 
     def is_busy(self, caller: Hashable) -> bool:
         """True if so many inputs of this caller wait that a further one should be sent again later."""
@@ -114,7 +114,7 @@ class InputChecks:
             return await self._in_turn(call, caller, steps)
 
     async def _in_turn(self, call: Callable[[], _Checked], name: Hashable, steps: int) -> _Checked:
-        caller = self._callers.setdefault(name, _Caller())
+        caller = self._callers.setdefault(name, _CallerTurn())
         caller.waiting += 1
         try:
             async with caller.turn:

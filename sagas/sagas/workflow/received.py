@@ -112,7 +112,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 def _separators(json: bytes) -> int:
-    """As many as the JSON has values, or a few less; those within strings count, too."""
+    """The number of separators: about that of the JSON's values; those within strings count, too."""
     return json.count(b",") + json.count(b"[") + json.count(b"{")
 
 

@@ -145,13 +145,13 @@ async def waiting(client: Client, id: str) -> None:
     await until(waits)
 
 
-async def check_commands(client: Client, lost: DeletedRun) -> None:
+async def check_commands(client: Client, deleted: DeletedRun) -> None:
     """What the commands tell of a saga without a run; a repair releases nothing."""
-    id, settings, locator = lost.saga_id, client.project.settings, client.locator
+    id, settings, locator = deleted.saga_id, client.project.settings, client.locator
     command = f"saga resume {id}"
     [stuck] = [
         view
-        async for view in list_stuck(locator, SagaFilter(saga="deletable"), limit=100, lost=[lost])
+        async for view in list_stuck(locator, SagaFilter(saga="deletable"), limit=100, deleted=[deleted])
         if view.id == id
     ]
     assert stuck.stuck is not None
@@ -186,15 +186,15 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
             await client.show(id)
         assert unknown.value.help is not None
         assert unknown.value.help.startswith(f"saga resume {id} ")
-        [lost] = await find_deleted_runs(client.locator, client.project.settings, id)
-        assert sorted(lost.holds) == [
+        [deleted] = await find_deleted_runs(client.locator, client.project.settings, id)
+        assert sorted(deleted.holds) == [
             "held events on bank",
             "locks on shop",
             "open effects: take on bank, reserve on bank",
             "prepared transactions on bank",
             "row locks on bank",
         ]
-        await check_commands(client, lost)
+        await check_commands(client, deleted)
         assert await holdings(bank, env, id) == held
 
         await resume(client, id)
