@@ -175,6 +175,22 @@ def load_actions(names: Sequence[str], root: Path) -> Actions:
     return Actions(list(actions.values()))
 
 
+def load_importable_actions(names: Sequence[str], root: Path) -> tuple[Actions, list[UsageError]]:
+    """The actions of the modules that can be imported, and a mistake for each other one.
+
+    Raises UsageError when two actions have the same name.
+    """
+    importable: list[str] = []
+    mistakes: list[UsageError] = []
+    for name in names:
+        try:
+            load_modules([name], root)
+            importable.append(name)
+        except UsageError as error:
+            mistakes.append(error)
+    return load_actions(importable, root), mistakes
+
+
 def load_modules(names: Sequence[str], root: Path) -> list[tuple[str, ModuleType]]:
     """Import each module of ``[actions]`` once. Raises UsageError, as :func:`load_actions`."""
     if str(root) not in sys.path:

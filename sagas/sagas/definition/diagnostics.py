@@ -212,6 +212,8 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "an action that cannot deliver a notification",
         "use `http`, `kafka.publish`, `outbox.emit`, `sql`, or an action of your own",
     ),
+    "SAGA142": _error("a setting is wrong", "correct it in saga.toml, or in its variable"),
+    "SAGA143": _error("an action module cannot be imported", "correct the module, or `actions` in saga.toml"),
     "SAGA141": _warning("an event that never occurs", "remove it from `when`"),
     # SAGA2xx: the graph and the kinds of the steps
     "SAGA201": _error("`needs` names no step", "name the id of a step of this saga"),

@@ -60,17 +60,65 @@ def load_settings(
     try:
         return _load(start_dir, config, env)
     except UsageError as error:
-        if len(error.message) <= _LONGEST_MESSAGE:
-            raise
-        raise UsageError(f"{error.message[:_LONGEST_MESSAGE]}…", help=error.help) from None
+        raise _shortened(error) from None
 
 
-def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[str, str]) -> Settings:
+def load_valid_settings(
+    config: Path | str | None = None, env: Mapping[str, str] = os.environ
+) -> tuple[Settings, list[UsageError]]:
+    """The settings without those that are wrong, and a mistake for each of these.
+
+    Raises UsageError if the file cannot be read, or is not valid TOML.
+    """
+    without: list[str] = []
+    mistakes: list[UsageError] = []
+    while True:
+        try:
+            return _load(None, config, env, without), mistakes
+        except _PlacedMistake as mistake:
+            if mistake.setting in without:
+                raise _shortened(mistake) from None
+            mistakes.append(_shortened(mistake))
+            without.append(mistake.setting)
+
+
+class _PlacedMistake(UsageError):
+    """A wrong setting, with its place in the message."""
+
+    def __init__(self, setting: str, message: str, help: str | None) -> None:
+        super().__init__(message, help=help)
+        self.setting = setting
+
+
+def _shortened(error: UsageError) -> UsageError:
+    if len(error.message) <= _LONGEST_MESSAGE:
+        return error
+    return UsageError(f"{error.message[:_LONGEST_MESSAGE]}…", help=error.help)
+
+
+def _remove(written: Table, setting: str) -> None:
+    """Remove a setting; the table that it is missing in, if it is not there."""
+    owner, key, table, parts = written, "", written, setting.split(".")
+    while parts:
+        end = next((end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in table), 0)
+        if not end:
+            break
+        owner, key, parts = table, ".".join(parts[:end]), parts[end:]
+        if not isinstance(table := owner[key], dict):
+            break
+    owner.pop(key, None)
+
+
+def _load(
+    start_dir: Path | str | None, config: Path | str | None, env: Mapping[str, str], without: Sequence[str] = ()
+) -> Settings:
     root, config_file = find_project(start_dir, config)
     require_own(config_file or root / DEV_FILE, env)
     written = read_toml(config_file) if config_file else {}
     variables = _apply_environment(written, env)
     remember_settings(written)  # before a message quotes a value
+    for setting in without:
+        _remove(written, setting)
     try:
         settings = Settings.read(written)
         _check_references(settings)
@@ -80,11 +128,12 @@ def _load(start_dir: Path | str | None, config: Path | str | None, env: Mapping[
             place = None if error.setting else config_file.name if config_file else CONFIG_NAME
             message = error.message if error.setting else error.what[2:]
         elif place in TEMPORAL_VARIABLES.values():
-            raise UsageError(f"{place} {error.what}", help=error.help) from None
+            raise _PlacedMistake(error.setting, f"{place} {error.what}", error.help) from None
         elif place is None and config_file is not None:
             place = _place(config_file, error.setting)
         header = f": [{error.setting}]" if error.what == NO_TABLE else ""
-        raise UsageError(f"{f'{place}: ' if place else ''}{message}{header}", help=error.help) from None
+        setting = ".".join(filter(None, (error.setting, error.unknown)))
+        raise _PlacedMistake(setting, f"{f'{place}: ' if place else ''}{message}{header}", error.help) from None
     dev = read_dev_file(root)
     remember_settings(dev)
     return _completed(settings, root, config_file, dev)

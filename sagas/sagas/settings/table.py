@@ -81,7 +81,8 @@ class Table(BaseModel):
         fields = dict(keys(cls))
         for key in written:
             if key not in fields:
-                raise WrongSetting("", f": unknown setting {key}{did_you_mean(key, fields)}", is_table=True)
+                what = f": unknown setting {key}{did_you_mean(key, fields)}"
+                raise WrongSetting("", what, is_table=True, unknown=key)
         try:
             return handler(written)
         except ValidationError as error:

@@ -17,12 +17,20 @@ class WrongSetting(UsageError, ValueError):
     them.
 
     A validator of a table may raise it with an empty name: the table knows the key. ``shows_example``: the table adds
-    the example of the key. ``is_table``: ``setting`` is the name of a table, in brackets.
+    the example of the key. ``is_table``: ``setting`` is the name of a table, in brackets, which has a key ``unknown``.
     """
 
     def __init__(
-        self, setting: str, what: str, *, help: str | None = None, shows_example: bool = False, is_table: bool = False
+        self,
+        setting: str,
+        what: str,
+        *,
+        help: str | None = None,
+        shows_example: bool = False,
+        is_table: bool = False,
+        unknown: str = "",
     ) -> None:
+        self.unknown = unknown
         self.setting, self.what, self.shows_example, self.is_table = setting, what, shows_example, is_table
         name = f"[{setting}]" if is_table and setting else setting
         super().__init__(f"{name}{'' if what.startswith(':') else ' '}{what}", help=help)
@@ -32,7 +40,14 @@ class WrongSetting(UsageError, ValueError):
         name = self.setting
         if not name.startswith("[["):
             name = ".".join(part for part in (*path, name) if part)
-        return WrongSetting(name, self.what, help=self.help, shows_example=self.shows_example, is_table=self.is_table)
+        return WrongSetting(
+            name,
+            self.what,
+            help=self.help,
+            shows_example=self.shows_example,
+            is_table=self.is_table,
+            unknown=self.unknown,
+        )
 
 
 def line_of(text: str, setting: str) -> int | None:

@@ -103,8 +103,9 @@ def test_validate_refuses_what_a_worker_would(
 ) -> None:
     (tmp_path / "saga.toml").write_text(f"[spark]\n{spark}\n")
     monkeypatch.chdir(tmp_path)
-    assert main.run(["validate"]) == 2
-    assert message in capsys.readouterr().err
+    (found,) = document(capsys, "validate", code=1)
+    assert (found["file"], found["code"]) == ("saga.toml", "SAGA142")
+    assert message in found["message"]
 
 
 def test_validate_reports_a_name_that_another_file_of_the_project_has(

@@ -201,8 +201,8 @@ def test_validate_refuses_a_wrong_address(
 ) -> None:
     (tmp_path / "saga.toml").write_text('[spark]\nmaster = "spark://h ost:7077"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert main.run(["validate"]) == 2
-    assert "saga.toml:2: spark.master must be local[N]" in capsys.readouterr().err
+    assert main.run(["validate"]) == 1
+    assert "saga.toml:2:1 SAGA142 error spark.master must be local[N]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

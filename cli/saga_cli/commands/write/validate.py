@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from saga_cli.context import load_settings
+from saga_cli.context import global_options
 from saga_cli.output import make_console, print_list, wants_json
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
     from sagas.definition.diagnostics import Diagnostic, Position
     from sagas.settings import Settings
+
+_UNKNOWN_ACTION = "SAGA401"
+"""May be an action of a module that cannot be imported."""
 
 
 def validate(
@@ -32,11 +35,16 @@ def validate(
     from saga_spark.settings import spark_settings
     from sagas.definition.diagnostic_formats import format_diagnostics
     from sagas.definition.diagnostics import with_warnings_as_errors
+    from sagas.settings.loader import load_valid_settings
 
-    settings = load_settings()
-    spark_settings(settings)  # the worker would refuse them
+    settings, mistakes = load_valid_settings(global_options().config)
+    try:
+        spark_settings(settings)  # the worker would refuse them
+    except UsageError as error:
+        mistakes.append(error)
     files, diagnostics = _check_files(settings, [Path(path) for path in paths or ()])
-    if not files:
+    diagnostics = [*_settings_findings("SAGA142", settings, mistakes), *diagnostics]
+    if not files and not diagnostics:
         where = ", ".join(paths or [str(_relative_path(path)) for path in settings.definitions])
         raise UsageError(
             f"there is no definition in {where}",
@@ -57,10 +65,14 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
     """The checked files and their diagnostics, with paths relative to the current folder."""
     from dataclasses import replace
 
+    from sagas.actions import load_importable_actions
     from sagas.definition.loader import find_definition_files, load_definitions
     from sagas.settings.project import Project
+    from sagas.settings.trust import require_own_modules
 
-    project = Project(settings)
+    require_own_modules(settings.actions, settings.root)
+    actions, mistakes = load_importable_actions(settings.actions, settings.root)
+    project = Project(settings, actions)
     # A folder that is only the default need not exist; a path of the command line must.
     files = find_definition_files(paths or [folder for folder in settings.definitions if folder.exists()])
     everything = list(files)
@@ -75,10 +87,27 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
     _, diagnostics = load_definitions(everything, project.context)
     wanted = {str(path) for path in files}
     diagnostics = [
+        *_settings_findings("SAGA143", settings, mistakes),
         *_missing_schema_files(settings),
-        *(diagnostic for diagnostic in diagnostics if diagnostic.file in wanted),
+        *(
+            diagnostic
+            for diagnostic in diagnostics
+            if diagnostic.file in wanted and not (mistakes and diagnostic.code == _UNKNOWN_ACTION)
+        ),
     ]
     return files, [replace(diagnostic, file=str(_relative_path(Path(diagnostic.file)))) for diagnostic in diagnostics]
+
+
+def _settings_findings(code: str, settings: Settings, mistakes: Sequence[UsageError]) -> list[Diagnostic]:
+    """A finding for each mistake, at the line of saga.toml with which its message begins."""
+    from sagas.definition.diagnostics import Position, Report
+
+    report = Report(str(_relative_path(settings.config_file or settings.root / "saga.toml")))
+    for mistake in mistakes:
+        placed = re.match(r"saga\.toml(?::(\d+))?: ", mistake.message)
+        line = int(placed[1]) if placed is not None and placed[1] else 1
+        report.add(code, Position(line, 1), mistake.message[placed.end() if placed else 0 :], mistake.help)
+    return list(report.diagnostics)
 
 
 def _missing_schema_files(settings: Settings) -> Iterator[Diagnostic]:

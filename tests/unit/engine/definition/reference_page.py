@@ -31,6 +31,9 @@ _RECORDS = {
 ACROSS_FILES = {
     "SAGA110": "A path that does not exist, a file nobody may read, or bytes that are not UTF-8.",
     "SAGA111": "Two files say `saga: checkout`. The first one found is used, the second is left out.",
+    "SAGA142": "A setting that does not exist or has a wrong value. The definitions are checked without it.",
+    "SAGA143": "A module of `actions` that does not exist, or raises an error when it is imported. Unknown actions, "
+    "which may be its own, are then not reported.",
     "SAGA211": "`uses: saga` names a saga with a pivot, with `recovery: forward`, or with a confirmed step that has no "
     "`compensate.confirmed`, and the parent could still go backward after it.",
     "SAGA215": "`uses: saga` with `input: {sku: 7}`, and the schema of that saga says `sku: {type: string}`, or "
