@@ -1,0 +1,105 @@
+"""No valid input makes a workflow task long, in CPU: Temporal repeats one of two seconds for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.worker import _workflow_instance
+
+from sagas.definition.input_validation import validate_input
+from sagas.settings.project import Project
+from tests.helpers.local_worker import make_project, running_worker
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import LIMIT
+from tests.integration.trust.conftest import Shop
+
+QUIET_LOOP = 0.04
+"""Seconds of CPU for a million additions on a machine that does nothing else."""
+
+WIDE = """
+saga: wide
+input:
+  type: object
+  properties:
+    tree: {$ref: "#/$defs/tree"}
+    numbers: {type: array, items: {type: integer}}
+    rows: {type: array, uniqueItems: true, items: {type: object, properties: {sku: {type: string, pattern: "^x+y?$"}}}}
+    loops: {type: array, items: {type: integer}}
+  $defs:
+    tree:
+      anyOf:
+        - {type: array, items: {$ref: "#/$defs/tree"}, maxItems: 0}
+        - {type: array, items: {$ref: "#/$defs/tree"}}
+        - {type: string}
+steps:
+  - id: say
+    uses: say
+    with: {text: "${{ string(default(input.loops, []).all(a, input.loops.all(b, a + b >= 0))) }}"}
+    effect: none
+  - {id: again, uses: say, with: {text: "${{ string(default(input.numbers, []).size()) }}"}, effect: none}
+output: {some: "${{ default(input.rows, []).map(r, r.sku).size() }}"}
+"""
+
+
+def nested(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+HOSTILE: dict[str, Callable[[], Any]] = {
+    "alternatives": lambda: {"tree": nested(13)},
+    "numbers": lambda: {"numbers": [1] * 240_000},
+    "rows": lambda: {"rows": [{"sku": "x" * 20, "number": number} for number in range(15_000)]},
+    "loops": lambda: {"loops": list(range(300))},
+}
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of CPU of each workflow task, divided by how slow the machine is."""
+    taken: list[float] = []
+    activate = _workflow_instance._WorkflowInstanceImpl.activate
+
+    def measured(self: Any, activation: Any) -> Any:
+        began = time.thread_time()
+        completed = activate(self, activation)
+        seconds = time.thread_time() - began
+        taken.append(seconds / max(1.0, loop_seconds() / QUIET_LOOP) if seconds > 0.5 else seconds)
+        return completed
+
+    monkeypatch.setattr(_workflow_instance._WorkflowInstanceImpl, "activate", measured)
+    return taken
+
+
+def loop_seconds() -> float:
+    began, total = time.thread_time(), 0
+    for number in range(1_000_000):
+        total += number
+    return time.thread_time() - began
+
+
+@pytest.fixture
+def project(shop: Shop, tmp_path: Path, temporal: TemporalServer) -> Project:
+    return make_project(tmp_path / "wide", {"wide": WIDE}, shop.actions, address=temporal.address)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_valid_input_makes_no_workflow_task_long(project: Project, tasks: list[float], name: str) -> None:
+    value = HOSTILE[name]()
+    assert validate_input(project.definition("wide"), value)[1] == []
+    async with running_worker(project) as client:
+        run = await client.start("wide", value)
+        await asyncio.wait_for(run.result(), LIMIT)
+        foreign = await client.temporal.start_workflow(
+            "wide", value, id=f"foreign-{run.id}", task_queue=project.settings.temporal.task_queue
+        )
+        await asyncio.wait_for(foreign.result(), LIMIT)
+    assert len(tasks) >= 4
+    assert max(tasks) < 1.0, sorted(tasks)[-4:]
