@@ -1,4 +1,4 @@
-"""What hostile inputs cost a process, and the starts of others: `python -m benchmarks.hostile [--rounds N] [--quick]`.
+"""Hostile inputs, their cost, and the starts of others: `python -m benchmarks.hostile [--rounds N] [--quick]`.
 
 Inputs of at most 1 MB, made to be dear, go to `saga serve` over HTTP, to `saga trigger` over Kafka and to the worker
 over Temporal, as a client in another language sends them. The first table has what each costs the process that refuses
@@ -192,7 +192,7 @@ def peak_memory(pid: int) -> float:
 
 
 def loop_seconds() -> float:
-    """Of CPU for ten million additions: what a second of this machine is worth now."""
+    """The CPU of ten million additions: the worth of a second on this machine now."""
     began, total = time.process_time(), 0
     for number in range(10_000_000):
         total += number
