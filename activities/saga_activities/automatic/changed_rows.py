@@ -92,7 +92,9 @@ async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: 
         is_changed = rows.current[row] != rows.last[row]
         by = await _who_changed(sql, entry_key, row, rows.current[row]) if is_changed else None
         described.append(_described(rows, row, by))
-    statements = [{"row": one.row.label, "sql": one.sql, "check": one.check} for one in script.statements]
+    statements = [
+        {"row": statement.row.label, "sql": statement.sql, "check": statement.check} for statement in script.statements
+    ]
     return {
         "rows": bounded(described),
         "changed_rows": len(rows.changed_rows),
