@@ -303,7 +303,9 @@ async def measure_starts(stage: Stage, rounds: int, count: int) -> bool:
             hostile += answered[0]
             await quiet(stage)
         for part, usual in alone.items():
-            ratio = statistics.median(one / other for one, other in zip(beside[part], usual, strict=True))
+            ratio = statistics.median(
+                disturbed / undisturbed for disturbed, undisturbed in zip(beside[part], usual, strict=True)
+            )
             met &= ratio < MAX_RATIO or part != 0.5
             label = f"p{100 * part:.0f}, {hostile} hostile ones refused"
             milliseconds = (f"{1000 * statistics.median(column):.0f}" for column in (usual, beside[part]))
