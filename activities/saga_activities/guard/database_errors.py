@@ -163,10 +163,10 @@ def _missing_table(origin: Any) -> ClassifiedError:
 def _error_message(origin: Any) -> str:
     text = _sentence(origin)
     if (diagnostic := getattr(origin, "diag", None)) is not None and diagnostic.message_primary:
-        # The detail of an error of rows or values quotes them, which belongs in no message; others quote the statement.
-        of_statement = str(getattr(origin, "sqlstate", ""))[:2] in ("42", "0A")
+        # The detail of an error of rows or texts quotes them, which belongs in no message; others name types and names.
+        quotes = str(getattr(origin, "sqlstate", "")).startswith(("23", "P0", "22P02"))
         hint = diagnostic.message_hint and own_hint(diagnostic.message_hint)
-        more = (diagnostic.message_detail if of_statement else None, hint)
+        more = (None if quotes else diagnostic.message_detail, hint)
         text = "; ".join([text, *(" ".join(part.split()).rstrip(".") for part in more if part)])
     return text[:_MAX_MESSAGE] or type(origin).__name__
 
