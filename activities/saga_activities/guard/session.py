@@ -252,7 +252,7 @@ class SqlSession:
                     if _needs_check(prepared, rows, self._dialect):
                         await self._check_construct(prepared, rows)
                 if self._dialect in ("mysql", "mariadb"):
-                    await self._refuse_engines(prepared)
+                    await self._refuse_engines(prepared, [given] if isinstance(given, Mapping) else given)
                 return await self._execute(prepared, given)
             except BaseException as error:
                 if isinstance(error, SQLAlchemyError):
@@ -309,7 +309,7 @@ class SqlSession:
             raise
         return exact.statement.source, BoundParameters(exact.parameters[0])
 
-    async def _refuse_engines(self, statement: ParsedSql | Executable) -> None:
+    async def _refuse_engines(self, statement: ParsedSql | Executable, rows: Sequence[Mapping[str, Any]]) -> None:
         """Refuse to write a table that a rollback would not restore, each looked up once on a connection, and columns
         that would be converted.
         """
@@ -324,7 +324,7 @@ class SqlSession:
         seen.update(tables)
         if not isinstance(statement, ParsedSql) or self.writes_images:
             return
-        if (problem := await paired_problem(statement, self._query, self._described)) is not None:
+        if (problem := await paired_problem(statement, rows, self._query, self._described)) is not None:
             raise UsageError(problem)
 
     async def _query(self, text: str, values: Mapping[str, Any]) -> list[Row]:

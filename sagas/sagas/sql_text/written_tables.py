@@ -62,9 +62,11 @@ def _replacements(parsed: ParsedSql, tokens: Sequence[SqlToken]) -> Iterator[tup
             remove = 2  # the name of an argument
         elif parsed.dialect == "postgresql" and token.kind in ("word", "name") and words[at + 1 : at + 3] == ["=", ">"]:
             remove = 3
+        elif is_mysql and word == ":=" and (before.startswith("@") or words[at - 2 : at - 1] == ["@"]):
+            for earlier in tokens[at - 1 - (not before.startswith("@")) : at + 1]:
+                yield earlier.start, " "  # the value is the variable's, too
         elif is_mysql and word == ":=" and words[:at].count("(") == words[:at].count(")"):
-            is_variable = before.startswith("@") or "@" in words[max(at - 2, 0) : at]
-            yield token.start, ":=" if is_variable else "="
+            yield token.start, "="
         elif word == "TABLE" and before in ("", ")", "(", "ALL"):
             yield token.start, "select * from"
         elif word == "REPLACE" and (at == 0 or before == ")"):

@@ -18,7 +18,7 @@ from sagas.sql_text.written_tables import (
     written_tables,
 )
 
-_MOVES_TIME = ("addtime", "subtime", "adddate", "subdate")
+MOVES_TIME = ("addtime", "subtime", "adddate", "subdate")
 """Functions, which the parser does not know, that move a time and keep its parts."""
 
 _WRITES = ("insert", "update", "with", "merge")
@@ -399,7 +399,7 @@ class _AssignmentAnalysis:
                 parts, flow = [node.this], replace(flow, cast=True, alone=False, through=flow.through or name)
             case exp.Anonymous():
                 name = node.name.lower()
-                moves = self._dialect == "mysql" and name in _MOVES_TIME
+                moves = self._dialect == "mysql" and name in MOVES_TIME
                 parts = [
                     part
                     for at, part in enumerate(node.expressions)

@@ -221,6 +221,17 @@ class OperandKinds:
             case exp.Subquery() | exp.Select() | exp.SetOperation():
                 yield from (row[0] for row in self.relations.rows(node) if row)
 
+    def parts(self, node: Any, visited: frozenset[int] = frozenset()) -> Iterator[Any]:
+        """The expressions of which one is the value of ``node``, and that are no such choice themselves."""
+        if node is None or id(node) in visited:
+            return
+        is_column = isinstance(node, self._exp.Column)
+        parts = list(self.relations.sources(node) if is_column else self._parts(node))
+        if not parts and not isinstance(node, self._exp.Placeholder):
+            yield node
+        for part in parts:
+            yield from self.parts(part, visited | {id(node)})
+
     def _kind_of_column(self, node: Any, visited: frozenset[int]) -> OperandKind:
         sources = list(self.relations.sources(node))
         if self._dialect == "sqlite" and any(_is_json_table(source) for source in sources):
