@@ -15,11 +15,16 @@ from sagas.text.printable import printable_line
 
 
 async def converted_texts(
-    sql: SqlSession, shape: TableShape, types: Mapping[str, DeclaredType], images: Sequence[Mapping[str, str | None]]
+    sql: SqlSession,
+    shape: TableShape,
+    types: Mapping[str, DeclaredType],
+    images: Sequence[Mapping[str, str | None]],
+    restored: Sequence[Mapping[str, str | None]] = (),
 ) -> dict[str, dict[str, str]]:
     """For each column with another type than in ``types``: its present text for each text of ``images``.
 
-    Raises :class:`NotImageable` if a value is not the same in the present type.
+    ``restored``: those of them that an undo must write. Raises :class:`NotImageable` if a value is not the same in the
+    present type, or if one of these would be another one than before.
     """
     _check_positions(shape, types)
     changed: dict[str, dict[str, str]] = {}
@@ -27,9 +32,12 @@ async def converted_texts(
         old = types.get(column.name, {"type": "none"})
         if column.has_type(old):
             continue
-        texts = sorted({text for image in images if (text := image.get(column.name)) is not None})
+        texts = _texts(column, images)
         try:
-            converted = await _convert(sql, old, column, texts)
+            converted = dict(zip(texts, await _convert(sql, old, column, texts), strict=True))
+            if sql.dialect in ("mysql", "mariadb"):
+                written = _texts(column, restored)
+                mysql.check_kept(column, written, [converted[text] for text in written])
         except NotImageable as refusal:
             raise NotImageable(f"{_sentence(shape, column, old)}: {refusal.why}") from refusal
         except DBAPIError as error:
@@ -38,8 +46,12 @@ async def converted_texts(
                 raise
             why = printable_line(classified.message)
             raise NotImageable(f"{_sentence(shape, column, old)}: {why}") from error
-        changed[column.name] = dict(zip(texts, converted, strict=True))
+        changed[column.name] = converted
     return changed
+
+
+def _texts(column: Column, images: Sequence[Mapping[str, str | None]]) -> list[str]:
+    return sorted({text for image in images if (text := image.get(column.name)) is not None})
 
 
 def _check_positions(shape: TableShape, types: Mapping[str, DeclaredType]) -> None:
@@ -59,7 +71,9 @@ def _check_positions(shape: TableShape, types: Mapping[str, DeclaredType]) -> No
 async def _convert(sql: SqlSession, old: DeclaredType, column: Column, texts: Sequence[str]) -> list[str]:
     if sql.dialect == "postgresql":
         return await postgresql.convert(sql, old, column, texts)
-    return (sqlite if sql.dialect == "sqlite" else mysql).convert(old["type"], column, texts)
+    if sql.dialect == "sqlite":
+        return sqlite.convert(old["type"], column, texts)
+    return await mysql.convert(sql, old["type"], column, texts)
 
 
 def _sentence(shape: TableShape, column: Column, old: DeclaredType) -> str:

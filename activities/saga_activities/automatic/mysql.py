@@ -168,7 +168,9 @@ _WEIGHTS = 18
 def _column(row: Row) -> Column:
     quoted, kind = quote(row["name"]), row["type"].lower()
     rewritten = "on update" in row["extra_"].lower()
-    read, write = f"CAST({quoted} AS CHAR)", "{}"
+    # Zeros in front of a number are a way to show it, which a migration may change.
+    number = f"{quoted} + 0" if "zerofill" in row["column_type_"].lower() else quoted
+    read, write = f"CAST({number} AS CHAR)", "{}"
     if kind in _BYTE_TYPES:
         read, write = f"HEX({quoted})", "UNHEX({})"
     elif (charset := row["charset_"]) not in (None, *_UTF8):
@@ -218,8 +220,8 @@ _FAMILIES = (
 """Types whose values have the same texts, whatever the session that changes a column from one to another."""
 
 
-def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
-    """The texts of values whose column had the type ``old`` as the texts of its type now.
+async def convert(sql: SqlSession, old: str, column: Column, texts: Sequence[str]) -> list[str]:
+    """The texts of values whose column had the type ``old`` as the texts of its type now, as a migration stores them.
 
     Raises :class:`NotImageable` if that is not known; whether the column holds them is seen when they are written.
     """
@@ -236,7 +238,36 @@ def convert(old: str, column: Column, texts: Sequence[str]) -> list[str]:
     if before in ("datetime", "timestamp", "time"):
         digits = int((re.search(r"\((\d+)\)", column.type) or ["", "0"])[1])
         return [_with_scale(text, digits) for text in texts]
+    if now == "binary":
+        length = int((re.search(r"\((\d+)\)", column.type) or ["", "1"])[1])
+        return [text.ljust(2 * length, "0") for text in texts]
+    if now == "char" and _charset(column.type) is None:
+        return [text.rstrip(" ") for text in texts]
+    if now in ("enum", "set") and _charset(column.type) is None:
+        return await _as_members(sql, column.type, texts)
     return list(texts)
+
+
+async def _as_members(sql: SqlSession, declared: str, texts: Sequence[str]) -> list[str]:
+    """The texts of an `enum` or `set` with its members, which its collation finds, in their order."""
+    match = re.fullmatch(r"(enum|set)\((.*)\) character set (\w+) collate (\w+)", declared, re.DOTALL)
+    assert match is not None
+    kind, members, charset, collation = match.groups()
+    lists = [[text] if kind == "enum" or text == "" else text.split(",") for text in texts]
+    number = f"FIELD(CONVERT(:word USING {charset}) COLLATE {collation}, {members})"
+    numbered: dict[str, tuple[int, str]] = {}
+    for word in {word for words in lists for word in words}:
+        row = await sql.one(f"SELECT {number} AS number, ELT({number}, {members}) AS member", {"word": word})
+        numbered[word] = (row["number"], word if row["member"] is None else row["member"])
+    return [",".join(member for _, member in sorted({numbered[word] for word in words})) for words in lists]
+
+
+def check_kept(column: Column, texts: Sequence[str], converted: Sequence[str]) -> None:
+    """Raise :class:`NotImageable` if a column drops blanks from one of these values, or adds zeros to it."""
+    kind = _name_of_type(column.type)
+    if kind in ("char", "binary", "enum", "set") and list(map(len, texts)) != list(map(len, converted)):
+        way = "adds zeros to a value" if kind == "binary" else "drops blanks from a value"
+        raise NotImageable(f"the new type {way} that the undo would have to restore")
 
 
 def _charset(declared: str) -> str | None:

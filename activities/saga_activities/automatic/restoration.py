@@ -30,7 +30,7 @@ from saga_activities.automatic.row_changes import (
     pass_on_to_the_last,
     types_of_entry,
 )
-from saga_activities.automatic.row_image import Images, RowImage, net_images
+from saga_activities.automatic.row_image import Images, RowImage, differing, net_images
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
 from saga_activities.automatic.table_shape import DeclaredType, check_change
@@ -244,7 +244,8 @@ async def _with_present_types(
     table.has_other_keys |= any(not column.has_type(types[column.name]) for column in shape.key_columns)
     values = [values for image in own for values in (image.before, image.after) if values is not None]
     keys = [dict(zip(shape.key, image.row.key.texts, strict=True)) for image in own]
-    changed = await converted_texts(sql, shape, types, [*values, *keys])
+    restored = [differing(image.before, image.after or {}) for image in own if image.before is not None]
+    changed = await converted_texts(sql, shape, types, [*values, *keys], restored)
     if not changed:
         return list(own)
 

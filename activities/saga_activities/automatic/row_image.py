@@ -37,8 +37,8 @@ class RowImage:
 
 
 def differing(wanted: Image, present: Image) -> dict[str, str | None]:
-    """The columns of ``wanted`` whose value is another one in ``present``."""
-    return {name: text for name, text in wanted.items() if present[name] != text}
+    """The columns of ``wanted`` whose value is another one in ``present``, or missing there."""
+    return {name: text for name, text in wanted.items() if name not in present or present[name] != text}
 
 
 Images = Mapping[LockedRow, Image | None]
