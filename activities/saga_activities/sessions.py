@@ -20,7 +20,20 @@ from saga_activities.result_columns import mysql_conversions
 from sagas.errors import UsageError
 from sagas.sql_text.restoring_script import POSTGRESQL_TEXTS
 
-_POSTGRESQL = {**POSTGRESQL_TEXTS, "client_encoding": "UTF8"}
+_POSTGRESQL = {
+    **POSTGRESQL_TEXTS,
+    "client_encoding": "UTF8",
+    "transform_null_equals": "off",
+    "backslash_quote": "safe_encoding",
+    "gin_fuzzy_search_limit": "0",
+    "lc_numeric": "C",
+    "lc_time": "C",
+    "timezone_abbreviations": "Default",
+    "xmlbinary": "base64",
+}
+"""Without the settings that belong to the objects of a database, such as `search_path` and
+`default_text_search_config`, and those whose other value is an error and no other result.
+"""
 
 CLEAN_POSTGRESQL = "RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
 """Ends what a statement has left in the session outside its transaction; RESET gives the settings above again."""

@@ -20,8 +20,9 @@ POSTGRESQL_TEXTS = {
     "standard_conforming_strings": "on",
     "array_nulls": "on",
     "xmloption": "content",
+    "quote_all_identifiers": "off",
 }
-"""Settings that decide how PostgreSQL writes values as text and reads them."""
+"""Settings that decide how PostgreSQL writes values and names as text and reads them."""
 
 RESTORING_SQL_MODE = "STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 """The `sql_mode` in which rows are restored.

@@ -82,8 +82,9 @@ def _session(url: URL, kind: str) -> Any:
         return sqlite3.connect(str(url.database), isolation_level=None)
     styles = "-c DateStyle=German,DMY -c TimeZone=Europe/Berlin -c IntervalStyle=sql_standard -c array_nulls=off"
     others = "-c standard_conforming_strings=off -c bytea_output=escape -c extra_float_digits=-9 -c xmloption=document"
+    names = "-c quote_all_identifiers=on -c transform_null_equals=on"
     address = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    return psycopg.connect(address, options=f"{styles} {others}", client_encoding="LATIN1", autocommit=True)
+    return psycopg.connect(address, options=f"{styles} {others} {names}", client_encoding="LATIN1", autocommit=True)
 
 
 async def accepted(tables: Tables, before: object, restored: int) -> None:
