@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from sagas.errors import UsageError
+from sagas.sql_text.clocks import clock_of
 from sagas.sql_text.conflict_clauses import with_each_conflict
 from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
 from sagas.sql_text.tokens import INSIGNIFICANT, shown, split_tokens
@@ -32,14 +33,6 @@ _NOT_REPEATABLE = frozenset(
     """.split()  # noqa: SIM905
 )
 """Functions that return something else in each of two statements of one transaction. A WHERE is evaluated twice."""
-
-_CLOCKS = frozenset(
-    """
-    now curdate curtime current_date current_time current_timestamp localtime localtimestamp unix_timestamp utc_date
-    utc_time utc_timestamp date time datetime julianday unixepoch strftime timediff
-    """.split()  # noqa: SIM905
-)
-"""On PostgreSQL the time of the transaction; elsewhere that of each statement, so a condition may not ask for it."""
 
 _EFFECTS = frozenset(
     """
@@ -299,12 +292,12 @@ def _update_or_delete(
     end = returning if returning >= 0 else len(source.tokens)
     where = None if start < 0 else source.text(start + 1, end)
     where_functions = () if start < 0 else source.functions(start + 1, end)
-    called = where_functions if start < 0 else (*where_functions, *(word.lower() for word in source.words(start, end)))
-    for function in called:
-        if function in _NOT_REPEATABLE and function in where_functions:
+    for function in where_functions:
+        if function in _NOT_REPEATABLE:
             raise NotImageable(f"its condition calls {function}, whose value differs from call to call")
-        if function in _CLOCKS and dialect != "postgresql" and (function in where_functions or "_" in function):
-            raise NotImageable(f"its condition asks for the time ({function}); pass the time as a parameter")
+    clock = None if start < 0 or dialect == "postgresql" else clock_of(source.pairs(start + 1, end))
+    if clock is not None:
+        raise NotImageable(f"its condition asks for the time ({clock}); pass the time as a parameter")
     if (tree.args.get("where") is None) != (where is None):
         raise NotImageable("its WHERE cannot be found")
     if tree.find(exp.Parameter, exp.SessionParameter) is not None:
@@ -434,6 +427,10 @@ class _StatementSource:
 
     def words(self, start: int, end: int) -> list[str]:
         return [self.word(index) for index in range(start, end) if self._depths[index] == 0]
+
+    def pairs(self, start: int, end: int) -> list[tuple[str, str]]:
+        """The words of tokens, empty for what is quoted, with their texts."""
+        return [(self.word(index), self.tokens[index].text) for index in range(start, end)]
 
     def find(self, word: str, start: int) -> int:
         """The index of the first token ``word`` outside parentheses from ``start`` on, else -1."""

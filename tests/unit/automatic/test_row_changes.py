@@ -117,6 +117,18 @@ def test_a_query_changes_nothing(text: str) -> None:
     assert analyse(text, "postgresql").kind == "read"
 
 
+WITHOUT_CLOCK = (
+    ("mariadb", "date(at) = :d and time(at) > '10:00' and unix_timestamp(at) > 0 and timediff(at, :d) > 0"),
+    ("sqlite", "strftime('%Y', at) = '2026' and julianday(d) - julianday(at) > 1 and unixepoch(at) > 0"),
+    ("sqlite", "datetime(at, '+1 day') < :d and date(coalesce(at, d)) = :d and timediff(at, d) > '+'"),
+)
+
+
+@pytest.mark.parametrize(("dialect", "where"), WITHOUT_CLOCK)
+def test_functions_of_given_times_may_be_in_a_condition(dialect: str, where: str) -> None:
+    assert analyse(f"delete from t where {where}", dialect).where == where
+
+
 REFUSED = [
     ("postgresql", "call f()", "CALL is none of"),
     ("postgresql", "", "an empty statement"),
@@ -141,6 +153,14 @@ REFUSED = [
     ("sqlite", "update or replace t set a = 1", "OR REPLACE in UPDATE is not supported"),
     ("postgresql", "update t set a = 1 where random() < 0.5", "differs from call to call"),
     ("sqlite", "delete from t where at < datetime('now')", "asks for the time"),
+    ("sqlite", "delete from t where date(at) < date('NOW', '-1 day')", "asks for the time"),
+    ("sqlite", "delete from t where timediff(at, 'now') < '-'", "asks for the time"),
+    ("sqlite", "delete from t where at < unixepoch('subsec')", "asks for the time"),
+    ("sqlite", "delete from t where strftime('%Y', at) = strftime('%Y')", "asks for the time"),
+    ("sqlite", "delete from t where at < julianday() and julianday(d) > 1", "asks for the time"),
+    ("mariadb", "delete from t where unix_timestamp(at) < unix_timestamp()", "asks for the time"),
+    ("mariadb", "delete from t where date(at) = curdate()", "asks for the time"),
+    ("mariadb", "delete from t where (at < current_timestamp)", "asks for the time"),
     ("mariadb", "delete from t where at < now()", "asks for the time"),
     ("mariadb", "delete from t where at < current_timestamp", "asks for the time"),
     ("postgresql", "update t set a = setval('s', 1)", "has an effect outside"),
