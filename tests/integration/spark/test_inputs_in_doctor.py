@@ -27,6 +27,7 @@ INPUTS = {
     "gone": "{table: lake.seed.nothere}",
     "facts": "{table: lake.sales.facts}",
     "far": "{table: far.sales.facts}",
+    "bucket": "{parquet: 's3://nobucket/x?region=eu&scheme=http&endpoint_override=127.0.0.1:1'}",
 }
 
 
@@ -63,12 +64,15 @@ async def test_what_an_input_names_and_is_not_there(tmp_path: Path) -> None:
     catalog.create_namespace("seed")
     catalog.create_table("seed.rows", pa.schema({"n": pa.int64(), "label": pa.string()}))
     good, *problems = await check_spark_inputs(_project(tmp_path))
-    assert good.message == "4 of 12 files and tables are there"
+    assert good.message == "4 of 13 files and tables are there"
     file, place = f"{tmp_path}/load.saga.yaml", partial(_place, tmp_path)
     found = {problem.message.removeprefix(f"{file}:"): (problem.ok, problem.help) for problem in problems}
     far = next(message for message in found if "far" in message)
     assert far.startswith(f"{place('far', 'far.')}: not checked because the catalog of far.sales.facts is not avail")
     assert found.pop(far)[0] is None
+    bucket = next(message for message in found if "nobucket" in message)
+    assert bucket.startswith(f"{place('bucket', chr(39))}: not checked because When getting information for key 'x'")
+    assert found.pop(bucket) == (None, "make the input readable from here, or correct its name")
     columns = "correct the name; the columns are n, label"
     of_files = "correct the name; the columns are n, day"
     assert found == {

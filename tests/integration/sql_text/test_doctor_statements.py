@@ -346,6 +346,27 @@ async def test_a_table_without_transactions(tmp_path: Path, mariadb_server: Data
     assert found[1].message.startswith(place), found[1].message
 
 
+async def test_numbers_that_are_compared_with_texts(tmp_path: Path, mariadb_server: DatabaseServer) -> None:
+    """Each run would refuse them, by the catalog alone."""
+    name = f"doctor_kinds_{os.getpid()}"
+    url = make_url(mariadb_server.url("mysql")).set(drivername="mariadb+asyncmy")
+    engine = create_async_engine(url)
+    async with engine.connect() as connection:
+        await connection.execute(text(f"create database {name}"))
+        await connection.execute(text(f"create table {name}.visits (id int primary key, note varchar(20))"))
+    await engine.dispose()
+    own = url.set(database=name, drivername="mariadb").render_as_string(hide_password=False)
+    (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{own}"\n')
+    fine = step("select id from visits where note = :note", ", params: {note: x}").replace("extra", "fine")
+    (tmp_path / "kinds.saga.yaml").write_text(
+        f"saga: kinds\nsteps:\n{step('select id from visits where note = id')}{fine}"
+    )
+    good, bad = await check_statements(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    assert good.message == "shop: the database prepares 1 of 2"
+    assert "kinds/extra: the number id is compared with the text note" in bad.message
+    assert (bad.ok, bad.help) == (False, "write a cast, so that values of one kind are compared or assigned")
+
+
 async def test_sqlite(tmp_path: Path) -> None:
     file = tmp_path / "shop.db"
     with sqlite3.connect(file) as connection:
@@ -382,10 +403,18 @@ async def test_the_sql_of_an_input(tmp_path: Path, postgres_server: DatabaseServ
         "        gone: {connection: shop, query: 'select gone from stock where sku = :sku', params: {sku: x}}\n"
         "        some: {connection: shop, table: stock, where: 'fre > 0'}\n"
         "        text: {connection: shop, query: 'select date :day as d', params: {day: x}}\n"
+        "        same: {connection: shop, query: 'select o.free as id, p.free as id from stock o, stock p'}\n"
+        "        bare: {connection: shop, query: 'select 1, 2'}\n"
+        "        cased: {connection: shop, query: 'select 1 as a, 2 as \"A\"'}\n"
+        "        twice: {connection: shop, table: stock, columns: [sku, sku]}\n"
     )
     settings = f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n[spark]\nledger = "shop"\n'
     (tmp_path / "saga.toml").write_text(settings)
-    first, second, third = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    first, second, third, *repeated = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    assert [(one.ok, one.message.partition(" load/load: ")[2]) for one in repeated] == [
+        (False, f"the input has two columns of the same name ({names}), and Spark ignores case")
+        for names in ("id, id", "?column?, ?column?", "a, A", "sku, sku")
+    ]
     assert third.ok is None
     assert "write casts (`:day::date`)" in third.message
     assert 'load.saga.yaml:10:49 load/load: PostgreSQL cannot prepare the statement: column "gone"' in first.message

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from psycopg import generators
+
 from saga_activities.guard.sqlstates import healing_of, sqlstate_of
 from saga_workers.doctor.parameter_types import RefusedAttempt
 from sagas.sql_text.parsed import ParsedSql
@@ -40,6 +42,8 @@ class PostgresqlAttempts:
         starts = [start for _, start in parsed.render("numeric_dollar").origins]
         origins = tuple((at, start) for (at, _), start in zip(rendered.origins, starts, strict=True))
         self._rendered = replace(rendered, origins=origins)
+        self.columns: Sequence[str] = ()
+        """The names of the columns of its result, as far as it has been prepared."""
 
     async def prepare(self, types: Mapping[str, str]) -> RefusedAttempt | None:
         """The database's error, if it cannot parse the statement with these types of parameters."""
@@ -88,3 +92,7 @@ class PostgresqlAttempts:
         declared = f" ({', '.join(types)})" if types else ""
         self._beginning = f"PREPARE {_NAME}{declared} AS "
         await self._raw.execute(self._beginning + self._rendered.text)
+        self._raw.pgconn.send_describe_prepared(_NAME.encode())
+        (described,) = await self._raw.wait(generators.execute(self._raw.pgconn))
+        names = (described.fname(at) for at in range(described.nfields))
+        self.columns = [name.decode() for name in names if name is not None]

@@ -121,7 +121,12 @@ def _wrong_values(source: _CheckedInput, columns: InputColumns) -> Iterator[Doct
 
 async def _looked(source: _CheckedInput, look: Callable[[], str]) -> DoctorResult | None:
     """Why there is no answer; None after one."""
-    result = await timed_check(CHECK, look)
+    try:
+        result = await timed_check(CHECK, look)
+    except Exception as error:  # noqa: BLE001 - of a storage or a file, and the other inputs are checked
+        why = " ".join(str(error).split())[:300] or type(error).__name__
+        help = "make the input readable from here, or correct its name"
+        return DoctorResult(CHECK, None, f"{source.at()}: not checked because {why}", help)
     if result.ok:
         return None
     return DoctorResult(CHECK, None, f"{source.at()}: not checked because {result.message}", result.help)

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.guard.table_engines import table_problem
+from saga_activities.parameters.compared_columns import paired_problem
 from saga_activities.parameters.parameter_errors import (
     AMBIGUOUS,
     SYNTAX_ERROR,
@@ -162,9 +163,10 @@ def _reads(draft: SagaDraft, owner: str, connection: str, source: WrittenInput) 
     if (table is None) == (query is None) or (query is not None and not source.columns):
         return
     text, places = "select ", list[tuple[int, Positioned | None]]()
-    for name, place in source.columns:
+    for at, (name, place) in enumerate(source.columns):
         places.append((len(text), place))
-        text += f"{_quoted(name)}, "
+        of_where = "" if isinstance(place, YamlNode) else f" as saga_where_{at}"  # which may be a listed column, too
+        text += f"{_quoted(name)}{of_where}, "
     text = (text.removesuffix(", ") if source.columns else f"{text}*") + " from "
     node = source.fields["table" if query is None else "query"]
     places.append((len(text), node if query is None else None))
@@ -246,7 +248,7 @@ def _with_missing_tables_once(results: list[DoctorResult], connection: SqlConnec
 
 async def _check(connection: AsyncConnection, statement: _Statement, prepare: Any) -> DoctorResult | None:
     try:
-        refusal = await prepare(connection, statement.parsed)
+        refusal = await prepare(connection, statement)
     except _NotChecked as why:
         return DoctorResult(CHECK, None, f"{statement.at(statement.node)}: not checked because {why}")
     if refusal is None:
@@ -262,9 +264,10 @@ async def _check(connection: AsyncConnection, statement: _Statement, prepare: An
     return DoctorResult(CHECK, False, f"{statement.at(place)}: {why}", refusal.help)
 
 
-async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:
+async def _prepare_postgresql(connection: AsyncConnection, statement: _Statement) -> _Refusal | None:
     import psycopg
 
+    parsed = statement.parsed
     keyword = main_keyword(parsed)
     if keyword in _NOT_PREPARABLE:
         raise _NotChecked(f"PostgreSQL cannot prepare {keyword}")
@@ -287,7 +290,9 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
     except psycopg.OperationalError as busy:
         raise _NotChecked(f"the database was busy: {driver_message(busy)}") from None
     if refused is None:
-        return None
+        repeated = _repeated_name(attempts.columns) if statement.takes_literals else None
+        help = "name each column once, or give one an alias with `as`"
+        return None if repeated is None else _Refusal(repeated, help, is_prepared=True)
     message = with_names(driver_message(refused.error), refused.names)
     if refused.code.startswith("23"):
         raise _NotChecked(f"it refuses NULL for a parameter: {message}")
@@ -301,6 +306,16 @@ async def _prepare_postgresql(connection: AsyncConnection, parsed: ParsedSql) ->
     return _Refusal(message, help, refused.offset or 0, is_syntax=refused.code == SYNTAX_ERROR)
 
 
+def _repeated_name(columns: Sequence[str]) -> str | None:
+    """The sentence about two columns that have one name for Spark, which ignores case; None: there are none."""
+    folded = [name.lower() for name in columns]
+    for at, name in enumerate(folded):
+        if name in folded[:at]:
+            both = f"{columns[folded.index(name)]}, {columns[at]}"
+            return f"the input has two columns of the same name ({both}), and Spark ignores case"
+    return None
+
+
 _OPERATOR_WORDS = ("like", "ilike", "not", "similar", "in", "between", "is")
 
 
@@ -311,7 +326,8 @@ def _begins_operator(parsed: ParsedSql, offset: int | None) -> bool:
     )
 
 
-async def _prepare_mysql(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:
+async def _prepare_mysql(connection: AsyncConnection, statement: _Statement) -> _Refusal | None:
+    parsed = statement.parsed
     await connection.exec_driver_sql("SET SESSION lock_wait_timeout = 2")
     await connection.exec_driver_sql("SET @saga_doctor = %s", (parsed.render("qmark").text,))
     try:
@@ -331,11 +347,20 @@ async def _prepare_mysql(connection: AsyncConnection, parsed: ParsedSql) -> _Ref
         rendered = parse_sql(text, parsed.dialect).render("format")
         return (await connection.exec_driver_sql(rendered.text, rendered.values(values))).mappings().all()
 
-    problem = await table_problem(changed_tables(parsed), query)
-    return None if problem is None else _Refusal(problem, "convert the table to InnoDB", is_prepared=True)
+    async def describe(text: str) -> Sequence[tuple[str, int]]:
+        result = await connection.exec_driver_sql(parse_sql(text, parsed.dialect).render("format").text)
+        description: Any = result.cursor.description if result.cursor is not None else ()
+        return [(name, kind) for name, kind, *_ in description or ()]
+
+    if (problem := await table_problem(changed_tables(parsed), query)) is not None:
+        return _Refusal(problem, "convert the table to InnoDB", is_prepared=True)
+    problem = await paired_problem(parsed, (), query, describe)
+    help = "write a cast, so that values of one kind are compared or assigned"
+    return None if problem is None else _Refusal(problem, help, is_prepared=True)
 
 
-async def _prepare_sqlite(connection: AsyncConnection, parsed: ParsedSql) -> _Refusal | None:
+async def _prepare_sqlite(connection: AsyncConnection, statement: _Statement) -> _Refusal | None:
+    parsed = statement.parsed
     rendered = parsed.render("qmark")
     raw: Any = (await connection.get_raw_connection()).driver_connection
     # A row of EXPLAIN has the statement's literals as text, and the bytes of a blob need be none.
