@@ -35,6 +35,11 @@ _POSTGRESQL = {
 `default_text_search_config`, and those whose other value is an error and no other result.
 """
 
+DURABLE_COMMIT = (
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""Makes COMMIT wait for the disk: with `off`, a crash of the server can lose an effect that is known as done."""
+
 CLEAN_POSTGRESQL = "RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; DISCARD TEMP"
 """Ends what a statement has left in the session outside its transaction; RESET gives the settings above again."""
 
@@ -96,6 +101,7 @@ SQLITE_SETTINGS = {
     "case_sensitive_like": "OFF",
     "reverse_unordered_selects": "OFF",
     "legacy_alter_table": "OFF",
+    "synchronous": "FULL",
 }
 """Of the settings of a connection of SQLite, which a build of the library may have by default."""
 

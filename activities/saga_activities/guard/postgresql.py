@@ -41,7 +41,13 @@ from saga_activities.guard.transaction import (
     TransactionLimits,
 )
 from saga_activities.result_columns import check_names, unreadable_column
-from saga_activities.sessions import CLEAN_POSTGRESQL, session_arguments, with_foreign_keys, without_foreign_keys
+from saga_activities.sessions import (
+    CLEAN_POSTGRESQL,
+    DURABLE_COMMIT,
+    session_arguments,
+    with_foreign_keys,
+    without_foreign_keys,
+)
 from sagas.sql_text.parsed import ParsedSql
 
 _COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
@@ -245,7 +251,9 @@ class PostgresTransaction:
         level = f" ISOLATION LEVEL {self._limits.isolation}" if self._limits.isolation else ""
         settings = "".join(f"SET LOCAL {name} = %s; " for name in limits)
         mode = " READ ONLY" if self._limits.read_only else ""
-        checked = "" if self._limits.read_only else f"{with_foreign_keys(self._raw.info.server_version, local=True)}; "
+        checked = ""
+        if not self._limits.read_only:
+            checked = f"{with_foreign_keys(self._raw.info.server_version, local=True)}; {DURABLE_COMMIT}; "
         return f"BEGIN{level}{mode}; {checked}{settings}", tuple(limits.values())
 
 

@@ -17,6 +17,7 @@ SETTINGS = {
     "recursive_triggers": 0,
     "reverse_unordered_selects": 0,
     "legacy_alter_table": 0,
+    "synchronous": 2,
     "journal_mode": "wal",
 }
 
