@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from temporalio.client import Client as Temporal
 from temporalio.client import (
@@ -52,9 +52,6 @@ from sagas.settings.definition_keys import DefinitionKeys, decision_content
 from sagas.text.json_values import json_problem
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
-
-if TYPE_CHECKING:
-    pass
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""

@@ -16,10 +16,10 @@ from typing import Any
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered
+from saga_activities.bulk.chunk_order import sort_keys
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, begin_chunk
 from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSavepoints
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
-from saga_activities.bulk.lock_keys import lock_keys
 from saga_activities.bulk.result_room import result_size
 from saga_activities.concurrency import uncancellable
 from saga_activities.guard.database_errors import (
@@ -114,7 +114,7 @@ class ChunkRunner:
             for call, text in zip(calls, texts, strict=True)
         ]
         runnable = [index for index, item in enumerate(items) if item.outcome is None]
-        keys = await lock_keys([calls[index] for index in runnable], self._guard.engine.dialect.name)
+        keys = await sort_keys([calls[index] for index in runnable], self._guard.engine.dialect.name)
         order = {index: (key, texts[index]) for index, key in zip(runnable, keys, strict=True)}
         part = [items[index] for index in sorted(runnable, key=order.__getitem__)]
         if part and part[0].call.reads:

@@ -113,7 +113,7 @@ async def _evaluated_problem(
     asked = parse_sql(f"select {computed.expression} as value", dialect)
     given = {name: without_target(name, row[name], dialect) for name in asked.parameters}
     try:
-        ((result,),) = [tuple(found.values()) for found in await query(asked.source, given)]
+        ((result,),) = [tuple(record.values()) for record in await query(asked.source, given)]
     except (DBAPIError, UsageError):
         return (
             f"{_shown(computed.target, column)} would convert what {shorten(computed.expression)} makes of a parameter:"

@@ -14,7 +14,7 @@ from sagas.machine.arguments import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, Finish, ReportParked, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView, SagaView
-from sagas.workflow.claims import LAST_SECOND, number, text
+from sagas.workflow.client_values import LAST_SECOND, number, text
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import run_summary, to_payload

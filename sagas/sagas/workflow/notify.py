@@ -31,7 +31,7 @@ from sagas.protocol.payloads import (
 from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
 from sagas.text.shell import saga_command
-from sagas.workflow.claims import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_claim, text
+from sagas.workflow.client_values import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_client_value, text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.limits import limit_summary, run_summary, to_payload
@@ -125,7 +125,7 @@ def _delivery_input(command: Notify) -> dict[str, Any]:
 def _read_order(input: RawValue) -> dict[str, Any]:
     """The input of the delivering run, which any client may have started. Raises SagaApplicationError."""
     expected = f"the input of {NOTIFICATION_WORKFLOW} is not a notification; start the saga"
-    return read_claim(expected, input.payload, _checked_order)
+    return read_client_value(expected, input.payload, _checked_order)
 
 
 def _checked_order(order: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from temporalio.common import RawValue
 from sagas.definition.schema_validation import MAX_VALUES
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.text.json_values import encodable, json_problem
-from sagas.workflow.claims import optional_text, text
+from sagas.workflow.client_values import optional_text, text
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 

@@ -38,7 +38,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
-from sagas.workflow.claims import LAST_SECOND, number, optional_text, read_claim, text, whole_number
+from sagas.workflow.client_values import LAST_SECOND, number, optional_text, read_client_value, text, whole_number
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import raw_json
@@ -120,7 +120,7 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
         return _continue_run(value)
     refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
-        who, reason = read_claim(
+        who, reason = read_client_value(
             "the input of an undo has no `who` and `reason` that are texts", value, _who_and_reason
         )
         return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), who, reason)
@@ -181,7 +181,11 @@ def refuse_foreign_id(*, needs_owner: bool = False) -> None:
 
 def _owner_in_header() -> str | None:
     header = workflow.info().headers.get(OWNER_HEADER)
-    return None if header is None else read_claim(f"the header {OWNER_HEADER} is not the id of a saga", header, text)
+    return (
+        None
+        if header is None
+        else read_client_value(f"the header {OWNER_HEADER} is not the id of a saga", header, text)
+    )
 
 
 def _was_continued(info: workflow.Info) -> bool:
@@ -196,13 +200,15 @@ def _was_continued(info: workflow.Info) -> bool:
 def _undo_scope_in_memo() -> str:
     """The scope that the parent has set; empty without one. Raises SagaApplicationError for another value."""
     memo = workflow.info().raw_memo.get(UNDO_SCOPE_MEMO)
-    return "" if memo is None else read_claim(f"the memo {UNDO_SCOPE_MEMO} is not the scope of an undo", memo, text)
+    return (
+        "" if memo is None else read_client_value(f"the memo {UNDO_SCOPE_MEMO} is not the scope of an undo", memo, text)
+    )
 
 
 def _generation_in_header() -> int:
     header = workflow.info().headers.get(GENERATION_HEADER)
     expected = f"the header {GENERATION_HEADER} is not a number from 1 to {MAX_GENERATION}"
-    return 1 if header is None else read_claim(expected, header, _generation)
+    return 1 if header is None else read_client_value(expected, header, _generation)
 
 
 def _generation(value: Any) -> int:
@@ -214,7 +220,7 @@ def _resumed_in_header() -> tuple[float | None, Mapping[str, int]]:
     header = workflow.info().headers.get(RESUMED_HEADER)
     if header is None:
         return None, {}
-    return read_claim(f"the header {RESUMED_HEADER} is not that of saga resume", header, _resumed)
+    return read_client_value(f"the header {RESUMED_HEADER} is not that of saga resume", header, _resumed)
 
 
 def _resumed(value: Any) -> tuple[float, Mapping[str, int]]:

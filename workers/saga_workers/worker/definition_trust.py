@@ -33,7 +33,7 @@ from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
-from sagas.workflow.claims import MALFORMED
+from sagas.workflow.client_values import MALFORMED
 from sagas.workflow.run_start import MessagePurpose, drop_forged_outcome, read_header
 
 log = logging.getLogger("saga.worker")

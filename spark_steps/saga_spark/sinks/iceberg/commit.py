@@ -41,7 +41,7 @@ _COMMIT_TIMEOUTS = (
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """The next metadata of one table. ``table`` is the table as read, or staged if ``creates``."""
+    """The next metadata of one table. ``table`` is the table as read, or staged if ``creates_table``."""
 
     name: TableName
     table: Table

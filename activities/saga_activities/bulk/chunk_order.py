@@ -14,7 +14,7 @@ from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement
 
 
-async def lock_keys(calls: Sequence[Invocation], dialect: str) -> list[Sequence[str]]:
+async def sort_keys(calls: Sequence[Invocation], dialect: str) -> list[Sequence[str]]:
     """The values by which the statements of each call find their rows, as canonical JSON.
 
     Chunks that take their calls in the order of these lock the rows of one table in one order. Empty for other actions

@@ -35,13 +35,13 @@ LONGEST_NAME = 1000
 T = TypeVar("T")
 
 
-def read_claim(expected: str, claim: Payload | Any, read: Callable[[Any], T]) -> T:
-    """Return ``read`` of the claim, which is a payload or its value.
+def read_client_value(expected: str, sent: Payload | Any, read: Callable[[Any], T]) -> T:
+    """Return ``read`` of what was sent, which is a payload or its value.
 
-    Raises SagaApplicationError with ``expected``, which says what the claim should be, if that raises anything.
+    Raises SagaApplicationError with ``expected``, which says what it should be, if that raises anything.
     """
     try:
-        return read(read_payload(claim) if isinstance(claim, Payload) else claim)
+        return read(read_payload(sent) if isinstance(sent, Payload) else sent)
     except MALFORMED:
         raise refused_error(expected) from None
 
