@@ -30,7 +30,7 @@ from saga_cli.render.text import (
     to_rich,
 )
 from sagas.presentation.html_page import html_page
-from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text
+from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text, residue_text
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ParkedView, ReasonView, SagaView, StepView
 from sagas.text.shell import saga_command
@@ -49,7 +49,6 @@ STATE_STYLES = {
 }
 
 _OPERATION_NAMES: Mapping[str, str] = {"do": "the step itself", "undo": "its compensation", "confirm": "its confirm"}
-_RESIDUE_TEXTS = {"effect_stays": "its effect stays", "effect_missing": "its effect is missing"}
 
 
 def print_view(view: SagaView) -> None:
@@ -234,7 +233,7 @@ def _residue(view: SagaView) -> list[Line]:
     for effect in view.residue:
         where = f" in {effect.system}" if effect.system else ""
         key = f" (key {effect.key})" if effect.key else ""
-        what = _RESIDUE_TEXTS[effect.kind]
+        what = residue_text(view, effect)
         step = f"{effect.saga} {effect.step}" if effect.saga else effect.step
         lines.append([("! ", "bold red"), (step, "bold red"), (f": {what}{where}{key}", "")])
         lines += [[("    " + line, "cyan")] for line in (effect.command or "").splitlines()]

@@ -6,7 +6,7 @@ Names, reasons and ids may come from data, so they are escaped.
 from __future__ import annotations
 
 from sagas.definition.model import Definition, StepDefinition
-from sagas.protocol.saga_view import ReasonView, SagaView, StepView
+from sagas.protocol.saga_view import ReasonView, ResidueView, SagaView, StepView
 from sagas.text.markdown import markdown_code, markdown_code_block, markdown_text
 from sagas.text.shortening import counted
 
@@ -43,8 +43,7 @@ def current_details(view: SagaView) -> str:
         if entry.commands:
             lines += ["", "Decisions of an operator:", "", *markdown_code_block(entry.commands)]
     for entry in view.residue:
-        residue = "its effect stays" if entry.kind == "effect_stays" else "its effect is missing"
-        lines += ["", f"✖ **{markdown_text(entry.step)}**: {residue}"]
+        lines += ["", f"✖ **{markdown_text(entry.step)}**: {residue_text(view, entry)}"]
     lines += ["", "| state | step | action | undone by |", "|---|---|---|---|"]
     steps = view.steps
     shown = steps if len(steps) <= MAX_ROWS else [*steps[: MAX_ROWS // 2], None, *steps[-MAX_ROWS // 2 :]]
@@ -81,6 +80,15 @@ def no_effect_text(step: StepView) -> str | None:
     if step.state not in ("FAILED", "NOTHING_TO_UNDO") or step.outcome not in ("failed", "rejected"):
         return None
     return f"{step.outcome}, nothing happened"
+
+
+def residue_text(view: SagaView, residue: ResidueView) -> str:
+    """Return what people read of a residue; nobody knows whether a step has an effect whose outcome is unknown."""
+    if residue.kind == "effect_missing":
+        return "its effect is missing"
+    steps = () if residue.saga else view.steps
+    is_unknown = any(step.id == residue.step and step.outcome == "unknown" for step in steps)
+    return "its effect may remain" if is_unknown else "its effect stays"
 
 
 def table_row(*cells: str) -> str:

@@ -162,7 +162,8 @@ def failed_outcome(kind: str, call: Call) -> Outcome:
         return Outcome("rejected", failure=failure, attempt=1, retryable=False)
     if kind == "failed":
         failure = Failure("Failed", f"{call.action} fails")
-        return Outcome("failed", failure=failure, attempt=attempts_made(kind, call))
+        attempts = attempts_made(kind, call)
+        return Outcome("failed", failure=failure, attempt=attempts, nothing_before=attempts > 1)
     return Outcome("unknown", failure=Failure("Timeout", f"no response from {call.action}"))
 
 

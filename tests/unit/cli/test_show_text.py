@@ -120,6 +120,12 @@ def test_residue_names_the_remaining_effect_and_the_command() -> None:
     assert "\n    bank refund 7\n    bank close 7" in reported
 
 
+def test_the_residue_of_an_unknown_step_is_not_claimed() -> None:
+    left = {"step": "hotel", "kind": "effect_stays", "system": "hotel", "key": "s-1/hotel"}
+    reported = text(story(state="RESIDUE", steps=[step("hotel", "SKIPPED", outcome="unknown")], residue=[left]))
+    assert "hotel: its effect may remain in hotel (key s-1/hotel)" in reported
+
+
 @pytest.mark.parametrize(
     ("details", "words"),
     [

@@ -24,7 +24,9 @@ def cancel(
     reason: Annotated[str, typer.Option(help="reason; recorded with the saga")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code shows how it ended")] = False,
     timeout: Annotated[str | None, typer.Option(help="how long to wait, for example 1m")] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:
     """Cancel a running saga and undo its steps. Past the point of no return this is refused (exit code 9).

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 def pause(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
     reason: Annotated[str, typer.Option(help="reason; shown while the saga is paused")] = "",
-    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    ] = None,
 ) -> int:
     """Stop a running saga from starting calls until `saga resume`: no step, no compensation, no confirm.
 
@@ -52,7 +54,9 @@ def resume(
         list[str] | None,
         typer.Option(metavar="STEP", help="its undo in another database or service has happened; repeatable"),
     ] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    ] = None,
 ) -> int:
     """Let a paused saga go on, or one whose run was terminated or deleted in Temporal while its effects are open.
 

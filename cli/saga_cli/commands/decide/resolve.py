@@ -64,7 +64,9 @@ def resolve(
     op: Annotated[str | None, typer.Option(help="with --where: only do, undo or confirm")] = None,
     error: Annotated[str | None, typer.Option(help="with --where: only where the error contains this text")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the consequences and change nothing")] = False,
-    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:
     """Decide about a parked step: retry, done, skip or compensate. `saga show ID` lists the possible decisions.

@@ -17,7 +17,9 @@ def send_signal(
     name: Annotated[str, typer.Argument(help="the signal's name, as in the `wait` step")],
     data: Annotated[str | None, typer.Option(help="JSON, @file, or - for standard input")] = None,
     reject: Annotated[str | None, typer.Option(help="reject the step, with this reason")] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    ] = None,
 ) -> int:
     """Send a signal to a `wait` step. An early signal is kept; the first signal of a name counts."""
     if reject is not None and data is not None:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 def undo(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
-    reason: Annotated[str | None, typer.Option(help="reason; recorded with the saga")] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    reason: Annotated[str | None, typer.Option(help="reason, required; recorded with the saga")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    ] = None,
     timeout: Annotated[str | None, typer.Option(help="how long to wait for the end, for example 1m")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:

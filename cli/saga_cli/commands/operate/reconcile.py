@@ -34,7 +34,9 @@ def reconcile(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="write an HTML page with counts, samples and commands")] = None,
     repair: Annotated[bool, typer.Option("--repair", help="repair what is safe to repair without an operator")] = False,
-    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
 ) -> int:
     """Compare the sagas with the guards, the business tables, the outboxes and their topics, and with staged and

@@ -28,7 +28,9 @@ def relay(
     release: Annotated[str | None, typer.Option(metavar="EVENT", help="publish this held or refused event")] = None,
     drop: Annotated[str | None, typer.Option(metavar="EVENT", help="never publish this held or refused event")] = None,
     reason: Annotated[str | None, typer.Option(help="reason of --release or --drop; recorded with the event")] = None,
-    as_: Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")] = None,
+    as_: Annotated[
+        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+    ] = None,
 ) -> int:
     """Publish the events of the outboxes to Kafka, each exactly once and in order per key.
 

@@ -37,7 +37,9 @@ app = typer.Typer(
 )
 
 BatchId = Annotated[str, typer.Argument(help="the batch's id, as `saga start --from` prints it")]
-Operator = Annotated[str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER")]
+Operator = Annotated[
+    str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+]
 
 _BAR_WIDTH = 40
 
