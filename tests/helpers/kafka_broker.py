@@ -113,8 +113,18 @@ class Broker:
         return self._read(topics, "read_committed")
 
     def is_settled(self, *topics: str) -> bool:
-        """True when no transaction is open: last stable offset and high watermark are the same everywhere."""
-        return all(stable == high for topic in topics for stable, high in self.offsets(topic).values())
+        """True when no transaction is open: last stable offset and high watermark are the same everywhere.
+
+        A partition of a new topic has no leader for a moment.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            return all(stable == high for topic in topics for stable, high in self.offsets(topic).values())
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            return False
 
     def read_uncommitted(self, *topics: str) -> list[Record]:
         """All records, with those of open and aborted transactions, up to the high watermark."""

@@ -56,7 +56,6 @@ ENCRYPTED = payload(b"\x01\x02", b"binary/encrypted")
 BINARY = payload(b"\xff\xfe", b"binary/plain")
 AT_BOUND = payload(b"[" * 100 + b"1" + b"]" * 100)
 BEYOND_BOUND = payload(b"[" * 101 + b"1" + b"]" * 101)
-BEYOND_BOUND_IN_BULK = payload(b"[" * 104 + b"1" + b"]" * 104)  # three levels are around each input
 HALF_A_PAIR = payload(b'{"account": "\\ud800"}')
 DEEP = payload(b"[" * 5_000 + b"]" * 5_000)
 TASK_FAILED = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
@@ -133,7 +132,8 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
         ("waiting", DEEP, {}, "the input cannot be read: it is nested deeper than 100 levels"),
         ("waiting", payload(b'"\xff"'), {}, "the input cannot be read: it is not UTF-8"),
         ("waiting", BEYOND_BOUND, {}, "the input cannot be read: it is nested deeper than 100 levels"),
-        ("saga.bulk", BEYOND_BOUND_IN_BULK, {}, "the input of saga.bulk cannot be read: it is nested deeper than 103"),
+        ("saga.bulk", BEYOND_BOUND, {}, "the input of saga.bulk is not a list of sagas"),
+        ("saga.bulk", DEEP, {}, "the input of saga.bulk cannot be read: it is nested deeper than"),
         ("waiting", HALF_A_PAIR, {}, "the input cannot be read: it contains half a surrogate pair"),
         ("waiting", ENCRYPTED, {}, "the input cannot be read: unknown payload encoding"),
         ("waiting", BINARY, {}, "the input cannot be read: unknown payload encoding"),

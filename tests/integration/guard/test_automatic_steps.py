@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 
 import psycopg
@@ -45,16 +46,25 @@ async def test_tables_that_cannot_be_restored_are_named(tmp_path: Path) -> None:
     database.close()
 
 
-async def test_a_missing_table_is_named_once(tmp_path: Path) -> None:
+def keyless_tables(folder: Path, names: Iterable[str]) -> None:
+    database = sqlite3.connect(folder / "shop.db")
+    for name in names:
+        database.execute(f"create table {name} (n int)")
+    database.close()
+
+
+async def test_an_obstacle_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "wide").mkdir()
+    keyless_tables(tmp_path, ("kacc", "klog"))
+    keyless_tables(tmp_path / "wide", (f"t{n}" for n in range(25)))
     step = "  - {{id: s{0}, uses: sql, with: {{connection: shop, run: update {1} set n = {0}}}, compensate: auto}}\n"
     many = "saga: many\nsteps:\n" + "".join(step.format(n, "kacc" if n % 3 else "klog") for n in range(1, 12))
     wide = "saga: wide\nsteps:\n" + "".join(step.format(n, f"t{n}") for n in range(25))
-    told = "`compensate: auto` cannot undo this statement: there is no table"
+    told = "`compensate: auto` cannot undo this statement: the table"
     file = tmp_path / "many.saga.yaml"
     assert await automatic_step_problems(project(tmp_path, many=many)) == [
-        f"many/s1 ({file}:3): {told} kacc in this database (7 more statements)",
-        f"many/s3 ({file}:5): {told} klog in this database (2 more statements)",
+        f"many/s1 ({file}:3): {told} kacc has no primary key (7 more statements)",
+        f"many/s3 ({file}:5): {told} klog has no primary key (2 more statements)",
     ]
     problems = await automatic_step_problems(project(tmp_path / "wide", wide=wide))
     assert problems is not None

@@ -32,7 +32,7 @@ CASES: dict[str, Sequence[Case]] = {
         (INSERT.format("day"), "2026-02-30", '"2026-02-30", the value of :v for the column day of refused_values'),
         (INSERT.format("day"), "2026-13-01", "the value of :v for the column day of refused_values; write the date"),
         (INSERT.format("name"), "abcd", "the value of :v for the column name of refused_values"),
-        (INSERT.format("doc"), "{", "the value of :v for the column doc of refused_values; The input string ended"),
+        (INSERT.format("doc"), "{", "the value of :v for the column doc of refused_values (22P02)"),
         (INSERT.format("bits"), "11111", "the value of :v for the column bits of refused_values"),
         (INSERT.format("ns"), "{1,a}", "the value of :v for the column ns of refused_values"),
         (
