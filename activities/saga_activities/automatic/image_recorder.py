@@ -29,6 +29,7 @@ from saga_activities.guard.database_errors import STATEMENT_NOTE
 from saga_activities.guard.session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, UsageError
+from sagas.sql_text.clocks import clock_value
 from sagas.sql_text.row_changes import ConflictRow, NotImageable, RowChange
 from sagas.text.exact_json import encode_json
 from sagas.text.shortening import counted
@@ -104,6 +105,11 @@ class ImageRecorder:
     async def _change_existing(
         self, change: RowChange, table: TableAccess, parameters: Mapping[str, Any]
     ) -> StatementResult:
+        if change.where is not None and self._sql.dialect == "sqlite":
+            clock = clock_value(change.functions, parameters)
+            if clock is not None:
+                why = f"its condition asks for the time with the value {clock!r} of a parameter"
+                raise NotImageable(f"{why}; pass the time itself")
         before = await table.lock_matching(change, parameters, MAX_ROWS + 1)
         rows = {table.key_of(image): image for image in before}
         _check_number(table, rows)

@@ -5,7 +5,8 @@ On PostgreSQL that is the time of the transaction; elsewhere that of each statem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 _CLOCKS = frozenset(
     """
@@ -34,6 +35,14 @@ def clock_of(tokens: Sequence[tuple[str, str]]) -> str | None:
         if name in _TIME_READERS and is_call and not _reads_given_time(name, tokens[at + 2 :]):
             return name
     return None
+
+
+def clock_value(functions: Collection[str], parameters: Mapping[str, Any]) -> str | None:
+    """The first value of a parameter that is the clock for one of these functions of SQLite; None: there is none."""
+    if _TIME_READERS.isdisjoint(functions):
+        return None
+    texts = (value for value in parameters.values() if isinstance(value, str))
+    return next((text for text in texts if text.strip().lower() in _NOW), None)
 
 
 def _reads_given_time(name: str, tokens: Sequence[tuple[str, str]]) -> bool:

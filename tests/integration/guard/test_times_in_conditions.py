@@ -42,3 +42,19 @@ async def test_a_condition_with_a_function_of_a_column_is_undone(guard_database:
         assert (await tables.undo()).park_reason is None, condition
         assert await tables.dump() == before, condition
         await tables.drop()
+
+
+@pytest.mark.parametrize("guard_database", ["sqlite"], indirect=True)
+async def test_a_parameter_is_not_the_clock(guard_database: GuardDatabase) -> None:
+    tables = Tables(guard_database)
+    await tables.sql(*(statement.format(time="text", day="text") for statement in TABLES))
+    before = await tables.dump()
+    update = "update @visit set note = :note where day < date(:day)"
+    for word in ("now", " NOW", "subsec"):
+        outcome = await tables.do([{"sql": update, "params": {"day": word, "note": "x"}}], "clock")
+        assert outcome.kind == "failed", outcome
+        assert any(why in str(outcome.failure) for why in ("its place is a time", "asks for the time")), outcome
+        assert await tables.dump() == before
+    outcome = await tables.do([{"sql": update, "params": {"day": "2026-02-01", "note": "x"}}], "given")
+    assert outcome.kind == "done", outcome
+    await tables.drop()
