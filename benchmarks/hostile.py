@@ -106,7 +106,7 @@ HOSTILE: Mapping[str, Any] = {
     "no element of its list": {"rest": ["yyyy"] * 120_000},
     "one long text": {"rows": [{"sku": "a-" * 480_000}]},
 }
-"""What the schema refuses, or takes too long to check; about one megabyte at most."""
+"""Inputs that the schema refuses, or that take too long to check; about one megabyte at most."""
 
 
 def make_project(folder: Path) -> None:
@@ -167,9 +167,6 @@ def fresh(value: Mapping[str, Any]) -> dict[str, Any]:
     return {**value, "id": f"b-{uuid.uuid4().hex}"}
 
 
-# --- what an input costs -----------------------------------------------------------------------------------------
-
-
 async def cost(pid: int, call: Awaitable[Any]) -> tuple[float, float]:
     """Seconds of CPU and MiB of memory that a process takes meanwhile, above what it has."""
     process = psutil.Process(pid)
@@ -215,9 +212,6 @@ async def measure_costs(stage: Stage, rounds: int) -> bool:
             met &= seconds < MAX_SECONDS and mib < MAX_MIB
             print(LINE.format(process, name, f"{seconds:.2f}", f"{relative:.1f}", f"{mib:.0f}"), flush=True)
     return met
-
-
-# --- what honest callers pay -------------------------------------------------------------------------------------
 
 
 async def honest_http(stage: Stage, count: int) -> list[float]:

@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.syntax_trees import parse_trees
-from sagas.sql_text.written_tables import plain_statement
+from sagas.sql_text.written_tables import plain_trees
 
 
 @lru_cache(maxsize=512)
@@ -21,12 +20,8 @@ def lock_parameters(statement: ParsedSql) -> tuple[str, ...]:
     Empty, if the parser does not understand the statement or if it finds its rows in another way.
     """
     from sqlglot import exp  # takes half a second
-    from sqlglot.errors import SqlglotError
 
-    try:
-        trees = parse_trees(plain_statement(statement), statement.dialect)
-    except SqlglotError:
-        return ()
+    trees = plain_trees(statement)
     return tuple(dict.fromkeys(name for tree in trees for name in (*_equalled(tree, exp), *_inserted(tree, exp))))
 
 

@@ -7,9 +7,11 @@ the tables are found by the word before each, and the parameters that may reach 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.sql_statements import main_keyword
+from sagas.sql_text.syntax_trees import parse_trees
 from sagas.sql_text.tokens import INSIGNIFICANT, SqlToken
 
 _VERBS = ("INSERT", "UPDATE", "MERGE", "REPLACE")
@@ -41,6 +43,16 @@ def plain_statement(parsed: ParsedSql) -> str:
             break
         parts.append(" " if token.kind in INSIGNIFICANT else replaced.get(token.start, parsed.text_of(token)))
     return "".join(parts).strip()
+
+
+def plain_trees(parsed: ParsedSql) -> list[Any]:
+    """The trees of the plain statement; none, if the general parser does not understand it."""
+    from sqlglot.errors import SqlglotError  # takes half a second
+
+    try:
+        return parse_trees(plain_statement(parsed), parsed.dialect)
+    except SqlglotError:
+        return []
 
 
 def _replacements(parsed: ParsedSql, tokens: Sequence[SqlToken]) -> Iterator[tuple[int, str]]:

@@ -12,8 +12,8 @@ from sagas.sql_text.parameters.assigned_parameters import MOVES_TIME, AssignedPa
 from sagas.sql_text.parameters.operand_kinds import OperandKinds, is_moved_time
 from sagas.sql_text.parameters.scopes import Scopes
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
-from sagas.sql_text.written_tables import plain_statement
+from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS
+from sagas.sql_text.written_tables import plain_trees
 
 _MAY_HAVE = re.compile(
     r"""[\w`")]\s*=\s*[(`"a-z_@]|\binsert\b.*\bselect\b"""
@@ -61,14 +61,9 @@ def assigned_values(statement: ParsedSql) -> tuple[ColumnPair | ComputedValue, .
     if _MAY_HAVE.search(statement.source) is None:
         return ()
     from sqlglot import exp  # takes half a second
-    from sqlglot.errors import SqlglotError
 
-    try:
-        trees = parse_trees(plain_statement(statement), statement.dialect)
-    except SqlglotError:
-        return ()
     pairs = _Pairs(OperandKinds(SQLGLOT_DIALECTS[statement.dialect], exp), exp)
-    return tuple(dict.fromkeys(pair for tree in trees for pair in pairs.of(tree)))
+    return tuple(dict.fromkeys(pair for tree in plain_trees(statement) for pair in pairs.of(tree)))
 
 
 class _Pairs:

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from sagas.sql_text.parameters.assigned_parameters import AssignedParameter
 from sagas.sql_text.parameters.operand_kinds import NEUTRAL, NUMBER, TIME, UNKNOWN, OperandKind, OperandKinds
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
-from sagas.sql_text.written_tables import plain_statement
+from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS
+from sagas.sql_text.written_tables import plain_trees
 
 Use = Literal["element", "compared", "computed", "integer", "read"]
 """An element of `in (…)`, an operand of a comparison, of arithmetic or a condition, a count, or text read as a time."""
@@ -46,12 +46,8 @@ def compared_parameters(statement: ParsedSql) -> tuple[ComparedParameter, ...]:
     if not statement.parameters:
         return ()
     from sqlglot import exp  # takes half a second
-    from sqlglot.errors import SqlglotError
 
-    try:
-        trees = parse_trees(plain_statement(statement), statement.dialect)
-    except SqlglotError:
-        trees = []
+    trees = plain_trees(statement)
     analysis = _ComparisonAnalysis(statement.dialect, exp)
     if not trees or any(isinstance(node, exp.Command) for tree in trees for node in tree.walk()):
         return tuple(_operands(statement))

@@ -14,8 +14,8 @@ from typing import Any
 from sagas.sql_text.parameters.relations import Relations
 from sagas.sql_text.parameters.scopes import Scopes
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS, parse_trees
-from sagas.sql_text.written_tables import plain_statement
+from sagas.sql_text.syntax_trees import SQLGLOT_DIALECTS
+from sagas.sql_text.written_tables import plain_trees
 
 _LITERAL = r"(?::\w+|[\d.]+|'[^']*')"
 _MAY_COMPARE = re.compile(
@@ -44,14 +44,9 @@ def compared_sides(statement: ParsedSql) -> tuple[ComparedSides, ...]:
     if _MAY_COMPARE.search(statement.source) is None:
         return ()
     from sqlglot import exp  # takes half a second
-    from sqlglot.errors import SqlglotError
 
-    try:
-        trees = parse_trees(plain_statement(statement), statement.dialect)
-    except SqlglotError:
-        return ()
     sides = _Sides(exp)
-    return tuple(dict.fromkeys(pair for tree in trees for pair in sides.of(tree)))
+    return tuple(dict.fromkeys(pair for tree in plain_trees(statement) for pair in sides.of(tree)))
 
 
 class _Sides:

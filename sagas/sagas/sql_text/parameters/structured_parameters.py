@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from sagas.sql_text.parameters.structured_functions import is_cast_type, taken_by, taken_by_name
 from sagas.sql_text.parsed import ParsedSql
-from sagas.sql_text.syntax_trees import parse_trees
-from sagas.sql_text.written_tables import plain_statement
+from sagas.sql_text.written_tables import plain_trees
 
 StructuredUse = Literal["element", "compared", "computed", "single", "array"]
 
@@ -46,13 +45,9 @@ def structured_places(statement: ParsedSql) -> tuple[StructuredPlace, ...]:
     if not statement.parameters:
         return ()
     from sqlglot import exp  # takes half a second
-    from sqlglot.errors import SqlglotError
 
-    try:
-        trees = parse_trees(plain_statement(statement), statement.dialect)
-    except SqlglotError:
-        return tuple(_unread(statement))
-    if any(tree.find(exp.Command) for tree in trees):
+    trees = plain_trees(statement)
+    if not trees or any(tree.find(exp.Command) for tree in trees):
         return tuple(_unread(statement))
     walks = [_Walk(statement.dialect, exp, tree) for tree in trees]
     return tuple(dict.fromkeys(place for walk in walks for place in walk.places()))

@@ -36,7 +36,7 @@ SAMPLES = 10
 """Maximum number of rows in a report."""
 
 TO_DO = "change that back, then `retry`, or restore the rows by hand, then `done`"
-"""What an operator can do about rows or columns that others have changed."""
+"""The advice about rows or columns that others have changed."""
 
 SHOWN_VALUE = 100
 """Maximum characters of a value in a report."""
