@@ -312,27 +312,27 @@ def _temporal_result(outcome: Outcome, invocation: Invocation, number: int) -> A
     if outcome.kind == "done":
         return encode_result(outcome, number)
     raise to_application_error(
-        outcome, number, invocation.intervals, doubted=_is_doubted(outcome, invocation, number)
+        outcome, number, invocation.intervals, is_repeated=_is_repeated_rejection(outcome, invocation, number)
     ) from None
 
 
-def _is_doubted(outcome: Outcome, invocation: Invocation, number: int) -> bool:
-    """True for a rejection after an attempt that may have had an effect, or still be in progress."""
+def _is_repeated_rejection(outcome: Outcome, invocation: Invocation, number: int) -> bool:
+    """True for a rejection that Temporal repeats: an attempt before it may have had an effect, or be in progress."""
     definite = invocation.guard is not None or invocation.remembers_rejections
     return outcome.kind == "rejected" and not definite and number > 1 and not outcome.nothing_before
 
 
 def to_application_error(
-    outcome: Outcome, number: int, intervals: Sequence[float] = (), *, doubted: bool = False
+    outcome: Outcome, number: int, intervals: Sequence[float] = (), *, is_repeated: bool = False
 ) -> SagaApplicationError:
     """The error with which an attempt that is not done ends; ``intervals``: seconds before the attempts 2, 3 …
 
-    A ``doubted`` rejection is repeated as an unknown attempt is. Expected outcomes are benign: no stack trace in the
-    log for a rejection or a timeout.
+    ``is_repeated``: a rejection that is repeated as an unknown attempt is. Expected outcomes are benign: no stack trace
+    in the log for a rejection or a timeout.
     """
     # An uncounted attempt is returned to the saga at once: Temporal would count it.
     hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
-    final = (hopeless and not doubted) or not outcome.counted
+    final = (hopeless and not is_repeated) or not outcome.counted
     is_timeout = outcome.failure is not None and outcome.failure.type == "Timeout"
     benign = outcome.kind in ("rejected", "late") or outcome.infrastructure or is_timeout
     wait = None

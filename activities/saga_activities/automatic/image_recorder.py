@@ -133,14 +133,14 @@ class ImageRecorder:
         if result.rowcount != len(rows):
             # The condition is the same and the rows were locked, so another row has come to match it meanwhile.
             raise InfrastructureError("another transaction has changed which rows match the statement; it is repeated")
-        self._remember(table, rows, await table.lock_keys(keys))
+        self._remember(table, rows, await table.lock_rows(keys))
         return result
 
     async def _insert(self, change: RowChange, table: TableAccess, parameters: Mapping[str, Any]) -> StatementResult:
         result, keys = await self._run_with_keys(change.with_returning, change, table, parameters)
         _check_number(table, keys)
         await self._lock(table, keys)
-        after = await table.lock_keys(keys)
+        after = await table.lock_rows(keys)
         if after.keys() != keys.keys():
             raise NotImageable(f"the rows inserted into {table.shape.name} cannot be read again")
         self._remember(table, {}, after)
@@ -159,7 +159,7 @@ class ImageRecorder:
         expected = set(tried)
         for _ in range(_MAX_RUNS):
             _check_number(table, expected)
-            before = await table.lock_keys(expected)
+            before = await table.lock_rows(expected)
             await self._lock(table, expected)
             affected: dict[Key, bool] = {}
             try:
@@ -170,7 +170,7 @@ class ImageRecorder:
                 expected |= affected.keys()
                 continue
             await self._lock(table, affected.keys() - expected)
-            self._remember(table, before, await table.lock_keys({**before, **affected}))
+            self._remember(table, before, await table.lock_rows({**before, **affected}))
             return result
         raise NotImageable(
             "the rows that it affects differ from run to run: write a source and conditions that choose the same rows"
@@ -237,7 +237,7 @@ class ImageRecorder:
         result, keys = await self._run_with_keys(upsert.with_returning, upsert, table, parameters)
         if not keys.keys() <= before.keys():
             raise NotImageable("a unique key finds other rows in its way than a comparison of the columns")
-        after = await table.lock_keys(before)
+        after = await table.lock_rows(before)
         if after.keys() != before.keys():
             raise NotImageable(f"it changes the primary key of {table.shape.name}")
         self._remember(table, before, after)

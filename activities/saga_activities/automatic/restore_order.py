@@ -114,7 +114,7 @@ async def read_rows(tables: Tables, rows: Iterable[LockedRow]) -> Images:
     current: dict[LockedRow, Image | None] = {}
     for name in sorted(wanted):
         try:
-            existing = await tables[name].lock_keys(row.key for row in wanted[name])
+            existing = await tables[name].lock_rows(row.key for row in wanted[name])
         except NotImageable as error:
             raise CannotRestore(wanted[name][0].label, error.why) from error
         current |= {row: existing.get(row.key) for row in wanted[name]}

@@ -115,7 +115,7 @@ class TableAccess:
         condition = " AND ".join(f"{column} = ({expression})" for column, expression in expressions.items())
         return [image for _, image in await self._select(f"{self.shape.quoted} WHERE {condition}", parameters, limit)]
 
-    async def lock_keys(self, keys: Iterable[Key]) -> dict[Key, ReadRow]:
+    async def lock_rows(self, keys: Iterable[Key]) -> dict[Key, ReadRow]:
         """The rows with these keys that exist, by the key that was asked for; they stay locked.
 
         The database compares the keys, and says which of them each row has. Raises :class:`NotImageable` if two rows

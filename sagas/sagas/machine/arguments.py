@@ -204,7 +204,7 @@ def render_output(plan: ExecutionPlan, work: WorkMeter, definition: Definition, 
     return _render(plan, work, ("output",), definition.output, names)
 
 
-def lock_keys(run: SagaRun) -> Any:
+def evaluate_lock_keys(run: SagaRun) -> Any:
     """The value of `locks.keys`."""
     locks = run.definition.locks
     return None if locks is None else _evaluate(run, ("locks", "keys"), locks.keys, expression_context(run))

@@ -11,7 +11,7 @@ from sagas.definition import times
 from sagas.definition.model import is_nested
 from sagas.definition.saga_ids import check_saga_name
 from sagas.errors import UsageError
-from sagas.machine import arguments, row_images
+from sagas.machine import arguments, image_scopes
 from sagas.machine.arguments import DefinitionError
 from sagas.machine.state import Entry, Flight, SagaRun
 from sagas.protocol.messages import CancelSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
@@ -189,7 +189,7 @@ def start_command(run: SagaRun, entry: Entry) -> StartSaga:
         child_saga_id(run, entry),
         step_arguments.get("input"),
         run.generation,
-        row_images.nested_scope(run, entry),
+        image_scopes.nested_scope(run, entry),
     )
 
 

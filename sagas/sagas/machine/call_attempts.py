@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sagas.definition.model import Operation as Action
-from sagas.definition.model import Retry, StepDefinition
+from sagas.definition.model import Operation, Retry, StepDefinition
 from sagas.machine.state import Entry, Flight, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.outcomes import Outcome
@@ -63,28 +62,28 @@ def schedule_retry(run: SagaRun, entry: Entry, seconds: float) -> None:
     run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
 
 
-def count_attempts(operation: Entry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry) -> None:
+def count_attempts(state: Entry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry) -> None:
     """Add the attempts of a call that has ended to those of the operation."""
-    operation.min_attempts, operation.attempts = outcomes.count_attempts(
-        operation.min_attempts, attempts, operation.attempts, outcome, retry
+    state.min_attempts, state.attempts = outcomes.count_attempts(
+        state.min_attempts, attempts, state.attempts, outcome, retry
     )
 
 
-def end_operation_call(operation: OperationState, action: Action, outcome: Outcome, attempts: int | None) -> None:
+def end_operation_call(state: OperationState, operation: Operation, outcome: Outcome, attempts: int | None) -> None:
     """Add the attempts of a compensation or confirm that has ended, and what they tell, to those before."""
-    before = operation.min_attempts
-    count_attempts(operation, outcome, attempts, action.retry)
-    if outcomes.hides_earlier_attempts(outcome, attempts, action.retry):
-        count_hidden_attempt(operation)
-        operation.outcome = "unknown"
+    before = state.min_attempts
+    count_attempts(state, outcome, attempts, operation.retry)
+    if outcomes.hides_earlier_attempts(outcome, attempts, operation.retry):
+        count_hidden_attempt(state)
+        state.outcome = "unknown"
     elif not outcome.not_started:
-        operation.outcome = outcomes.merge_outcome(action, outcome, before, operation.outcome)
+        state.outcome = outcomes.merge_outcome(operation, outcome, before, state.outcome)
 
 
-def count_hidden_attempt(operation: Entry | OperationState) -> None:
+def count_hidden_attempt(state: Entry | OperationState) -> None:
     """Count an attempt that may have been made: the next is not the only one, but no retry is used up."""
-    operation.min_attempts += 1
-    operation.retry_baseline += 1
+    state.min_attempts += 1
+    state.retry_baseline += 1
 
 
 def counting_operation(entry: Entry, flight: Flight) -> Entry | OperationState | None:
@@ -94,11 +93,11 @@ def counting_operation(entry: Entry, flight: Flight) -> Entry | OperationState |
 
 def count_earlier_attempts(entry: Entry, flight: Flight, attempts: int, *, unsure: bool) -> None:
     """Count attempts of a call that goes on in another workflow; ``unsure``: they may have had an effect."""
-    operation = counting_operation(entry, flight)
-    if operation is None:
+    state = counting_operation(entry, flight)
+    if state is None:
         return
-    clean = operation.min_attempts == 0 or operation.outcome in ("rejected", "failed")
-    operation.outcome = "unknown" if unsure or not clean else "failed"
-    operation.min_attempts += attempts
-    if operation.attempts is not None:
-        operation.attempts += attempts
+    clean = state.min_attempts == 0 or state.outcome in ("rejected", "failed")
+    state.outcome = "unknown" if unsure or not clean else "failed"
+    state.min_attempts += attempts
+    if state.attempts is not None:
+        state.attempts += attempts

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.spark import DISCARD, UNPUBLISH
-from sagas.definition.model import Operation as Action
-from sagas.definition.model import Retry, StepDefinition, StepState, is_read, remaining_retry
-from sagas.machine import arguments, builtin_actions, call_attempts, corrected_probes, row_images
+from sagas.definition.model import Operation, Retry, StepDefinition, StepState, is_read, remaining_retry
+from sagas.machine import arguments, builtin_actions, call_attempts, corrected_probes, image_scopes
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, Entry, EntryOperation, Flight, LookupPurpose, OperationState, SagaRun
@@ -80,39 +79,39 @@ def _forward_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step = run.step(entry)
     if entry.arguments is None:
         entry.arguments = arguments.forward_arguments(run, entry, entry.override)
-    action = step.do
+    operation = step.do
     return _new_call(
         run,
         entry,
         flight,
-        action,
-        action.uses,
+        operation,
+        operation.uses,
         entry.arguments,
         step.name,
         retry=call_attempts.remaining_of_call(entry, flight, call_attempts.call_retry(step)),
         execution=step.execution,
-        guard=_forward_guard(run, entry, action) if action.connection else None,
+        guard=_forward_guard(run, entry, operation) if operation.connection else None,
         earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
         at_most_once=call_attempts.is_single_attempt(step),
-        reads=is_read(step) and action.uses == "sql",
+        reads=is_read(step) and operation.uses == "sql",
     )
 
 
-def _forward_guard(run: SagaRun, entry: Entry, action: Action) -> GuardSpec:
-    scope = row_images.undo_scope(run, entry) if action.images else ""
-    return GuardSpec(_required_connection(action), holds=action.holds, images=action.images, undo_scope=scope)
+def _forward_guard(run: SagaRun, entry: Entry, operation: Operation) -> GuardSpec:
+    scope = image_scopes.undo_scope(run, entry) if operation.images else ""
+    return GuardSpec(_required_connection(operation), holds=operation.holds, images=operation.images, undo_scope=scope)
 
 
 def _probe_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step = run.step(entry)
     probe = corrected_probes.probe_of(run, entry)
     assert probe is not None
-    action = probe.operation
+    operation = probe.operation
     key = idempotency_key(run.saga_id, entry.id, entry.generation)
     is_written = entry.override is None
-    call_arguments = arguments.operation_arguments(run, entry, "probe", action, key, is_written=is_written)
-    return _new_call(run, entry, flight, action, action.uses, call_arguments, f"? probe {step.name}")
+    call_arguments = arguments.operation_arguments(run, entry, "probe", operation, key, is_written=is_written)
+    return _new_call(run, entry, flight, operation, operation.uses, call_arguments, f"? probe {step.name}")
 
 
 def _seal_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
@@ -126,42 +125,41 @@ def _manual_result_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     if flight.purpose == "backward" and builtin_actions.has_nested_undo(run, entry):
         return _close_nested_call(run, entry, flight)
     op = "do"
-    action, key, mode = step.do, idempotency_key(run.saga_id, entry.id, entry.generation), "decide"
+    operation, key, mode = step.do, idempotency_key(run.saga_id, entry.id, entry.generation), "decide"
     earlier = entry.min_attempts
     if flight.purpose == "backward" and entry.undo is not None:
-        op, action = "undo", current_alternate(step, entry.undo)
+        op, operation = "undo", current_alternate(step, entry.undo)
         mode = "own" if entry.undo.guard_decided or not step.do.guarded else "decide"
         key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo", entry.undo.alternate)
         earlier = entry.undo.min_attempts
     elif flight.purpose == "not_done" and entry.confirm is not None and step.confirm is not None:
-        op, action = "confirm", step.confirm
+        op, operation = "confirm", step.confirm
         mode = "own" if entry.confirm.guard_decided or not step.do.guarded else "decide"
         key, earlier = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm"), entry.confirm.min_attempts
     call_arguments = {"result": (entry.decision or {}).get("result")}
-    if op == "undo" and action.uses == RESTORE:
-        details = restore_details(entry, action)
+    if op == "undo" and operation.uses == RESTORE:
+        details = restore_details(entry, operation)
         call_arguments["images"] = None if details is None else details["images"]
-    if op == "undo" and action.uses in (DISCARD, UNPUBLISH):
-        call_arguments["closes"] = {"action": action.uses, "decision": run.last_decision(entry.id)}
-    call = _new_call(
-        run, entry, flight, action, RECORD_RESULT, call_arguments, f"✎ {op} {step.name}: done, recorded by an operator"
-    )
+    if op == "undo" and operation.uses in (DISCARD, UNPUBLISH):
+        call_arguments["closes"] = {"action": operation.uses, "decision": run.last_decision(entry.id)}
+    summary = f"✎ {op} {step.name}: done, recorded by an operator"
+    call = _new_call(run, entry, flight, operation, RECORD_RESULT, call_arguments, summary)
     # The row is written where it is decisive: in the step's own guard, unless that guard has already decided
     # `elsewhere`, or the step has none.
     confirmed = (RECORD_RESULT, call_arguments) if op == "undo" else None
-    guard = GuardSpec(_required_connection(action if mode == "own" else step.do), mode, confirmed=confirmed)
+    guard = GuardSpec(_required_connection(operation if mode == "own" else step.do), mode, confirmed=confirmed)
     return replace(call, op=op, key=key, guard=guard, earlier_attempts=earlier, heartbeat=None, cancellable=False)
 
 
 def _undo_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
-    action = current_alternate(step, undo)
+    operation = current_alternate(step, undo)
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "undo", undo.alternate)
     known_done = entry.outcome == "done"
     summary = f"↩ undo {step.name}"
     if flight.call_kind == "undo-mark":
-        call = _new_call(run, entry, flight, replace(action, task_queue=None), MARK_UNDO, {}, summary)
+        call = _new_call(run, entry, flight, replace(operation, task_queue=None), MARK_UNDO, {}, summary)
         guard = GuardSpec(_required_connection(step.do), "mark", known_done, _confirmed_undo(run, entry, step, key))
         guard = replace(guard, forward_hash=_forward_hash(run, entry))
         return replace(
@@ -169,23 +167,23 @@ def _undo_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         )
     undo_arguments = prepare_undo(run, entry)
     guard = None
-    if action.connection is not None:
+    if operation.connection is not None:
         # After a decision of `elsewhere`, even an alternate on the step's connection writes its own row: the row of
         # `undo` already holds that decision.
-        if step.do.connection == action.connection and not undo.undoes_confirmed and not undo.guard_decided:
-            guard = GuardSpec(action.connection, "decide", known_done, _confirmed_undo(run, entry, step, key))
+        if step.do.connection == operation.connection and not undo.undoes_confirmed and not undo.guard_decided:
+            guard = GuardSpec(operation.connection, "decide", known_done, _confirmed_undo(run, entry, step, key))
         else:
-            guard = GuardSpec(action.connection, "own", known_done)
+            guard = GuardSpec(operation.connection, "own", known_done)
         if guard.mode == "decide":
             guard = replace(guard, forward_hash=_forward_hash(run, entry))
-        if action.uses == RESTORE:
-            guard = replace(guard, undone_steps=row_images.undone_steps(run))
+        if operation.uses == RESTORE:
+            guard = replace(guard, undone_steps=image_scopes.undone_steps(run))
     return _new_call(
         run,
         entry,
         flight,
-        action,
-        action.uses,
+        operation,
+        operation.uses,
         undo_arguments,
         summary,
         guard=guard,
@@ -229,29 +227,31 @@ def prepare_undo(run: SagaRun, entry: Entry) -> dict[str, Any]:
 
 def prepare_confirm(run: SagaRun, entry: Entry) -> dict[str, Any]:
     """The arguments of the confirm, computed once. Raises DefinitionError."""
-    action, confirm = run.step(entry).confirm, entry.confirm
+    operation, confirm = run.step(entry).confirm, entry.confirm
     assert confirm is not None
-    assert action is not None
+    assert operation is not None
     if confirm.arguments is None:
         key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm")
-        confirm.arguments = arguments.operation_arguments(run, entry, "confirm", action, key, confirm.override)
+        confirm.arguments = arguments.operation_arguments(run, entry, "confirm", operation, key, confirm.override)
     return confirm.arguments
 
 
-def arguments_without_override(run: SagaRun, entry: Entry, op: EntryOperation, action: Action) -> Mapping[str, Any]:
+def arguments_without_override(
+    run: SagaRun, entry: Entry, op: EntryOperation, operation: Operation
+) -> Mapping[str, Any]:
     """The arguments of an operation as the definition says, whatever an operator has given instead."""
-    operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
-    if operation is None or operation.override is None:
-        return arguments.sent_arguments(entry, op, action)
+    state = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
+    if state is None or state.override is None:
+        return arguments.sent_arguments(entry, op, operation)
     try:
         if op == "undo" and entry.undo is not None:
             return _undo_arguments(run, entry, entry.undo, None)
         if op == "confirm":
             key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm")
-            return arguments.operation_arguments(run, entry, "confirm", action, key)
+            return arguments.operation_arguments(run, entry, "confirm", operation, key)
         return arguments.forward_arguments(run, entry, override=None)
     except arguments.DefinitionError:
-        return action.with_ or {}
+        return operation.with_ or {}
 
 
 def _close_nested_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
@@ -277,9 +277,9 @@ def _skip_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         return _close_nested_call(run, entry, flight)
     step = run.step(entry)
     assert entry.undo is not None
-    action = current_alternate(step, entry.undo)
-    call = _new_call(run, entry, flight, action, SKIP_RESTORE, {}, f"✎ undo {step.name}: skipped by an operator")
-    guard = GuardSpec(_required_connection(action))
+    operation = current_alternate(step, entry.undo)
+    call = _new_call(run, entry, flight, operation, SKIP_RESTORE, {}, f"✎ undo {step.name}: skipped by an operator")
+    guard = GuardSpec(_required_connection(operation))
     earlier = entry.undo.min_attempts
     return replace(call, guard=guard, retry=SKIP_RETRY, earlier_attempts=earlier, heartbeat=None, cancellable=False)
 
@@ -288,17 +288,17 @@ def _confirm_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     step, confirm = run.step(entry), entry.confirm
     assert confirm is not None
     assert step.confirm is not None
-    action = step.confirm
+    operation = step.confirm
     summary = f"✔ confirm {step.name}"
     if flight.call_kind == "confirm-mark":
-        call = _new_call(run, entry, flight, replace(action, task_queue=None), MARK_CONFIRM, {}, summary)
+        call = _new_call(run, entry, flight, replace(operation, task_queue=None), MARK_CONFIRM, {}, summary)
         return replace(call, guard=GuardSpec(_required_connection(step.do), "mark", True), local=True)
     confirm_arguments = prepare_confirm(run, entry)
     guard = None
-    if action.connection is not None:
-        is_own = step.do.connection == action.connection
-        guard = GuardSpec(action.connection, "decide" if is_own else "own", True, images=is_own and step.do.images)
-    call = _new_call(run, entry, flight, action, action.uses, confirm_arguments, summary)
+    if operation.connection is not None:
+        is_own = step.do.connection == operation.connection
+        guard = GuardSpec(operation.connection, "decide" if is_own else "own", True, images=is_own and step.do.images)
+    call = _new_call(run, entry, flight, operation, operation.uses, confirm_arguments, summary)
     return replace(call, guard=guard, earlier_attempts=confirm.min_attempts)
 
 
@@ -306,7 +306,7 @@ def _new_call(
     run: SagaRun,
     entry: Entry,
     flight: Flight,
-    action: Action,
+    operation: Operation,
     uses: str,
     action_arguments: Mapping[str, Any],
     summary: str,
@@ -319,16 +319,17 @@ def _new_call(
     suffix, number = ("", 0) if op in ("do", "probe", "seal") else (op, 0)
     if op == "undo" and entry.undo is not None and not engine:
         number = entry.undo.alternate
+    remembers_rejections = operation.remembers_rejections or is_read(step) or op == "probe"
     usual: dict[str, Any] = {
-        "retry": call_attempts.with_at_least_one_attempt(action.retry),
-        "heartbeat": action.heartbeat,
-        "task_queue": action.task_queue,
+        "retry": call_attempts.with_at_least_one_attempt(operation.retry),
+        "heartbeat": operation.heartbeat,
+        "task_queue": operation.task_queue,
         "priority": step.priority,
         "fairness_key": _fairness_key_or_none(run, entry, flight),
-        "local": engine or action.local,
+        "local": engine or operation.local,
         "cancellable": op in ("do", "probe"),
-        "remembers_rejections": not action.guarded and (action.remembers_rejections or is_read(step) or op == "probe"),
-        "own_retry": action.own_retry and not call_attempts.is_retried_without_limit(run, step, op),
+        "remembers_rejections": not operation.guarded and remembers_rejections,
+        "own_retry": operation.own_retry and not call_attempts.is_retried_without_limit(run, step, op),
         "hidden": run.plan.sensitive_texts(run.input),
     }
     return Call(
@@ -341,7 +342,7 @@ def _new_call(
         action=uses,
         arguments=action_arguments,
         summary=summary,
-        timeout=action.timeout,
+        timeout=operation.timeout,
         **(usual | fields),
     )
 
@@ -358,12 +359,12 @@ def _fairness_key_or_none(run: SagaRun, entry: Entry, flight: Flight) -> str | N
 
 def forget_unsent_arguments(entry: Entry, kind: CallKind) -> None:
     """Drop arguments that no payload carries: no state with them could be handed on. A retry evaluates them anew."""
-    operation = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}.get(kind)
-    if operation is not None and operation.min_attempts == 0:
-        operation.arguments = None
+    state = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}.get(kind)
+    if state is not None and state.min_attempts == 0:
+        state.arguments = None
 
 
-def current_alternate(step: StepDefinition, undo: OperationState) -> Action:
+def current_alternate(step: StepDefinition, undo: OperationState) -> Operation:
     """The current compensation of the step: the alternate in use, or `compensate.confirmed`."""
     assert step.compensate is not None
     if undo.undoes_confirmed and step.compensate.confirmed is not None:
@@ -377,9 +378,9 @@ def is_always_undone(run: SagaRun, entry: Entry) -> bool:
     return compensate is not None and compensate.always and entry.min_attempts > 0 and entry.state != "SKIPPED"
 
 
-def guard_decides_first(step: StepDefinition, action: Action) -> bool:
-    """True when the action does not run on the connection of the step's guard, so that the guard decides first."""
-    return step.do.guarded and action.connection != step.do.connection
+def guard_decides_first(step: StepDefinition, operation: Operation) -> bool:
+    """True when the operation does not run on the connection of the step's guard, so that the guard decides first."""
+    return step.do.guarded and operation.connection != step.do.connection
 
 
 def _confirmed_undo(
@@ -387,17 +388,18 @@ def _confirmed_undo(
 ) -> tuple[str, Mapping[str, Any]] | Literal["elsewhere"] | None:
     """The action and arguments that undo a confirmed effect in the guard's transaction.
 
-    ``elsewhere``: that action uses another connection. None: there is none, or it cannot be needed.
+    ``elsewhere``: it uses another connection. None: there is none, or it cannot be needed.
     """
-    action = step.compensate.confirmed if step.compensate else None
-    if action is None or step.confirm is None:
+    operation = step.compensate.confirmed if step.compensate else None
+    if operation is None or step.confirm is None:
         return None
-    if action.connection != step.do.connection:
+    if operation.connection != step.do.connection:
         return "elsewhere"
     confirmed = entry.confirm is not None and entry.confirm.state == "DONE"
     override = entry.undo.override if confirmed and entry.undo is not None else None
+    place = "compensate.confirmed"
     try:
-        return action.uses, arguments.operation_arguments(run, entry, "compensate.confirmed", action, key, override)
+        return operation.uses, arguments.operation_arguments(run, entry, place, operation, key, override)
     except arguments.DefinitionError:
         if confirmed:
             raise
@@ -409,9 +411,9 @@ def compact_json(call_arguments: Mapping[str, Any]) -> str:
     return encode_json(dict(call_arguments)).decode()
 
 
-def _required_connection(action: Action) -> str:
-    assert action.connection is not None
-    return action.connection
+def _required_connection(operation: Operation) -> str:
+    assert operation.connection is not None
+    return operation.connection
 
 
 STATE_BY_OUTCOME: dict[OutcomeKind, StepState] = {

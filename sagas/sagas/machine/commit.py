@@ -195,10 +195,10 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     """
     confirm = entry.confirm
     assert confirm is not None
-    action = run.step(entry).confirm
-    assert action is not None
+    operation = run.step(entry).confirm
+    assert operation is not None
     if not mark:
-        call_attempts.end_operation_call(confirm, action, outcome, attempts)
+        call_attempts.end_operation_call(confirm, operation, outcome, attempts)
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.guard_decided = True
         if entry.decision is None:
@@ -211,7 +211,7 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         return
     if outcome.failure is not None:
         confirm.error = outcome.failure.to_json()
-    hopeless = not outcomes.is_doubted(action, outcome, confirm.outcome) and (
+    hopeless = not outcomes.is_doubted(operation, outcome, confirm.outcome) and (
         outcome.kind in ("rejected", "late") or not outcome.retryable
     )
     if outcome.park_reason is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
@@ -221,7 +221,7 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         run.retrying_recorded = True
         run.emit(RecordState("COMMITTED", entry.id, None))
     summary = f"retry ✔ confirm {run.step(entry).name}"
-    wait = action.retry.max_interval
+    wait = operation.retry.max_interval
     run.start_flight(f"{entry.id}~confirm-retry", "timer", entry, "confirm", seconds=wait, summary=summary)
 
 

@@ -95,9 +95,9 @@ def computed(run: SagaRun, entry: Entry) -> dict[str, Any] | None:
         return None
 
 
-def _ignores_correction(step: StepDefinition, action: Operation | None) -> bool:
+def _ignores_correction(step: StepDefinition, operation: Operation | None) -> bool:
     """True for arguments that say anything but what the step has returned, and under which key."""
-    return action is not None and action.with_ is not None and not _is_of_the_call(step.id, action.with_)
+    return operation is not None and operation.with_ is not None and not _is_of_the_call(step.id, operation.with_)
 
 
 def _is_of_the_call(step: str, value: Any) -> bool:

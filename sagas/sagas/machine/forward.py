@@ -354,7 +354,7 @@ def _arguments_needed_later(run: SagaRun, entry: Entry) -> bool:
     """True when a confirm or compensation in short form reuses the arguments of the forward call."""
     step = run.step(entry)
     later = (*step.compensations, *((step.confirm,) if step.confirm else ()))
-    return any(action.with_ is None for action in later)
+    return any(operation.with_ is None for operation in later)
 
 
 def decision_still_counts(run: SagaRun, decision: Mapping[str, Any]) -> bool:

@@ -60,7 +60,9 @@ def images_query(run: SagaRun, entry: Entry) -> str:
 
 def rows_left_to(step: StepDefinition, outcome: Outcome) -> list[str]:
     """The entries whose undos restore rows of the step, after its own undo."""
-    restores = step.compensate is not None and any(action.uses == RESTORE for action in step.compensate.alternates)
+    restores = step.compensate is not None and any(
+        operation.uses == RESTORE for operation in step.compensate.alternates
+    )
     return list(outcome.result.get("left_to", ())) if restores and isinstance(outcome.result, Mapping) else []
 
 

@@ -20,29 +20,29 @@ from sagas.text.shell import saga_command
 def add_residue(run: SagaRun, entry: Entry, kind: str, op: EntryOperation) -> None:
     """Record a residue: the effect that stays or is missing, its system and key, and the command that repairs it."""
     step = run.step(entry)
-    action, effect = step.do, step.do
+    operation, effect = step.do, step.do
     of: EntryOperation = "do"  # a nested saga has no undo with arguments
     if op == "undo" and step.compensate is not None and entry.undo is not None:
-        action, of = calls.current_alternate(step, entry.undo), "undo"
+        operation, of = calls.current_alternate(step, entry.undo), "undo"
     elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
-        action, effect, of = step.confirm, step.confirm, "confirm"
+        operation, effect, of = step.confirm, step.confirm, "confirm"
     # After an undo that is skipped the effect of the forward call stays, which the participant knows by its key.
     key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm" if op == "confirm" else "")
-    if action.uses == RESTORE:
-        details = parked_rows.restore_details(entry, action)
-        rows = _rows_left(run, entry, action.connection, details, key)
+    if operation.uses == RESTORE:
+        details = parked_rows.restore_details(entry, operation)
+        rows = _rows_left(run, entry, operation.connection, details, key)
         run.residue += [{"step": entry.id, "kind": kind, **row} for row in rows]
         return
-    outputs = parked_outputs.outputs_left(run, entry, action, of)
+    outputs = parked_outputs.outputs_left(run, entry, operation, of)
     if outputs:
         run.residue += [{"step": entry.id, "kind": kind, **output} for output in outputs]
         return
     hidden = run.plan.hidden_values(run.input)
-    called = without_values(calls.arguments_without_override(run, entry, of, action), hidden)
-    command = f"{action.uses} {calls.compact_json(called)}"
+    called = without_values(calls.arguments_without_override(run, entry, of, operation), hidden)
+    command = f"{operation.uses} {calls.compact_json(called)}"
     if corrections.is_open(run, entry, of):
         command += f"; the step was called with {calls.compact_json(without_values(entry.override, hidden))} instead"
-    if action.uses in (ROLLBACK, COMMIT):
+    if operation.uses in (ROLLBACK, COMMIT):
         # Its id is the database's, and the reconciliation names it with the statement that ends it.
         command = saga_command("reconcile", run.saga_id)
     run.residue.append({"step": entry.id, "kind": kind, "system": effect.system, "key": key, "command": command})

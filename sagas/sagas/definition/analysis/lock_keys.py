@@ -18,7 +18,7 @@ MAX_KEY = 200
 _SHOWN = 40
 
 
-def lock_keys(values: Any) -> tuple[str, ...]:
+def checked_lock_keys(values: Any) -> tuple[str, ...]:
     """The keys in the order of all requests, each once. Raises ValueError if one cannot be a key."""
     if not isinstance(values, list):
         raise ValueError("locks.keys: not a list")

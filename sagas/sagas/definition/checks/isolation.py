@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sagas.definition.analysis.lock_keys import MAX_KEYS, lock_keys
+from sagas.definition.analysis.lock_keys import MAX_KEYS, checked_lock_keys
 from sagas.definition.analysis.sql_anomalies import lost_updates, non_commutative_statement, uncommitted_reads
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.model import checked_entry
@@ -68,7 +68,7 @@ def _check_keys(node: YamlNode, report: Report) -> None:
         if isinstance(key.value, str) and "${{" in key.value:
             continue
         try:
-            lock_keys([key.to_json()])
+            checked_lock_keys([key.to_json()])
         except ValueError as error:
             report.add("SAGA253", key, str(error).removeprefix("locks.keys: "))
 

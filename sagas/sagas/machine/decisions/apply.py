@@ -26,8 +26,8 @@ from sagas.machine.internal_events import (
     StartAttempt,
 )
 from sagas.machine.parked_outputs import closed_outputs
-from sagas.machine.row_images import NOT_RECORDED, is_not_recorded
 from sagas.machine.state import OUTPUT_STEP, Entry, LookupPurpose, OperationState, SagaRun
+from sagas.machine.unclosed_skips import NOT_RECORDED, is_unclosed
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.saga_view import EntryOperation
@@ -204,7 +204,7 @@ def _carry_out_undo(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) -> 
                 calls.send_call(run, entry, "write", "backward")
             else:
                 mark_compensated_manually(run, entry)
-        case _ if _keeps_images(run, entry, undo) and not is_not_recorded(entry):
+        case _ if _keeps_images(run, entry, undo) and not is_unclosed(entry):
             entry.state, undo.state = "COMPENSATING", "RUNNING"
             calls.send_call(run, entry, "skip")
         case _:

@@ -22,8 +22,8 @@ from sagas.machine.call_attempts import is_single_attempt
 from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.form import json_type, malformed_decision
 from sagas.machine.decisions.result_uses import result_problem
-from sagas.machine.row_images import is_not_recorded
 from sagas.machine.state import OUTPUT_STEP, Entry, SagaRun
+from sagas.machine.unclosed_skips import is_unclosed
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.saga_view import Decision, EntryOperation
 from sagas.text.hidden_texts import hide_texts
@@ -46,7 +46,7 @@ def decision_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
     entry = run.entry(decision.step)
     if entry is None:
         return _unknown_entry(run, decision.step)
-    if entry.decision is not None and not is_not_recorded(entry):
+    if entry.decision is not None and not is_unclosed(entry):
         who = entry.decision.get("who")
         return f"{who} has already decided about {entry.id} ({entry.decision['decision']}); the first decision applies"
     parked = run.parked.get(entry.id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.analysis.lock_keys import lock_keys
+from sagas.definition.analysis.lock_keys import checked_lock_keys
 from sagas.definition.times import format_timestamp
 from sagas.machine import arguments
 from sagas.machine.arguments import DefinitionError
@@ -77,7 +77,7 @@ def _request(run: SagaRun) -> None:
     definition = run.definition.locks
     assert definition is not None
     try:
-        keys = lock_keys(arguments.lock_keys(run))
+        keys = checked_lock_keys(arguments.evaluate_lock_keys(run))
         holder = holder_id(run.saga_id, run.generation)
     except (DefinitionError, ValueError) as error:
         run.locks = LockState((), "", run.now, "RELEASED", in_flight=False)

@@ -238,8 +238,8 @@ def undo_mark_ended(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
 
 def _confirmed_undo_is_elsewhere(run: SagaRun, entry: Entry) -> bool:
     step = run.step(entry)
-    action = step.compensate.confirmed if step.compensate else None
-    return action is not None and action.connection != step.do.connection
+    operation = step.compensate.confirmed if step.compensate else None
+    return operation is not None and operation.connection != step.do.connection
 
 
 def _handle_guard_failure(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
@@ -262,8 +262,8 @@ def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     undo, step = entry.undo, run.step(entry)
     assert undo is not None
     if counted:
-        action = step.do if step.compensate is None else calls.current_alternate(step, undo)
-        call_attempts.end_operation_call(undo, action, outcome, attempts)
+        operation = step.do if step.compensate is None else calls.current_alternate(step, undo)
+        call_attempts.end_operation_call(undo, operation, outcome, attempts)
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":
@@ -313,16 +313,16 @@ def _undo_done(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
 def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
-    action = calls.current_alternate(step, undo)
+    operation = calls.current_alternate(step, undo)
     if outcome.not_started:
-        _schedule_undo(run, entry, action.retry.max_interval)
+        _schedule_undo(run, entry, operation.retry.max_interval)
         return
     if outcome.kind != "rejected" and not outcome.retryable:
         # Rule 10: invalid arguments are a bug that no alternate fixes; an operator has to.
         run.park(entry, "undo", arguments.failure_message(entry, "undo"))
         return
     if outcome.infrastructure:
-        _schedule_undo(run, entry, action.retry.max_interval)
+        _schedule_undo(run, entry, operation.retry.max_interval)
         return
     if undo.outcome in ("rejected", "failed"):
         if not undo.undoes_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):
@@ -332,8 +332,8 @@ def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
             _send_undo(run, entry)
         else:
             run.park(entry, "undo", arguments.failure_message(entry, "undo"))
-    elif undo.min_attempts - undo.retry_baseline < action.retry.max_attempts:
-        _schedule_undo(run, entry, backoff(action.retry, undo.min_attempts))
+    elif undo.min_attempts - undo.retry_baseline < operation.retry.max_attempts:
+        _schedule_undo(run, entry, backoff(operation.retry, undo.min_attempts))
     else:
         run.park(entry, "undo", arguments.failure_message(entry, "undo"))
 

@@ -1,11 +1,12 @@
-"""Knowledge of an automatic undo about other undos: it may leave a row to one that is certain to come.
+"""The scopes of the row images of a saga: what is in one scope is undone together.
 
-:mod:`sagas.protocol.undo_scopes` says which are.
+So an automatic undo may leave a row to another one of its scope; :mod:`sagas.protocol.undo_scopes` has their names.
 """
 
 from __future__ import annotations
 
 from sagas.machine.state import Entry, SagaRun
+from sagas.machine.unclosed_skips import is_unclosed
 from sagas.protocol import undo_scopes
 from sagas.protocol.payloads import idempotency_key
 
@@ -38,18 +39,9 @@ def _scope_of_step(run: SagaRun, step: str) -> str:
     return run.undo_scope
 
 
-NOT_RECORDED = "NotRecorded"
-"""The type of the error of a skipped undo whose images the database has not closed: it was not reached, or refused."""
-
-
-def is_not_recorded(entry: Entry) -> bool:
-    """True if an operator has skipped the undo, and the database has not closed its images yet."""
-    return entry.undo is not None and (entry.undo.error or {}).get("type") == NOT_RECORDED
-
-
 def undone_steps(run: SagaRun) -> tuple[str, ...] | None:
     """The steps that are undone together now; None: all of them, and those of nested sagas."""
     if run.phase != "backward":
         return ()
-    open_images = {entry.step for record in run.steps.values() for entry in record.entries if is_not_recorded(entry)}
+    open_images = {entry.step for record in run.steps.values() for entry in record.entries if is_unclosed(entry)}
     return tuple(sorted(set(run.plan.steps) - open_images)) if open_images else None
