@@ -20,8 +20,9 @@ from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import ENGINE_ACTIONS, Definition
 from sagas.expressions.limits import WorkMeter
-from sagas.machine import arguments, state_budget
-from sagas.machine.arguments import DefinitionError
+from sagas.machine import state_budget
+from sagas.machine.expressions import arguments, context, expression_fields
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.machine.origin import build_origin
 from sagas.machine.snapshot import expand
@@ -162,7 +163,7 @@ class HappyPathSaga:
         if point is None:
             return None
         begins[key] = point
-        before, self._saga = self._saga, arguments.saga_names(self._path.definition, self._saga["id"], event.at)
+        before, self._saga = self._saga, context.saga_names(self._path.definition, self._saga["id"], event.at)
         commands = self._go_to(point, work)
         if commands is None:
             self._saga = before
@@ -206,14 +207,14 @@ class HappyPathSaga:
         path = self._path
         if isinstance(command, Call):
             key = idempotency_key(self._saga["id"], command.entry, command.generation)
-            names = {**self._names(), "step": arguments.step_names(key)}
+            names = {**self._names(), "step": context.step_names(key)}
             step = path.plan.steps[command.step]
             own = made[command.step] = arguments.render_forward_arguments(path.plan, work, step, names)
             call = _with_own_values(command, key, own)
             texts = path.plan.sensitive_texts(self._input)
             return call if texts == call.hidden else replace(call, hidden=texts)
         if isinstance(command, Finish) and path.definition.output is not None:
-            self._output = arguments.render_output(path.plan, work, path.definition, self._names())
+            self._output = expression_fields.render_output(path.plan, work, path.definition, self._names())
             return Finish(command.state, command.committed, self._output, command.reason)
         return command
 

@@ -11,8 +11,10 @@ from sagas.definition import times
 from sagas.definition.model import is_nested
 from sagas.definition.saga_ids import check_saga_name
 from sagas.errors import UsageError
-from sagas.machine import arguments, image_scopes
-from sagas.machine.arguments import DefinitionError
+from sagas.machine import image_scopes
+from sagas.machine.expressions import arguments, evaluation
+from sagas.machine.expressions.evaluation import DefinitionError
+from sagas.machine.expressions.unmet_requirement import unmet_requirement
 from sagas.machine.state import Entry, Flight, SagaRun
 from sagas.protocol.messages import CancelSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
 from sagas.protocol.outcomes import Failure, Outcome
@@ -43,7 +45,7 @@ def evaluate_require(run: SagaRun, entry: Entry) -> Outcome:
     step_arguments = _computed_arguments(run, entry)
     if _condition(run, entry, "that", step_arguments.get("that")):
         return Outcome.done(None)
-    return _rejected(str(step_arguments.get("message") or arguments.unmet_requirement(run, entry)))
+    return _rejected(str(step_arguments.get("message") or unmet_requirement(run, entry)))
 
 
 def evaluate_finish(run: SagaRun, entry: Entry) -> Outcome:
@@ -70,7 +72,7 @@ def _condition(run: SagaRun, entry: Entry, name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         source = (run.step(entry).do.with_ or {}).get(name)
         place = f"{entry.id}.{name}"
-        raise arguments.wrong_value(run.plan, place, source, value, "is neither true nor false", run.input)
+        raise evaluation.wrong_value(run.plan, place, source, value, "is neither true nor false", run.input)
     return value
 
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.spark import DISCARD, UNPUBLISH
 from sagas.definition.model import Operation, Retry, StepDefinition, StepState, is_read, remaining_retry
-from sagas.machine import arguments, builtin_actions, call_attempts, corrected_probes, image_scopes
+from sagas.machine import builtin_actions, call_attempts, corrected_probes, image_scopes
+from sagas.machine.expressions import arguments, evaluation, expression_fields
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
 from sagas.machine.state import CallKind, Entry, EntryOperation, Flight, LookupPurpose, OperationState, SagaRun
@@ -203,7 +204,7 @@ def _forward_hash(run: SagaRun, entry: Entry) -> str | None:
         return None
     try:
         sent = arguments.forward_arguments(run, entry, None) if sent is None else sent
-    except arguments.DefinitionError:
+    except evaluation.DefinitionError:
         return None
     return arguments_hash(decode_json(encode_json(sent)))
 
@@ -250,7 +251,7 @@ def arguments_without_override(
             key = idempotency_key(run.saga_id, entry.id, entry.generation, "confirm")
             return arguments.operation_arguments(run, entry, "confirm", operation, key)
         return arguments.forward_arguments(run, entry, override=None)
-    except arguments.DefinitionError:
+    except evaluation.DefinitionError:
         return operation.with_ or {}
 
 
@@ -350,8 +351,8 @@ def _new_call(
 def _fairness_key_or_none(run: SagaRun, entry: Entry, flight: Flight) -> str | None:
     """The fairness key. It only orders work, so an error in it fails a forward attempt but never blocks a rollback."""
     try:
-        return arguments.fairness_key(run, entry)
-    except arguments.DefinitionError:
+        return expression_fields.fairness_key(run, entry)
+    except evaluation.DefinitionError:
         if flight.call_kind == "do":
             raise
         return None
@@ -400,7 +401,7 @@ def _confirmed_undo(
     place = "compensate.confirmed"
     try:
         return operation.uses, arguments.operation_arguments(run, entry, place, operation, key, override)
-    except arguments.DefinitionError:
+    except evaluation.DefinitionError:
         if confirmed:
             raise
         return None  # the effect is not confirmed, so an error in the undo of a confirmed effect must not block

@@ -6,8 +6,9 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 from __future__ import annotations
 
 from sagas.definition.model import backoff
-from sagas.machine import arguments, call_attempts, calls, corrections
-from sagas.machine.arguments import DefinitionError
+from sagas.machine import call_attempts, calls, corrections, failure_reasons
+from sagas.machine.expressions import evaluation, expression_fields
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     ConfirmEntry,
@@ -127,9 +128,9 @@ def pivot_attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, before: in
             return
         entry.resolved = True
     if step.on_failure == "park" and run.pending_cause is None:
-        run.park(entry, "do", arguments.failure_message(entry, "do"))
+        run.park(entry, "do", failure_reasons.failure_message(entry, "do"))
     elif entry.resolved or (entry.min_attempts == 0 and outcome.kind != "unknown"):
-        run.post(PivotFailed(entry, arguments.failure_cause(entry)))
+        run.post(PivotFailed(entry, failure_reasons.failure_cause(entry)))
     else:
         run.post(LookUpEffect(entry, "pivot"))
 
@@ -185,7 +186,7 @@ def confirm_entry(run: SagaRun, entry: Entry) -> None:
         else:
             calls.send_call(run, entry, "confirm-mark" if mark else "confirm")
     except DefinitionError as error:
-        confirm.error = {"type": arguments.DEFINITION_FAILURE, "message": str(error), "details": {}}
+        confirm.error = {"type": evaluation.DEFINITION_FAILURE, "message": str(error), "details": {}}
         run.park(entry, "confirm", str(error))
 
 
@@ -215,7 +216,7 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         outcome.kind in ("rejected", "late") or not outcome.retryable
     )
     if outcome.park_reason is not None or (hopeless and not outcome.not_started) or entry.decision is not None:
-        run.park(entry, "confirm", outcome.park_reason or arguments.failure_message(entry, "confirm"))
+        run.park(entry, "confirm", outcome.park_reason or failure_reasons.failure_message(entry, "confirm"))
         return
     if not run.retrying_recorded:
         run.retrying_recorded = True
@@ -250,7 +251,7 @@ def _finish_forward(run: SagaRun) -> None:
         return
     if run.definition.output is not None and run.output is None and run.finished_by is None:
         try:
-            run.output = arguments.evaluate_output(run)
+            run.output = expression_fields.evaluate_output(run)
         except DefinitionError as error:
             run.parked[OUTPUT_STEP] = ParkedOperation(OUTPUT_STEP, "do", run.now, str(error))
             return

@@ -16,7 +16,8 @@ from sagas.definition.model import Operation, StepDefinition
 from sagas.definition.sensitivity import without_values
 from sagas.expressions import compile_value
 from sagas.expressions.template_syntax import split_template
-from sagas.machine.arguments import DefinitionError, forward_arguments
+from sagas.machine.expressions.arguments import forward_arguments
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.state import Entry, EntryOperation, SagaRun, StepRecord
 from sagas.text.exact_json import readable_json
 from sagas.text.shortening import shorten_middle

@@ -7,17 +7,18 @@ from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
 from sagas.machine import (
-    arguments,
     builtin_actions,
     call_attempts,
     calls,
     commit,
     corrections,
+    failure_reasons,
     state_budget,
     task_budget,
 )
-from sagas.machine.arguments import DefinitionError
 from sagas.machine.corrected_probes import parking_reason, probe_of
+from sagas.machine.expressions import context, evaluation, expression_fields
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -63,19 +64,19 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
     step = run.plan.steps[record.id]
     record.begun = True
     try:
-        if not arguments.should_run(run, step):
+        if not expression_fields.should_run(run, step):
             _skip_step(run, record)
             return
         if step.for_each is None:
             run.post(StartAttempt(run.new_entry(record, None)))
             record.running += 1
             return
-        record.items = arguments.for_each_items(run, step)
+        record.items = expression_fields.for_each_items(run, step)
         run.kept_bytes += state_budget.budgeted_size(record.items)
     except DefinitionError as error:
         entry = run.new_entry(record, None)
         record.running += 1
-        attempt_ended(run, entry, arguments.definition_outcome(error), 0)
+        attempt_ended(run, entry, evaluation.definition_outcome(error), 0)
         return
     record.results = [None] * len(record.items)
     if not record.items:
@@ -141,7 +142,7 @@ def entry_settled(run: SagaRun, entry: Entry, ok: bool) -> None:
 def _settle_step(run: SagaRun, record: StepRecord) -> None:
     record.settled = True
     run.steps_open -= 1
-    arguments.publish_result(run, record)
+    context.publish_result(run, record)
     for dependant in run.plan.dependants[record.id]:
         other = run.steps[dependant]
         other.needs_open -= 1
@@ -171,7 +172,7 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         else:
             calls.send_call(run, entry, "do")
     except DefinitionError as error:
-        attempt_ended(run, entry, arguments.definition_outcome(error), 0)
+        attempt_ended(run, entry, evaluation.definition_outcome(error), 0)
 
 
 def _register_operations(run: SagaRun, entry: Entry) -> None:
@@ -241,7 +242,7 @@ def _record_attempt(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int 
     elif not outcome.not_started:
         entry.outcome = "done" if entry.outcome == "done" else _merged_outcome(run, entry, outcome, before)
         entry.failure_kind = (
-            "definition" if outcome.failure and outcome.failure.type == arguments.DEFINITION_FAILURE else outcome.kind
+            "definition" if outcome.failure and outcome.failure.type == evaluation.DEFINITION_FAILURE else outcome.kind
         )
 
 
@@ -298,7 +299,7 @@ def mark_nothing_to_undo(entry: Entry) -> None:
 def _failed_after_commit(run: SagaRun, entry: Entry, outcome: Outcome, doubted: bool) -> None:
     """Past the commit point a failure cannot roll back: retry without limit, or park if a retry cannot help."""
     if not outcome.retryable and not doubted:
-        run.park(entry, "do", arguments.failure_message(entry, "do"))
+        run.park(entry, "do", failure_reasons.failure_message(entry, "do"))
         return
     if not run.retrying_recorded:
         run.retrying_recorded = True
@@ -315,7 +316,7 @@ def _late_attempt_ended(run: SagaRun, entry: Entry) -> None:
     entry.state, entry.resolved, entry.ended_at = "COMPENSATED", True, run.now
     if entry.undo is not None:
         entry.undo.state, entry.undo.ended_at = "DONE", run.now
-    cause = {**arguments.failure_cause(entry), "kind": "late"}
+    cause = {**failure_reasons.failure_cause(entry), "kind": "late"}
     if run.phase == "backward":
         leave_to_rollback(run, entry)
     elif run.step(entry).pivot:
@@ -382,7 +383,7 @@ def apply_on_failure(run: SagaRun, entry: Entry) -> None:
     if run.phase == "backward":
         leave_to_rollback(run, entry)
     elif step.on_failure == "park":
-        run.park(entry, "do", parking_reason(run, entry, arguments.failure_message(entry, "do")))
+        run.park(entry, "do", parking_reason(run, entry, failure_reasons.failure_message(entry, "do")))
     elif step.on_failure == "continue":
         unsure = entry.outcome == "unknown" and not entry.resolved and not is_read(step)
         if unsure:
@@ -390,11 +391,11 @@ def apply_on_failure(run: SagaRun, entry: Entry) -> None:
         else:
             leave_out(run, entry)
     elif run.committed:
-        run.park(entry, "do", parking_reason(run, entry, arguments.failure_message(entry, "do")))
+        run.park(entry, "do", parking_reason(run, entry, failure_reasons.failure_message(entry, "do")))
     else:
         run.record(entry).stopped = True
         run.post(EntrySettled(entry, False))
-        run.post(RequestRollback(arguments.failure_cause(entry), entry))
+        run.post(RequestRollback(failure_reasons.failure_cause(entry), entry))
 
 
 def leave_out(run: SagaRun, entry: Entry) -> None:

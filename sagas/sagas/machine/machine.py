@@ -14,7 +14,6 @@ from sagas.definition.model import Definition
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.machine import (
-    arguments,
     builtin_actions,
     call_attempts,
     calls,
@@ -26,10 +25,11 @@ from sagas.machine import (
     state_budget,
     task_budget,
 )
-from sagas.machine.arguments import DefinitionError
 from sagas.machine.cancel import external_cause
 from sagas.machine.decisions import apply, preview, rules
 from sagas.machine.decisions.form import malformed_decision
+from sagas.machine.expressions import evaluation, expression_fields
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish_command
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -164,7 +164,7 @@ class Machine:
 
     def labels(self) -> dict[str, str]:
         """The labels for search. Raises DefinitionError when they cannot be evaluated for this input."""
-        return arguments.evaluate_labels(self._run)
+        return expression_fields.evaluate_labels(self._run)
 
     def cancel_response(self) -> cancel.CancelResponse:
         """The response to a cancel request received now (rule 6)."""
@@ -302,7 +302,7 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
         return  # a duplicate, or an obsolete call
     run.end_flight(flight)
     outcome = run.without_sensitive_texts(event.outcome)
-    if event.attempts == 0 and outcome.failure is not None and outcome.failure.type == arguments.DEFINITION_FAILURE:
+    if event.attempts == 0 and outcome.failure is not None and outcome.failure.type == evaluation.DEFINITION_FAILURE:
         calls.forget_unsent_arguments(entry, flight.call_kind)
     match flight.call_kind:
         case "do":

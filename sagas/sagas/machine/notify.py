@@ -10,8 +10,8 @@ from typing import Any
 from sagas.definition.model import Milestone, Notification, Retry
 from sagas.definition.sensitivity import Hiding
 from sagas.definition.times import format_timestamp
-from sagas.machine import arguments
-from sagas.machine.arguments import DefinitionError
+from sagas.machine.expressions import arguments
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.state import ParkedOperation, SagaRun
 from sagas.protocol.messages import Call, GuardSpec, Notify
 from sagas.protocol.payloads import NOTIFICATION_PREFIX, idempotency_key, notification_workflow_id

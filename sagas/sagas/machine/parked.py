@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from sagas.definition.times import format_timestamp
-from sagas.machine.arguments import DEFINITION_FAILURE
 from sagas.machine.builtin_actions import child_saga_id, forget_report
 from sagas.machine.calls import current_alternate
 from sagas.machine.corrections import is_open
 from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
+from sagas.machine.expressions.evaluation import DEFINITION_FAILURE
 from sagas.machine.parked_outputs import output_fields
 from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Entry, Flight, ParkedOperation, SagaRun

@@ -8,7 +8,7 @@ from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.snapshot import from_snapshot, to_snapshot
-from sagas.machine.arguments import publish_result
+from sagas.machine.expressions.context import publish_result
 from sagas.machine.state import Flight, LockState, ParkedOperation, SagaRun, StepRecord
 from sagas.text.records import pack_record, restore_record
 

@@ -12,8 +12,9 @@ from sagas.definition.model import StepDefinition, is_read
 from sagas.definition.sensitivity import masked
 from sagas.definition.times import format_timestamp
 from sagas.machine import parked
-from sagas.machine.arguments import DefinitionError, evaluate_labels
 from sagas.machine.calls import current_alternate
+from sagas.machine.expressions.evaluation import DefinitionError
+from sagas.machine.expressions.expression_fields import evaluate_labels
 from sagas.machine.locking import row_locks
 from sagas.machine.sensitive_views import without_sensitive_values
 from sagas.machine.state import Entry, OperationState, SagaRun, shown_arguments

@@ -13,7 +13,7 @@ from temporalio.common import Priority, RawValue, RetryPolicy
 from temporalio.exceptions import FailureError
 
 from sagas.builtins.messaging import REQUEST
-from sagas.machine.arguments import DefinitionError
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call

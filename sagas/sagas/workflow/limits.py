@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from sagas.machine.arguments import DefinitionError
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, omitted, size_problem

@@ -10,7 +10,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
 from sagas.definition.saga_ids import workflow_id_problem
-from sagas.machine.arguments import DefinitionError
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import CancelSaga, ChildParked, Finish, ReportParked, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView, SagaView

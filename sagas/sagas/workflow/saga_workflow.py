@@ -12,7 +12,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 
 from sagas.expressions.limits import WorkMeter
-from sagas.machine.arguments import DefinitionError
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.machine.view import blank_view, shrink_view
 from sagas.presentation.web_ui_text import current_details

@@ -6,7 +6,7 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 
 from sagas.definition.saga_ids import label_problem
-from sagas.machine.arguments import DefinitionError
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import RecordState
 

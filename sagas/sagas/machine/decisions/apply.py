@@ -9,9 +9,10 @@ from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import replaced_arguments
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, corrections, forward, residue
-from sagas.machine.arguments import DefinitionError
+from sagas.machine import builtin_actions, call_attempts, calls, commit, corrections, failure_reasons, forward, residue
 from sagas.machine.decisions.rules import current_operation, decided_operation
+from sagas.machine.expressions import arguments
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -170,7 +171,7 @@ def start_next_generation(run: SagaRun, entry: Entry) -> None:
     if run.pending_cause is not None and run.step(entry).pivot:
         # A cancel or the deadline was recorded while the seal was in flight, so no attempt may start.
         entry.decision = None
-        run.post(PivotFailed(entry, arguments.failure_cause(entry)))
+        run.post(PivotFailed(entry, failure_reasons.failure_cause(entry)))
         return
     entry.generation += 1
     entry.outcome = entry.failure_kind = entry.error = entry.arguments = None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sagas.definition.call_arguments import replaced_arguments
-from sagas.machine import arguments, corrected_probes, corrections
+from sagas.machine import corrected_probes, corrections
 from sagas.machine.builtin_actions import child_saga_id, has_nested_undo
 from sagas.machine.decisions.rules import current_operation, decided_operation
+from sagas.machine.expressions import arguments
 from sagas.machine.parked_rows import images_query, restore_details, row_names
 from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.messages import DecisionMade

@@ -9,8 +9,8 @@ from typing import Any
 from sagas.definition.step_expressions import expressions_in, step_expressions
 from sagas.expressions import ANY_ELEMENT, Expression, ExpressionError, compile_expression
 from sagas.expressions.presence import NO_FACTS, Facts, facts_of, find_uses
-from sagas.machine import arguments
 from sagas.machine.decisions.form import json_type
+from sagas.machine.expressions import context
 from sagas.machine.state import Entry, SagaRun
 
 _SHOWN = 120
@@ -75,7 +75,7 @@ class _GivenResult:
     def __init__(self, run: SagaRun, entry: Entry, result: Any) -> None:
         self._result = result
         self._path = ("steps", entry.step, "result")
-        names = arguments.expression_context(run)
+        names = context.expression_context(run)
         settled = {"result": result, "results": None, "state": "DONE"}
         self._names = {**names, "steps": {**names["steps"], entry.step: settled}}
 

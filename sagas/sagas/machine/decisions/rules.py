@@ -17,11 +17,12 @@ from sagas.definition.call_arguments import (
 )
 from sagas.definition.model import Operation, is_read
 from sagas.errors import nearest
-from sagas.machine import arguments, calls
+from sagas.machine import calls
 from sagas.machine.call_attempts import is_single_attempt
 from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.form import json_type, malformed_decision
 from sagas.machine.decisions.result_uses import result_problem
+from sagas.machine.expressions import arguments
 from sagas.machine.state import OUTPUT_STEP, Entry, SagaRun
 from sagas.machine.unclosed_skips import is_unclosed
 from sagas.protocol.messages import DecisionMade

@@ -12,8 +12,8 @@ from typing import Any
 
 from sagas.definition.analysis.lock_keys import checked_lock_keys
 from sagas.definition.times import format_timestamp
-from sagas.machine import arguments
-from sagas.machine.arguments import DefinitionError
+from sagas.machine.expressions import evaluation, expression_fields
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.internal_events import RequestRollback
 from sagas.machine.locking import row_locks
 from sagas.machine.state import LockState, SagaRun
@@ -77,11 +77,11 @@ def _request(run: SagaRun) -> None:
     definition = run.definition.locks
     assert definition is not None
     try:
-        keys = checked_lock_keys(arguments.evaluate_lock_keys(run))
+        keys = checked_lock_keys(expression_fields.evaluate_lock_keys(run))
         holder = holder_id(run.saga_id, run.generation)
     except (DefinitionError, ValueError) as error:
         run.locks = LockState((), "", run.now, "RELEASED", in_flight=False)
-        _give_up(run, "definition", arguments.DEFINITION_FAILURE, str(error))
+        _give_up(run, "definition", evaluation.DEFINITION_FAILURE, str(error))
         return
     run.locks = LockState(keys, holder, run.now)
     if not keys:

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, call_attempts, calls, forward
-from sagas.machine.arguments import DefinitionError
+from sagas.machine import call_attempts, calls, failure_reasons, forward
 from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.decisions import apply
+from sagas.machine.expressions import evaluation, probe_verdict
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -84,7 +85,7 @@ def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) ->
             run.post(EffectLookedUp(entry, purpose, "unknown"))
         return
     try:
-        said, result = arguments.probe_verdict(run, entry, probe, outcome)
+        said, result = probe_verdict.probe_verdict(run, entry, probe, outcome)
     except DefinitionError as error:
         if not decided:
             _park_for_definition(run, entry, purpose, str(error))
@@ -163,7 +164,7 @@ def _schedule_lookup(
 
 
 def _park_for_definition(run: SagaRun, entry: Entry, purpose: LookupPurpose, message: str) -> None:
-    failure = Failure(arguments.DEFINITION_FAILURE, message)
+    failure = Failure(evaluation.DEFINITION_FAILURE, message)
     _park_lookup(run, entry, purpose, Outcome("failed", failure=failure, retryable=False))
 
 
@@ -209,7 +210,7 @@ def continue_after_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, ve
         apply.give_up_pivot(run, entry)
     elif verdict == "late":
         run.post(EntrySettled(entry, False))
-        run.post(RequestRollback({**arguments.failure_cause(entry), "kind": "late"}, entry))
+        run.post(RequestRollback({**failure_reasons.failure_cause(entry), "kind": "late"}, entry))
     elif purpose == "retry":
         _retry_if_absent(run, entry, verdict)
     elif purpose == "continue" and verdict == "unknown" and _can_be_compensated(run, entry):
@@ -248,20 +249,20 @@ def _retry_if_absent(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None
 def _continue_pivot(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
     step = run.step(entry)
     # An answer that the definition cannot read would not be readable after a repetition either.
-    has_no_answer = entry.failure_kind == arguments.DEFINITION_FAILURE
+    has_no_answer = entry.failure_kind == evaluation.DEFINITION_FAILURE
     may_repeat = not has_no_answer and not call_attempts.is_single_attempt(step)
     if verdict != "unknown":
         run.unpark(entry)
     if verdict == "done":
         forward.mark_done(run, entry, entry.result)
     elif verdict == "late":
-        run.post(PivotFailed(entry, {**arguments.failure_cause(entry), "kind": "late"}))
+        run.post(PivotFailed(entry, {**failure_reasons.failure_cause(entry), "kind": "late"}))
     elif verdict == "absent":
         if call_attempts.is_single_attempt(step) and run.pending_cause is None and call_attempts.may_retry(run, entry):
             entry.resolved, entry.state, entry.outcome = False, "RUNNING", "unknown"
             call_attempts.schedule_retry(run, entry, step.do.retry.max_interval)
         else:
-            run.post(PivotFailed(entry, arguments.failure_cause(entry)))
+            run.post(PivotFailed(entry, failure_reasons.failure_cause(entry)))
     elif entry.id in run.parked:
         if probe_of(run, entry) is not None:
             retry_lookup(run, entry, "pivot", background=True)
@@ -271,7 +272,7 @@ def _continue_pivot(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
         retry_lookup(run, entry, "pivot")
     else:
         unknown = f"it is unknown whether {step.name} took effect"
-        reason = arguments.failure_message(entry, "do") if has_no_answer else unknown
+        reason = failure_reasons.failure_message(entry, "do") if has_no_answer else unknown
         run.park(entry, "do", parking_reason(run, entry, reason))
         if probe_of(run, entry) is not None:
             retry_lookup(run, entry, "pivot", background=True)

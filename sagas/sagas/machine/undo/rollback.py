@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import arguments, builtin_actions, call_attempts, calls, commit, corrections, forward
-from sagas.machine.arguments import DefinitionError
+from sagas.machine import builtin_actions, call_attempts, calls, commit, corrections, failure_reasons, forward
+from sagas.machine.expressions import evaluation
+from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -32,7 +33,7 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None
         return
     if run.committed:
         if entry is not None:
-            run.park(entry, "do", arguments.failure_message(entry, "do"))
+            run.park(entry, "do", failure_reasons.failure_message(entry, "do"))
         return
     pivot = commit.undecided_pivot(run)
     if pivot is None:
@@ -216,7 +217,7 @@ def _send_undo(run: SagaRun, entry: Entry) -> None:
         else:
             calls.send_call(run, entry, "undo-mark" if mark else "undo")
     except DefinitionError as error:
-        undo.error = {"type": arguments.DEFINITION_FAILURE, "message": str(error), "details": {}}
+        undo.error = {"type": evaluation.DEFINITION_FAILURE, "message": str(error), "details": {}}
         run.park(entry, "undo", str(error))
 
 
@@ -251,7 +252,7 @@ def _handle_guard_failure(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     if outcome.marker == "unknown_effect":
         run.park(entry, "undo", "the guard has no row of this effect")
     elif outcome.park_reason is not None or hopeless:
-        run.park(entry, "undo", outcome.park_reason or arguments.failure_message(entry, "undo"))
+        run.park(entry, "undo", outcome.park_reason or failure_reasons.failure_message(entry, "undo"))
     else:
         # The mark has no effect of its own, so it is retried without limit.
         _schedule_undo(run, entry, run.step(entry).do.retry.max_interval)
@@ -275,9 +276,10 @@ def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     elif outcome.kind == "late":
         run.park(entry, "undo", "the guard refuses this compensation, because it is too late")
     elif entry.decision is not None:
-        run.park(entry, "undo", arguments.failure_message(entry, "undo"))  # the decision is carried out by the caller
+        # The caller carries the decision out.
+        run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
     elif is_nested(step) and step.compensate is None:
-        run.park(entry, "undo", arguments.failure_message(entry, "undo"))
+        run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
     else:
         _undo_failed(run, entry, outcome)
 
@@ -319,7 +321,7 @@ def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
         return
     if outcome.kind != "rejected" and not outcome.retryable:
         # Rule 10: invalid arguments are a bug that no alternate fixes; an operator has to.
-        run.park(entry, "undo", arguments.failure_message(entry, "undo"))
+        run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
         return
     if outcome.infrastructure:
         _schedule_undo(run, entry, operation.retry.max_interval)
@@ -331,11 +333,11 @@ def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
             undo.arguments, undo.override, undo.as_written = None, None, False
             _send_undo(run, entry)
         else:
-            run.park(entry, "undo", arguments.failure_message(entry, "undo"))
+            run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
     elif undo.min_attempts - undo.retry_baseline < operation.retry.max_attempts:
         _schedule_undo(run, entry, backoff(operation.retry, undo.min_attempts))
     else:
-        run.park(entry, "undo", arguments.failure_message(entry, "undo"))
+        run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
 
 
 def _schedule_undo(run: SagaRun, entry: Entry, seconds: float) -> None:

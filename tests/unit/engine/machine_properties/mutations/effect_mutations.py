@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sagas.definition.model import Operation
-from sagas.machine import arguments, call_attempts, calls, commit
+from sagas.machine import call_attempts, calls, commit, failure_reasons
 from sagas.machine.decisions import rules
 from sagas.machine.internal_events import EffectLookedUp, PivotFailed
 from sagas.machine.state import Entry, SagaRun
@@ -41,7 +41,7 @@ def _unknown_is_not_undone(patch: pytest.MonkeyPatch) -> None:
 
 def _pivot_by_its_last_word(patch: pytest.MonkeyPatch) -> None:
     def ended(run: SagaRun, entry: Entry, outcome: Outcome, before: int) -> None:
-        run.post(PivotFailed(entry, arguments.failure_cause(entry)))
+        run.post(PivotFailed(entry, failure_reasons.failure_cause(entry)))
 
     patch.setattr(commit, "pivot_attempt_ended", ended)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sagas.machine import arguments, builtin_actions, calls, commit, forward, notify, snapshot
+from sagas.machine import builtin_actions, calls, commit, forward, notify, snapshot
 from sagas.machine.decisions import apply, rules
+from sagas.machine.expressions import arguments, evaluation, probe_verdict
 from sagas.machine.internal_events import StartAttempt
 from sagas.machine.state import Entry, SagaRun
 from sagas.machine.undo import rollback
@@ -23,7 +24,7 @@ def _no_arguments_for_a_mistake(patch: pytest.MonkeyPatch) -> None:
     def with_(*given: Any, **more: Any) -> dict[str, Any]:
         try:
             return whole(*given, **more)
-        except arguments.DefinitionError:
+        except evaluation.DefinitionError:
             return {}
 
     patch.setattr(arguments, "_render_arguments", with_)
@@ -31,7 +32,7 @@ def _no_arguments_for_a_mistake(patch: pytest.MonkeyPatch) -> None:
 
 def _a_mistake_is_any_failure(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        arguments, "definition_outcome", lambda error: Outcome("failed", failure=Failure("Bug", str(error)), attempt=1)
+        evaluation, "definition_outcome", lambda error: Outcome("failed", failure=Failure("Bug", str(error)), attempt=1)
     )
 
 
@@ -95,13 +96,13 @@ def _a_retry_skips_the_condition(patch: pytest.MonkeyPatch) -> None:
 
 
 def _what_a_probe_cannot_tell_is_absent(patch: pytest.MonkeyPatch) -> None:
-    whole = arguments.probe_verdict
+    whole = probe_verdict.probe_verdict
 
     def probed(run: SagaRun, entry: Entry, probe: Any, answer: Outcome) -> tuple[str, Any]:
         output, result = whole(run, entry, probe, answer)
         return ("absent" if output == "unknown" and probe.done is not None else output), result
 
-    patch.setattr(arguments, "probe_verdict", probed)
+    patch.setattr(probe_verdict, "probe_verdict", probed)
 
 
 def _done_without_asking_the_guard(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,28 @@
+"""The reasons why an entry has failed, and why an operation is parked."""
+
+from __future__ import annotations
+
+from sagas.definition.model import checked_entry
+from sagas.machine.state import Entry, EntryOperation
+
+
+def failure_cause(entry: Entry) -> dict[str, object]:
+    """The cause of rollback for this entry: the error of its last attempt, whatever the merged outcome."""
+    error = entry.error or {"type": "Unknown", "message": f"{entry.id} did not respond", "details": {}}
+    return {
+        "kind": entry.failure_kind or "failed",
+        "step": checked_entry(entry.id) or entry.id,
+        "type": error["type"],
+        "message": error["message"],
+        "details": error["details"],
+    }
+
+
+def failure_message(entry: Entry, op: EntryOperation) -> str:
+    """The reason for parking an operation: its last error."""
+    error, operation = entry.error, entry.id
+    if op == "undo":
+        error, operation = entry.undo.error if entry.undo else None, "the compensation"
+    elif op == "confirm":
+        error, operation = entry.confirm.error if entry.confirm else None, "the confirm"
+    return f"{error['type']}: {error['message']}" if error else f"{operation} has not succeeded"
