@@ -11,7 +11,8 @@ from temporalio.common import RawValue
 from temporalio.testing import ActivityEnvironment
 
 from saga_activities.dispatcher import Dispatcher
-from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
+from saga_activities.temporal.definition_loader import DefinitionLoader
+from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.errors import InfrastructureError
 from sagas.protocol.payloads import LOAD_ACTIVITY
 from sagas.settings.project import Project

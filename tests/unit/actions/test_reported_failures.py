@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio.api.failure.v1 import Failure as FailureMessage
 from temporalio.converter import DataConverter
 
-from saga_activities.temporal_activity import to_application_error
+from saga_activities.temporal.attempt_errors import to_application_error
 from sagas.protocol.outcomes import Failure, Outcome
 
 

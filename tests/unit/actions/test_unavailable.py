@@ -12,7 +12,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.transaction_runner import outcome_of_error
 from saga_activities.http import HttpConnections
-from saga_activities.temporal_activity import to_application_error
+from saga_activities.temporal.attempt_errors import to_application_error
 from sagas.actions import Actions
 from sagas.errors import InfrastructureError, Unavailable
 from sagas.protocol.payloads import Invocation

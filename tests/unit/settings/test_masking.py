@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from saga_activities.http.settings import http_settings
-from saga_activities.temporal_activity import to_application_error
+from saga_activities.temporal.attempt_errors import to_application_error
 from saga_cli.main import run
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.runtime.logs import configure_logs

@@ -34,7 +34,7 @@ from saga_activities.messaging.kafka_request import (
     decode_reply,
     outcome_of_reply,
 )
-from saga_activities.temporal_activity import to_application_error
+from saga_activities.temporal.attempt_errors import to_application_error
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason

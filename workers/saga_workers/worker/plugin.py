@@ -30,7 +30,8 @@ from saga_activities.http import HttpConnections, http_settings
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.messaging.kafka_request import KafkaRequestAction
 from saga_activities.server_clock import ServerClock
-from saga_activities.temporal_activity import DefinitionLoader, SagaActivities
+from saga_activities.temporal.definition_loader import DefinitionLoader
+from saga_activities.temporal.saga_activities import SagaActivities
 from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.ledger.recording import LedgerInterceptor
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, open_ledger

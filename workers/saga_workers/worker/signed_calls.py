@@ -10,7 +10,8 @@ from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.common import RawValue
 
-from saga_activities.temporal_activity import SagaActivities, not_performed_error
+from saga_activities.temporal.attempt_errors import not_performed_error
+from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.protocol.payloads import CALL_HEADER, UNSIGNED_TYPE
 from sagas.settings.definition_keys import DefinitionKeys, call_content
 from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow

@@ -1,0 +1,79 @@
+"""The errors by which Temporal learns how an attempt has ended, and when to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from temporalio.exceptions import ApplicationErrorCategory
+
+from saga_activities.reported_failure import reported_failure
+from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import Invocation, encode_failure, encode_result
+from sagas.workflow import SagaApplicationError
+from sagas.workflow.json_payloads import raw_json
+
+NOT_PERFORMED_RETRY_INTERVAL = 60.0
+"""Seconds until Temporal retries an attempt that this worker did not make."""
+
+
+def not_performed_error(message: str, number: int, type: str = "NotFoundError") -> SagaApplicationError:
+    """The error of an attempt that was not made: its action is not registered, or its call not signed.
+
+    On the first attempt the saga is notified at once and retries later, without counting the attempt. Later attempts
+    follow others that may have had an effect, so Temporal retries them until another worker performs them; if they
+    end like this, only the earlier ones count, and those are unknown.
+    """
+    details = {"outcome": "unknown", "attempt": number, "details": {}}
+    wait = timedelta(seconds=NOT_PERFORMED_RETRY_INTERVAL)
+    if number == 1:
+        return SagaApplicationError(message, raw_json(details), type=type, non_retryable=True)
+    return SagaApplicationError(message, raw_json(details), type=type, next_retry_delay=wait)
+
+
+def temporal_result(outcome: Outcome, invocation: Invocation, number: int) -> Any:
+    """Return the result or raise the error that Temporal records."""
+    if outcome.kind == "done":
+        return encode_result(outcome, number)
+    raise to_application_error(
+        outcome, number, invocation.intervals, is_repeated=_is_repeated_rejection(outcome, invocation, number)
+    ) from None
+
+
+def _is_repeated_rejection(outcome: Outcome, invocation: Invocation, number: int) -> bool:
+    """True for a rejection that Temporal repeats: an attempt before it may have had an effect, or be in progress."""
+    definite = invocation.guard is not None or invocation.remembers_rejections
+    return outcome.kind == "rejected" and not definite and number > 1 and not outcome.nothing_before
+
+
+def to_application_error(
+    outcome: Outcome, number: int, intervals: Sequence[float] = (), *, is_repeated: bool = False
+) -> SagaApplicationError:
+    """The error with which an attempt that is not done ends; ``intervals``: seconds before the attempts 2, 3 …
+
+    ``is_repeated``: a rejection that is repeated as an unknown attempt is. Expected outcomes are benign: no stack trace
+    in the log for a rejection or a timeout.
+    """
+    # An uncounted attempt is returned to the saga at once: Temporal would count it.
+    hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
+    final = (hopeless and not is_repeated) or not outcome.counted
+    is_timeout = outcome.failure is not None and outcome.failure.type == "Timeout"
+    benign = outcome.kind in ("rejected", "late") or outcome.infrastructure or is_timeout
+    wait = None
+    if not final:
+        seconds = outcome.retry_after
+        if seconds is None and intervals:
+            seconds = intervals[min(number - 1, len(intervals) - 1)]
+        wait = None if seconds is None else timedelta(seconds=seconds)
+    failure = reported_failure(outcome)
+    details = encode_failure(replace(outcome, failure=failure), number)
+    return SagaApplicationError(
+        failure.message,
+        raw_json(details),
+        type=failure.type,
+        non_retryable=final,
+        next_retry_delay=wait,
+        category=ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
+    )
