@@ -210,6 +210,10 @@ class StepDefinition:
         """The forward action, what undoes it, and the confirm; not the probe."""
         return (self.do, *self.compensations, *(() if self.confirm is None else (self.confirm,)))
 
+    @property
+    def operations_and_probe(self) -> tuple[Operation, ...]:
+        return (*self.operations, *(() if self.probe is None else (self.probe.operation,)))
+
 
 @dataclass(frozen=True, slots=True)
 class BulkTrigger:

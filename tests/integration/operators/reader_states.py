@@ -22,8 +22,8 @@ from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.topics.topic_creation import create_topics
 from saga_workers.trigger.delivery import DeliveryMark
-from saga_workers.trigger.topic_inventory import create_topics
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, consumer
 from sagas.settings.project import Project

@@ -38,7 +38,8 @@ CHECKED_BEFORE = {
     "saga_workers/devstack/project_processes.py": "a digest of the file of a DevFolder",
     "saga_workers/devstack/stack.py": "logs of a DevFolder, whose links are checked",
     "saga_workers/devstack/postgres_server.py": "in a DevFolder; on some machines the user of PostgreSQL owns it",
-    "saga_workers/trigger/topic_inventory.py": "searched for words, never executed",
+    "saga_workers/topics/kafka_use.py": "searched for words, never executed",
+    "saga_workers/topics/declared_readers.py": "searched for words, never executed",
     "saga_cli/commands/begin/dev.py": "logs of a DevFolder, whose links are checked",
     "saga_cli/commands/write/validate.py": "the settings file, which the loader has checked",
 }

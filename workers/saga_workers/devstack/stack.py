@@ -23,7 +23,7 @@ from saga_workers.devstack.project_processes import ProjectProcess, RelayService
 from saga_workers.devstack.service import Service
 from saga_workers.devstack.start_failure import cause, full_disk
 from saga_workers.devstack.temporal_server import TemporalService, local_port
-from saga_workers.trigger.topic_inventory import needs_trigger, uses_kafka
+from saga_workers.topics.kafka_use import needs_trigger, uses_kafka
 from saga_workers.worker.spark_support import has_spark_steps, spark_unavailable_reason
 from sagas.errors import SagaError, UsageError, did_you_mean, errors_together
 from sagas.settings import Settings, load_settings
@@ -184,7 +184,7 @@ class Stack:
 
     def _set_up_topics(self) -> None:
         """Create the topics that the definitions name in the embedded Kafka; for others, use `saga setup`."""
-        from saga_workers.trigger.topic_inventory import create_topics
+        from saga_workers.topics.topic_creation import create_topics
 
         current = load_settings(self.settings.root, self.settings.config_file)
         if current.kafka.embedded:

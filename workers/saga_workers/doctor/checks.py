@@ -25,7 +25,7 @@ from saga_workers.temporal import search_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
-from saga_workers.trigger.topic_inventory import operations_of, uses_kafka
+from saga_workers.topics.kafka_use import uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
@@ -238,7 +238,7 @@ def _actions_on_other_queues(project: Project, own: str) -> dict[str, set[str]]:
     actions: dict[str, set[str]] = {}
     for definition in definitions:
         for step in definition.steps:
-            for operation in operations_of(step):
+            for operation in step.operations_and_probe:
                 if operation.task_queue and operation.task_queue != own:
                     actions.setdefault(operation.task_queue, set()).add(operation.uses)
     return actions

@@ -11,7 +11,8 @@ from temporalio.client import Client as Temporal
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
 from saga_workers.doctor.reader_checks import check_first_positions, check_positions
-from saga_workers.trigger.topic_inventory import Access, bulk_trigger_problem, event_topics, named_topics
+from saga_workers.topics.topic_inventory import Access, event_topics, named_topics
+from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
 from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.text.shell import shell_command

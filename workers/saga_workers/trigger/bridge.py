@@ -35,22 +35,17 @@ from saga_workers.runtime.logs import fields
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.bridge_output import SOURCE_HEADER, BridgeSource
 from saga_workers.trigger.careful_partitions import log_careful_attempt
+from saga_workers.trigger.committed_positions import commit_position, commit_revoked
 from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
 from saga_workers.trigger.delivery import Delivery
+from saga_workers.trigger.empty_assignment import EmptyAssignment
 from saga_workers.trigger.group_config import HighWatermarks, is_cooperative, member_properties
 from saga_workers.trigger.partition_marks import PartitionMarks
 from saga_workers.trigger.read_problem import ReadProblem
 from saga_workers.trigger.retry import error_message
-from saga_workers.trigger.start_positions import (
-    IDENTITY_INTERVAL,
-    OWN_RESET,
-    EmptyAssignment,
-    Takeovers,
-    assign_from_commits,
-    commit_position,
-    commit_revoked,
-)
+from saga_workers.trigger.start_positions import IDENTITY_INTERVAL, OWN_RESET, assign_from_commits
+from saga_workers.trigger.takeovers import Takeovers
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag, TriggerMetrics
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT
 from sagas.actions.consumers import Bridge, Message

@@ -18,9 +18,9 @@ from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import producer_config
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_workers.runtime.logs import fields
+from saga_workers.topics.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
-from saga_workers.trigger.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.trigger.written_dead_letters import (
     GROUP_HEADER,

@@ -28,14 +28,14 @@ from saga_activities.messaging import inbox
 from saga_workers.client import Client
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
+from saga_workers.topics.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.bridge_output import output_positions
+from saga_workers.trigger.committed_positions import commit_position
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.delivery import DeliveryMark
 from saga_workers.trigger.project_readers import ProjectReader, project_readers
 from saga_workers.trigger.retry import DependencyUnavailable, retry_until_done
 from saga_workers.trigger.saga_trigger import started_saga
-from saga_workers.trigger.start_positions import commit_position
-from saga_workers.trigger.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.actions.consumers import Bridge, Consumer
 from sagas.definition.model import Definition

@@ -20,8 +20,10 @@ from saga_activities.kafka.errors import classify_kafka_error
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.careful_partitions import CarefulPartitions, WorkItem
+from saga_workers.trigger.committed_positions import commit_position, commit_revoked
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.delivery import Delivery, DeliveryMark
+from saga_workers.trigger.empty_assignment import EmptyAssignment
 from saga_workers.trigger.group_config import HighWatermarks, is_cooperative, member_properties
 from saga_workers.trigger.keyed_executor import KeyedExecutor
 from saga_workers.trigger.offset_tracker import OffsetTracker
@@ -31,16 +33,13 @@ from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping
 from saga_workers.trigger.start_positions import (
     IDENTITY_INTERVAL,
     OWN_RESET,
-    EmptyAssignment,
     StartPosition,
-    Takeovers,
     assign_from_commits,
-    commit_position,
-    commit_revoked,
     move_assignment,
     warn_created_again,
     warn_outside,
 )
+from saga_workers.trigger.takeovers import Takeovers
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT
 from sagas.settings import KafkaSettings

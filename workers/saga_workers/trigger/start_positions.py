@@ -8,13 +8,12 @@ beginning. Positions that the partition does not have any more are named, becaus
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from saga_activities.kafka.errors import classify_kafka_error
 from saga_workers.runtime.logs import fields
+from saga_workers.trigger.committed_positions import commit_position
 from saga_workers.trigger.delivery import DeliveryMark
 
 log = logging.getLogger("saga.trigger")
@@ -24,9 +23,6 @@ REQUEST_TIMEOUT = 15.0
 
 IDENTITY_INTERVAL = 2.0
 """Seconds until an idle reader looks whether its topic is still the same one."""
-
-_ASSIGNMENT_PATIENCE = 10.0
-"""Seconds without a partition until a member looks whether others have the topic."""
 
 OWN_RESET = {"auto.offset.reset": "error"}
 """The reader resets positions itself, and says so."""
@@ -41,78 +37,6 @@ class StartPosition:
     offset: int
     mark: DeliveryMark
     end: int
-
-
-class EmptyAssignment:
-    """Notices that a group has forgotten its topic.
-
-    The member that assigns the partitions may just not see the topic, because it is deleted and created again. Then
-    all members have an empty assignment, and the client library joins again only if the number of partitions changes.
-    """
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self._due: float | None = None
-
-    def assigned(self, partitions: Collection[Any]) -> None:
-        """The group has assigned these partitions."""
-        self._due = None if partitions else time.monotonic() + _ASSIGNMENT_PATIENCE
-
-    def revoked(self) -> None:
-        """The group assigns again."""
-        self._due = None
-
-    def is_forgotten(self, client: Any, read_topic_id: Callable[[str], str]) -> bool:
-        """True if no member has the topic although it exists. Raises KafkaException, KafkaOperationError."""
-        from confluent_kafka import TopicPartition
-
-        if self._due is None or time.monotonic() < self._due:
-            return False
-        self._due = time.monotonic() + _ASSIGNMENT_PATIENCE
-        numbers = client.list_topics(self._topic, REQUEST_TIMEOUT).topics[self._topic].partitions
-        if not numbers:
-            return False
-        topic_id = read_topic_id(self._topic)
-        positions = client.committed([TopicPartition(self._topic, number) for number in numbers], REQUEST_TIMEOUT)
-        marks = [DeliveryMark.parse(position.metadata) for position in positions]
-        # Members commit an open mark for each partition that they take over.
-        return not any(mark.is_open and mark.topic_id == topic_id for mark in marks)
-
-
-class Takeovers:
-    """When the partitions of a reader were taken over, and where they ended then."""
-
-    def __init__(self) -> None:
-        self._partitions: dict[int, tuple[int, float]] = {}
-
-    def begin(self, starts: Iterable[StartPosition]) -> None:
-        """Partitions were assigned."""
-        self._partitions.update((start.partition, (start.end, time.monotonic())) for start in starts)
-
-    def of(self, partition: int, offset: int) -> float | None:
-        """See :class:`saga_workers.trigger.consumed_record.ConsumedRecord`."""
-        end, at = self._partitions.get(partition, (0, 0.0))
-        return at if offset < end else None
-
-
-def commit_position(topic: str, partition: int, offset: int, mark: DeliveryMark) -> Any:
-    """The position to commit: the offset, and the mark with the id of the topic that it belongs to."""
-    from confluent_kafka import TopicPartition
-
-    return TopicPartition(topic, partition, offset, metadata=str(mark))
-
-
-def commit_revoked(client: Any, group: str, topic: str, offsets: list[Any]) -> None:
-    """Commit the positions of partitions that go to another member, which otherwise reads some records again."""
-    from confluent_kafka import KafkaException
-
-    if not offsets:
-        return
-    try:
-        client.commit(offsets=offsets, asynchronous=False)
-    except KafkaException as error:
-        reason = classify_kafka_error(error).reason
-        log.warning("offsets of revoked partitions not committed: %s", reason, extra=fields(group=group, topic=topic))
 
 
 def assign_from_commits(

@@ -24,6 +24,7 @@ from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.bridge import BridgeRunner
+from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
 from saga_workers.trigger.commands import CommandRunner
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.first_position import FirstPositions
@@ -32,7 +33,6 @@ from saga_workers.trigger.reader import TopicReader
 from saga_workers.trigger.replies import ReplyListener, reply_topics
 from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping, sleep_or_stop
 from saga_workers.trigger.saga_trigger import SagaTrigger
-from saga_workers.trigger.topic_inventory import bulk_trigger_problem
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.trigger.watchdog import Watchdog
 from sagas.actions.consumers import Bridge, Consumer

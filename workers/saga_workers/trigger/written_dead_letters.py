@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from saga_activities.kafka.range_reader import decided_offsets, read_ranges
 from saga_activities.kafka.record_codec import known_headers
+from saga_workers.topics.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.consumed_record import ConsumedRecord
-from saga_workers.trigger.topic_inventory import DEAD_LETTER_SUFFIX
 from sagas.settings import KafkaSettings
 
 GROUP_HEADER = "sagadlqgroup"

@@ -26,13 +26,13 @@ def setup(
     from saga_workers.doctor.automatic_steps import automatic_step_problems
     from saga_workers.runtime.databases import set_up_database, setup_sql
     from saga_workers.temporal import search_attributes
-    from saga_workers.trigger import topic_inventory
+    from saga_workers.topics import topic_creation
     from sagas.settings.project import Project
 
     settings = load_settings()
     if print_only:
         commands = search_attributes.create_attribute_commands(settings.temporal.namespace or "default")
-        topics = topic_inventory.create_topic_commands(Project(settings))
+        topics = topic_creation.create_topic_commands(Project(settings))
         sql = {
             connection.name: setup_sql(connection, settings.kafka.shards) for connection in settings.sql_connections()
         }
@@ -84,7 +84,7 @@ def setup(
         names = with_client(add)
         finish("search attributes" + (f" {', '.join(names)}" if names else ""))
     with _collecting(failures):
-        if made := topic_inventory.create_topics(Project(settings)):
+        if made := topic_creation.create_topics(Project(settings)):
             finish(f"topics {', '.join(made)}")
     if failures:
         raise errors_together(failures)

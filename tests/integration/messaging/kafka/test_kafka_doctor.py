@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.topics.topic_creation import create_topic_commands, create_topics
 from saga_workers.trigger.delivery import DeliveryMark
-from saga_workers.trigger.topic_inventory import create_topic_commands, create_topics
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.forked_commands import run_command

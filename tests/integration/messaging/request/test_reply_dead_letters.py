@@ -12,11 +12,11 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import consumer_config
 from saga_workers.trigger import replies
+from saga_workers.trigger.committed_positions import commit_position
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.delivery import FIRST_WINDOW, DeliveryMark
 from saga_workers.trigger.replies import ReplyListener
 from saga_workers.trigger.retry import USUAL_ATTEMPTS
-from saga_workers.trigger.start_positions import commit_position
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import list_runs
-from saga_workers.trigger.topic_inventory import create_topics
+from saga_workers.topics.topic_creation import create_topics
 from sagas import Message, bridge, consumer
 from sagas.settings import KafkaSettings
 from sagas.settings.project import Project

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from saga_workers.trigger.topic_inventory import create_topics
+from saga_workers.topics.topic_creation import create_topics
 from sagas import Message, consumer
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
