@@ -22,7 +22,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.staging.publishing import OutputPublisher
 from saga_spark.staging.stage_area import StageArea
 from saga_spark.staging.staging_attempt import JobRunner, ProgressReporter, StagingAttempt
-from sagas.builtins.spark import PUBLISH, RECONCILE, SPARK, UNPUBLISH
+from sagas.builtins.spark import PUBLISH, RECONCILE, REVERT, SPARK
 from sagas.builtins.sql_places import check_sql
 from sagas.errors import Rejected, Unavailable, UsageError
 from sagas.protocol.payloads import RECORD_RESULT, Invocation
@@ -51,7 +51,7 @@ class SparkSteps:
         ProgressReporter(attempt).begin_phase("publishing" if action == PUBLISH else "reverting")
         if action == PUBLISH:
             return await publisher.publish()
-        return await publisher.unpublish(confirmed=action == UNPUBLISH)
+        return await publisher.revert(confirmed=action == REVERT)
 
     async def read(self, invocation: Invocation, attempt: AttemptContext) -> Any:
 

@@ -4,7 +4,7 @@ One row per target (saga, step, generation, output). ``epoch`` is the fencing to
 an attempt with an older epoch can no longer change anything. The table is in the same database as the guard, and state
 changes that decide a saga (STAGED with ``do``, PUBLISHED with ``confirm``, …) are written in the guard's transaction.
 
-States: STAGING → STAGED → PUBLISHED → RETRACTED (reverted after publication) or CLOSED (reverted by hand, by an
+States: STAGING → STAGED → PUBLISHED → REVERTED (reverted after publication) or CLOSED (reverted by hand, by an
 operator's decision); DISCARDED (undone before publication); QUARANTINED (rejected by the audit).
 """
 
@@ -29,7 +29,7 @@ from saga_spark.sinks.sink import Publication, sink_for
 from sagas.errors import UsageError
 from sagas.text.exact_json import decode_json, encode_json
 
-OutputState = Literal["STAGING", "STAGED", "PUBLISHED", "RETRACTED", "CLOSED", "DISCARDED", "QUARANTINED"]
+OutputState = Literal["STAGING", "STAGED", "PUBLISHED", "REVERTED", "CLOSED", "DISCARDED", "QUARANTINED"]
 
 metadata = sa.MetaData()
 
@@ -266,7 +266,7 @@ def select_undo_data_to_drop(before: float, limit: int) -> sa.Select[Any]:
     one, the saga is open or can be undone.
     """
     columns = outputs.c
-    settled_long_ago = (columns.state.in_(("PUBLISHED", "RETRACTED", "CLOSED")), columns.updated_at < before)
+    settled_long_ago = (columns.state.in_(("PUBLISHED", "REVERTED", "CLOSED")), columns.updated_at < before)
     remembered = sa.exists().where(guard_table.c.saga_id == columns.saga_id)
     query = sa.select(outputs).where(columns.forgotten_at.is_(None), *settled_long_ago, ~remembered)
     return query.order_by(columns.updated_at).limit(limit)

@@ -15,7 +15,7 @@ SPARK = "spark"
 RECONCILE = "reconcile"
 PUBLISH = "spark.publish"
 DISCARD = "spark.discard"
-UNPUBLISH = "spark.unpublish"
+REVERT = "spark.revert"
 """The operations that the engine adds to a `spark` step, in this order: `confirm`, `compensate` and
 `compensate.confirmed`."""
 

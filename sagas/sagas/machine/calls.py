@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from sagas.builtins.automatic import RESTORE
-from sagas.builtins.spark import DISCARD, UNPUBLISH
+from sagas.builtins.spark import DISCARD, REVERT
 from sagas.definition.model import Operation, Retry, StepDefinition, StepState, is_read, remaining_retry
 from sagas.machine import builtin_actions, call_attempts, corrected_probes, image_scopes
 from sagas.machine.expressions import arguments, evaluation, expression_fields
@@ -141,7 +141,7 @@ def _manual_result_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
     if op == "undo" and operation.uses == RESTORE:
         details = restore_details(entry, operation)
         call_arguments["images"] = None if details is None else details["images"]
-    if op == "undo" and operation.uses in (DISCARD, UNPUBLISH):
+    if op == "undo" and operation.uses in (DISCARD, REVERT):
         call_arguments["closes"] = {"action": operation.uses, "decision": run.last_decision(entry.id)}
     summary = f"✎ {op} {step.name}: done, recorded by an operator"
     call = _new_call(run, entry, flight, operation, RECORD_RESULT, call_arguments, summary)

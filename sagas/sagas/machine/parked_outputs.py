@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.builtins.spark import DISCARD, PUBLISH, UNPUBLISH, output_place
+from sagas.builtins.spark import DISCARD, PUBLISH, REVERT, output_place
 from sagas.definition.model import Operation
 from sagas.machine import calls
 from sagas.machine.state import Entry, SagaRun
@@ -27,7 +27,7 @@ def outputs_left(run: SagaRun, entry: Entry, operation: Operation, of: EntryOper
 
     The key is the place of the output. Without a report of the undo they are all outputs of the step.
     """
-    if operation.uses not in (PUBLISH, DISCARD, UNPUBLISH):
+    if operation.uses not in (PUBLISH, DISCARD, REVERT):
         return None
     if of == "undo" and (details := _reported(entry, operation)) is not None:
         return [
@@ -52,7 +52,7 @@ def closed_outputs(run: SagaRun, event: DecisionMade) -> list[str]:
 
 
 def _reported(entry: Entry, operation: Operation) -> Mapping[str, Any] | None:
-    if operation.uses not in (DISCARD, UNPUBLISH) or entry.undo is None or entry.undo.error is None:
+    if operation.uses not in (DISCARD, REVERT) or entry.undo is None or entry.undo.error is None:
         return None
     details = entry.undo.error.get("details") or {}
     return details if "outputs" in details and "reverted" in details else None

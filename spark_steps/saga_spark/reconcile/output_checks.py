@@ -60,14 +60,14 @@ def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
     row = evidence.row
     if row.state == "CLOSED":
         return None
-    if evidence.visible and row.state in ("RETRACTED", "DISCARDED", "QUARANTINED", "STAGING"):
+    if evidence.visible and row.state in ("REVERTED", "DISCARDED", "QUARANTINED", "STAGING"):
         return _finding("published_unclaimed", row, state)
     if evidence.visible and state == "COMPENSATED":
         return _finding("effect_not_undone", row, state)
     if state == "COMPLETED" and (row.state == "STAGED" or (row.state == "PUBLISHED" and not evidence.visible)):
         return _finding("saga_without_effect", row, state)
     over = state is None or state in FINAL_STATES or (state in ABNORMAL_STATES and row.state == "STAGING")
-    if over and evidence.staged and row.state in ("STAGING", "STAGED", "DISCARDED", "RETRACTED"):
+    if over and evidence.staged and row.state in ("STAGING", "STAGED", "DISCARDED", "REVERTED"):
         return _finding("staged_left", row, state)
     return None
 

@@ -5,7 +5,7 @@ after a commit, never a mix. Every commit carries its :class:`~saga_spark.manife
 whether a publication exists, and a lost acknowledgement does no harm.
 
 Fencing: a publication is compared and swapped against the state of the sink that was read before the caller's guarded
-transaction decided. ``unpublish`` always advances that state, even if there is nothing to revert, so that a suspended
+transaction decided. ``revert`` always advances that state, even if there is nothing to revert, so that a suspended
 ``publish`` that resumes later fails instead of making the data visible again.
 """
 
@@ -111,7 +111,7 @@ class Sink(Protocol):
         """Make the publications visible, or adopt those that already are. Raises CommitConflict."""
         ...
 
-    def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
+    def revert(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
         """Revert the publications: roll back if the head is ours, else remove exactly our rows.
 
         Raises UndoConflict, CommitConflict.

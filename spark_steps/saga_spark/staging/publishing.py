@@ -56,19 +56,19 @@ class OutputPublisher:
 
         return body
 
-    async def unpublish(self, *, confirmed: bool) -> Callable[[SqlSession | None], Any]:
+    async def revert(self, *, confirmed: bool) -> Callable[[SqlSession | None], Any]:
         """Returns the body that reverts what was published and discards what was staged.
 
         ``confirmed``: a publish was requested. Then outputs that are not visible are reverted too, which advances the
         sink's state, so that a suspended publisher conflicts when it resumes.
         """
         rows = await self._load_rows(
-            ("STAGING", "STAGED", "PUBLISHED", "RETRACTED", "DISCARDED", "QUARANTINED"), empty=True
+            ("STAGING", "STAGED", "PUBLISHED", "REVERTED", "DISCARDED", "QUARANTINED"), empty=True
         )
 
         async def body(sql: SqlSession | None) -> dict[str, Any]:
             assert sql is not None
-            retracted: dict[str, Any] = {}
+            reverted: dict[str, Any] = {}
             own = [row for row in rows if row.target.step == self._invocation.entry]
             visible = [
                 row
@@ -81,26 +81,26 @@ class OutputPublisher:
                 try:
                     with _retry_on_conflict():
                         done = await asyncio.to_thread(
-                            sink.unpublish, [publication_of(row) for row in outputs], together=_is_together(outputs)
+                            sink.revert, [publication_of(row) for row in outputs], together=_is_together(outputs)
                         )
                 except UndoConflict as error:
                     kept.append(error)
                     remaining += [_remaining_output(row, error) for row in outputs]
                     continue
-                await self._record_state(sql, outputs, done, "RETRACTED", retracted)
+                await self._record_state(sql, outputs, done, "REVERTED", reverted)
             if kept:
                 # The other outputs are reverted all the same; a retry of the undo finds them so.
                 why = "; ".join(map(str, kept))
-                raise NeedsOperator(why, outputs=remaining, reverted=sorted(retracted)) from kept[0]
+                raise NeedsOperator(why, outputs=remaining, reverted=sorted(reverted)) from kept[0]
             # Staged output of other steps is left to their own undo.
-            hidden = [row for row in own if row not in visible and row.state != "RETRACTED"]
+            hidden = [row for row in own if row not in visible and row.state != "REVERTED"]
             for row in hidden:
                 with _retry_on_conflict():
                     await asyncio.to_thread(clean_up_sink, row, self._settings)
                 await sql.execute(ledger.set_state(row.target, "DISCARDED"))
             for row in [*own, *(row for row in visible if row not in own)]:
                 await asyncio.to_thread(self._area.remove_generation, row.target)
-            return {"retracted": retracted, "discarded": sorted(row.target.output for row in hidden)}
+            return {"reverted": reverted, "discarded": sorted(row.target.output for row in hidden)}
 
         return body
 
@@ -127,7 +127,7 @@ class OutputPublisher:
                     published = {**(row.published or {}), "closed": dict(decision)}
                     await sql.execute(ledger.set_state(row.target, "CLOSED", published))
                 elif row.state == "PUBLISHED":  # the undo that parked has reverted it
-                    await sql.execute(ledger.set_state(row.target, "RETRACTED"))
+                    await sql.execute(ledger.set_state(row.target, "REVERTED"))
                 await asyncio.to_thread(self._area.remove_generation, row.target)
 
         return body

@@ -86,7 +86,7 @@ def decide_clean_up(row: OutputRow, liveness: SagaLiveness, now: float, retentio
     if liveness in ("open", "terminated") or (liveness == "unknown" and now - row.updated_at < retention):
         return "keep"
     match row.state:
-        case "PUBLISHED" | "RETRACTED" | "CLOSED" | "DISCARDED":
+        case "PUBLISHED" | "REVERTED" | "CLOSED" | "DISCARDED":
             return "clear"
         case "QUARANTINED":
             # Operators inspect rejected output during the retention.

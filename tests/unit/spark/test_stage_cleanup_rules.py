@@ -34,7 +34,7 @@ def test_a_saga_unknown_to_temporal_may_belong_to_another_namespace(state: Outpu
     ("state", "age", "decision"),
     [
         ("PUBLISHED", 0.0, "clear"),
-        ("RETRACTED", 0.0, "clear"),
+        ("REVERTED", 0.0, "clear"),
         ("DISCARDED", 0.0, "clear"),
         ("STAGING", 0.0, "clear_sink_too"),  # its attempt was sealed, or failed
         ("QUARANTINED", 0.5 * DAY, "keep"),  # kept for inspection

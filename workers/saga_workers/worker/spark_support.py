@@ -12,7 +12,7 @@ from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import PreparedAction
 from sagas.builtins.registry import is_spark_job
-from sagas.builtins.spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
+from sagas.builtins.spark import DISCARD, PUBLISH, REVERT, SPARK
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import Invocation
 from sagas.settings import Settings
@@ -100,4 +100,4 @@ def has_spark_steps(project: Project) -> bool:
 
 def spark_performers(spark: PreparedAction | None) -> Mapping[str, PreparedAction]:
     """The implementations of the built-in Spark actions, by action."""
-    return {} if spark is None else dict.fromkeys((SPARK, PUBLISH, DISCARD, UNPUBLISH, "reconcile"), spark)
+    return {} if spark is None else dict.fromkeys((SPARK, PUBLISH, DISCARD, REVERT, "reconcile"), spark)

@@ -20,8 +20,8 @@ from sagas.builtins.spark import (
     PUBLISH,
     PUBLISH_TIMEOUT,
     RECONCILE,
+    REVERT,
     SPARK,
-    UNPUBLISH,
     spark_long_form,
 )
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
@@ -363,7 +363,7 @@ def spark_publication(do: Operation, after_commit: bool) -> tuple[Compensation |
             do, uses=uses, with_=None, timeout=PUBLISH_TIMEOUT, retry=Retry(), rejects=False, own_retry=False
         )
 
-    compensation = None if after_commit else Compensation((operation(DISCARD),), operation(UNPUBLISH))
+    compensation = None if after_commit else Compensation((operation(DISCARD),), operation(REVERT))
     return compensation, operation(PUBLISH)
 
 

@@ -170,7 +170,7 @@ class IcebergSink:
 
         return self._commit(publications, together, TableDraft.publish, find_existing)
 
-    def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
+    def revert(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
         return self._commit(publications, together, TableDraft.revert, lambda *_: None)
 
     def _commit(

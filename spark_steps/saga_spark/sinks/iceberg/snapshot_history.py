@@ -19,7 +19,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from saga_spark.manifest import Target
 
-REVERTED = "saga.taken-back"
+REVERTED = "saga.reverted"
 UNCHANGED = "saga.unchanged"
 PRE_IMAGE = "saga.before"
 NO_PRE_IMAGE = "nothing"

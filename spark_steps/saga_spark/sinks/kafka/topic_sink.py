@@ -103,7 +103,7 @@ class TopicSink:
             self.validate_together([publication.output for publication in publications])
         return [self._publish(publication) for publication in publications]
 
-    def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
+    def revert(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
         """Close the publication. Raises UndoConflict if some of its files are already in the topic, where they stay."""
         return [self._close_publication(publication) for publication in reversed(publications)][::-1]
 

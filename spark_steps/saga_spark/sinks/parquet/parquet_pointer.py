@@ -63,13 +63,13 @@ class PointerEntry:
 class Pointer:
     """One version of the pointer.
 
-    ``retracted`` names publications that were reverted while a later overwrite hid them: reverting that overwrite does
+    ``reverted`` names publications that were reverted while a later overwrite hid them: reverting that overwrite does
     not make them visible again.
     """
 
     version: int = 0
     entries: tuple[PointerEntry, ...] = ()
-    retracted: tuple[str, ...] = ()
+    reverted: tuple[str, ...] = ()
 
     def entry(self, name: str) -> PointerEntry | None:
         return next((entry for entry in self.entries if entry.name == name), None)
@@ -85,7 +85,7 @@ class Pointer:
             if data.pop("format") != FORMAT:
                 raise ValueError
             entries = tuple(PointerEntry.from_json(item) for item in data.pop("entries"))
-            return Pointer(data.pop("version"), entries, tuple(data.pop("retracted")))
+            return Pointer(data.pop("version"), entries, tuple(data.pop("reverted")))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UsageError(f"{where} is not a pointer of a Parquet output") from None
 
@@ -107,13 +107,13 @@ def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersi
     Raises UndoConflict if the publication has overwritten others and publications came after it.
     """
     entry = pointer.entry(name)
-    entries, retracted = pointer.entries, pointer.retracted
+    entries, reverted = pointer.entries, pointer.reverted
     if entry is None:
         later = [other for other in pointer.entries if name in restorable_entries(other, read_version)]
-        if later and mode == "overwrite" and name not in retracted:
+        if later and mode == "overwrite" and name not in reverted:
             raise _overwrite_conflict(pointer, name, later, place)
         if later:
-            retracted = (*retracted, name)
+            reverted = (*reverted, name)
     elif entry.replaced is None:
         entries = tuple(other for other in entries if other is not entry)
     else:
@@ -127,15 +127,15 @@ def remove_entry(pointer: Pointer, name: str, mode: str, read_version: ReadVersi
                 {"version": pointer.version, "missing_version": entry.replaced},
                 by_hand=f"publish the rows that {place} is to have with another saga (mode overwrite)",
             )
-        entries = tuple(restored for restored in before.entries if restored.name not in retracted)
+        entries = tuple(restored for restored in before.entries if restored.name not in reverted)
     reachable = {restorable for entry in entries for restorable in restorable_entries(entry, read_version)}
-    kept = tuple(retracted_name for retracted_name in dict.fromkeys(retracted) if retracted_name in reachable)
+    kept = tuple(reverted_name for reverted_name in dict.fromkeys(reverted) if reverted_name in reachable)
     return Pointer(pointer.version + 1, entries, kept)
 
 
 def is_overwritten(pointer: Pointer, name: str, read_version: ReadVersion) -> bool:
     """Return whether the publication was overwritten by a later one."""
-    return name not in pointer.retracted and any(
+    return name not in pointer.reverted and any(
         name in restorable_entries(entry, read_version) for entry in pointer.entries
     )
 

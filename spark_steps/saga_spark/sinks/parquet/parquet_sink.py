@@ -115,7 +115,7 @@ class ParquetSink:
             done.append(published)
         return done
 
-    def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
+    def revert(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
         """One swap per publication, even if it is not visible. Raises UndoConflict, CommitConflict."""
         _refuse_together(publications, together)
         done = []

@@ -123,9 +123,9 @@ class PostgreSqlSink:
         """One transaction for all, or one per publication. Raises CommitConflict; Rejected if rows are refused."""
         return self._in_transactions(publications, together, self._publish)
 
-    def unpublish(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
+    def revert(self, publications: Sequence[Publication], *, together: bool) -> list[Published]:
         """One transaction for all, or one per publication. Raises UndoConflict, CommitConflict."""
-        return self._in_transactions(publications[::-1], together, self._unpublish)[::-1]
+        return self._in_transactions(publications[::-1], together, self._revert_publication)[::-1]
 
     def close(self, publication: Publication) -> None:
         with self._session(publication.output) as connection:
@@ -225,15 +225,15 @@ class PostgreSqlSink:
         position = update_row(connection, publication, "PUBLISHED", table, {**details, **undo})
         return Published(None, position, details=details)
 
-    def _unpublish(self, connection: PgConnection, publication: Publication) -> Published:
+    def _revert_publication(self, connection: PgConnection, publication: Publication) -> Published:
         create_publication_table(connection)
         target = publication.tag.target
-        if insert_row(connection, publication, "RETRACTED"):
+        if insert_row(connection, publication, "REVERTED"):
             return Published(None, None, details={"was_published": False})
         row = find_row(connection, target, lock=True)
         assert row is not None
         if row.state != "PUBLISHED":
-            update_row(connection, publication, "RETRACTED", None, row.details)
+            update_row(connection, publication, "REVERTED", None, row.details)
             return Published(None, None, details={"was_published": False})
         table = describe_table(connection, publication.output.destination)
         published = dict(row.details["columns"])
@@ -244,15 +244,15 @@ class PostgreSqlSink:
         )
         try:
             with connection.transaction():
-                details = self._revert(publication, row, change)
+                details = self._revert_rows(publication, row, change)
         except UndoConflict as error:
             error.target = target
             error.by_hand = error.by_hand or restoring_sql(change)
             raise
-        position = update_row(connection, publication, "RETRACTED", table, details)
+        position = update_row(connection, publication, "REVERTED", table, details)
         return Published(row.position, position, details={"was_published": True, **details})
 
-    def _revert(self, publication: Publication, row: PublicationRow, change: TableChange) -> dict[str, Any]:
+    def _revert_rows(self, publication: Publication, row: PublicationRow, change: TableChange) -> dict[str, Any]:
         """Restore the rows; returns what the row in ``saga_publication`` keeps of it. Raises UndoConflict."""
         connection, table, created = change.connection, change.table, row.details["created"]
         changes = column_changes(row.details["columns"], table)
@@ -374,7 +374,7 @@ def _find_existing_publication(connection: PgConnection, publication: Publicatio
         report = {"found_in_sink": row.manifest, "expected": tag.sha, "epoch": row.epoch}
         refuse_other_manifest(row.manifest, publication, **report)
         return _adopted_publication(row)
-    if row.state in ("RETRACTED", "CLOSED") or row.epoch >= tag.epoch:
+    if row.state in ("REVERTED", "CLOSED") or row.epoch >= tag.epoch:
         raise CommitConflict(f"the output {tag.target.output} of {tag.target.step} was reverted concurrently")
     return None
 

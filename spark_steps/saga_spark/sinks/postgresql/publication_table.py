@@ -1,6 +1,6 @@
 """The table ``saga_publication``: who has published what in this database, written in the transaction of the rows.
 
-One row per target and generation. PUBLISHED: the rows are visible. RETRACTED: they were reverted, or an undo came
+One row per target and generation. PUBLISHED: the rows are visible. REVERTED: they were reverted, or an undo came
 first; this generation can no longer be published. CLOSED: an operator has decided that they were reverted by hand; they
 block no undo of another publication. DISCARDED: the staged rows are cleaned up; only a later attempt (a higher epoch)
 may publish. A publisher first inserts or locks the row, so one that resumes late finds the decision.
@@ -19,7 +19,7 @@ from saga_spark.sinks.postgresql.tables import PgConnection, TargetTable, descri
 from saga_spark.sinks.sink import Publication
 from sagas.text.exact_json import encode_json
 
-PublicationState = Literal["PUBLISHED", "RETRACTED", "CLOSED", "DISCARDED"]
+PublicationState = Literal["PUBLISHED", "REVERTED", "CLOSED", "DISCARDED"]
 
 DDL = """
 create table if not exists saga_publication (

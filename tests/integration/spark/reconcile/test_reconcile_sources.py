@@ -115,7 +115,7 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
         sink.publish([publication], sink.read_state([publication]), together=False)
     rows = {name: await keep(engine, sagas[name], state)
             for name, state in (("good", "PUBLISHED"), ("left", "STAGED"), ("gone", "PUBLISHED"))}  # fmt: skip
-    sink.unpublish([sagas["gone"]], together=False)  # by hand, past the saga
+    sink.revert([sagas["gone"]], together=False)  # by hand, past the saga
     found = {name: collect_evidence(row, settings) for name, row in rows.items()}
     assert check_output(found["good"], "COMPLETED") is None
     assert [
@@ -149,7 +149,7 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
         ("STAGED", "COMPLETED", True, False, "saga_without_effect"),
         ("PUBLISHED", "COMPLETED", False, False, "saga_without_effect"),
         ("PUBLISHED", "COMPENSATED", False, True, "effect_not_undone"),
-        ("RETRACTED", "COMPENSATED", False, True, "published_unclaimed"),
+        ("REVERTED", "COMPENSATED", False, True, "published_unclaimed"),
     ],
 )
 def test_each_state_of_an_output(

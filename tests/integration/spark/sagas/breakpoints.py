@@ -48,7 +48,7 @@ def install() -> None:
     from saga_spark.staging.staging_attempt import StagingAttempt
 
     for sink in (IcebergSink, ParquetSink, PostgreSqlSink, TopicSink):
-        for method in ("prepare", "publish", "unpublish", "clean_up"):
+        for method in ("prepare", "publish", "revert", "clean_up"):
             _around(sink, method, lambda _, name=method: name)
     for method in ("write", "flush"):
         _around(TransactionalProducer, method, lambda _, name=method: name)

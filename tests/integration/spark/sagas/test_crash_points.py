@@ -43,8 +43,8 @@ FORWARD = [
 BACKWARD = [
     ("C10", "before clean_up", "postgresql"),
     ("C10", "after clean_up", "iceberg"),
-    ("C10", "before unpublish", "parquet"),
-    ("C10", "after unpublish", "iceberg"),
+    ("C10", "before revert", "parquet"),
+    ("C10", "after revert", "iceberg"),
 ]
 
 

@@ -125,7 +125,7 @@ async def test_an_undo_that_parks_at_one_output(
         assert "kim: done compute, which closes rates, because by hand; evidence: ticket 7" in shown
         states = f"select output, state from saga_output where saga_id = '{closed}' order by 1"
         assert [tuple(row.values()) for row in day_close.query(states)] == [
-            ("files", "RETRACTED"), ("lake", "RETRACTED"), ("rates", "CLOSED"),
+            ("files", "REVERTED"), ("lake", "REVERTED"), ("rates", "CLOSED"),
         ]  # fmt: skip
         await (await client.start("rates", {}, id=closed, again=True)).result()
         report = json.loads(await saga(day_close, "-o", "json", "reconcile", closed))

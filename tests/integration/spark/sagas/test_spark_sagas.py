@@ -99,7 +99,7 @@ async def test_a_day_is_published_rejected_and_undone(
         await (await client.undo(good, reason="wrong day", who="ada")).result()
         story = await finished(client, good, TIMEOUT)
         assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "undone")
-        assert not any(read(day_close, outputs)), "both outputs were taken back"
+        assert not any(read(day_close, outputs)), "both outputs were reverted"
         assert day_close.query("select * from commissions") == []
 
         again = await client.start("day", {"day": "2026-01-01"}, id=good, again=True)

@@ -58,7 +58,7 @@ FORWARD = {
 }
 DISCARDED = {"C10 before": "before clean_up", "C10 after": "after clean_up"}
 UNDONE = {
-    "C10 files": "after unpublish",
+    "C10 files": "after revert",
     "C10": "before write",
     "C10 open": "after flush",
     "C10 closed": "after write",

@@ -114,7 +114,7 @@ async def test_a_topic_is_published_rejected_parked_and_read(
         [waits] = story["parked"]
         assert (waits["step"], waits["op"]) == ("facts", "undo")
         assert "where they cannot be reverted; send compensating events" in waits["why"]
-        assert files_of(day_close, "totals") == 0, "what can be taken back is"
+        assert files_of(day_close, "totals") == 0, "what can be reverted is"
         assert len(events_of(kafka, topic, good)) == 10
 
         for attempt in ("retry", "done"):

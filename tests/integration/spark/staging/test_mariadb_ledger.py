@@ -25,7 +25,7 @@ from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 from saga_spark.staging import stage_area
 from saga_spark.staging.staging_attempt import transaction
 from sagas.actions import Actions
-from sagas.builtins.spark import DISCARD, PUBLISH, SPARK, UNPUBLISH
+from sagas.builtins.spark import DISCARD, PUBLISH, REVERT, SPARK
 from sagas.protocol.messages import GuardSpec as Asked
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.database_servers import DatabaseServer
@@ -57,12 +57,12 @@ class Worker:
             ActionBodies(Actions([])),
             staging.databases,
             HttpConnections({}),
-            dict.fromkeys((*ACTIONS.values(), UNPUBLISH), steps),
+            dict.fromkeys((*ACTIONS.values(), REVERT), steps),
         )
 
     async def perform(self, op: str, generation: int = 1) -> Outcome:
         asked = self.staging.invocation(op, generation)
-        confirmed = (UNPUBLISH, asked.arguments) if op == "undo" else None
+        confirmed = (REVERT, asked.arguments) if op == "undo" else None
         asked = replace(asked, action=ACTIONS[op], guard=Asked("books", confirmed=confirmed))
         self.runner.generation = generation
         now = time.time()
@@ -94,7 +94,7 @@ async def test_staged_published_reverted_and_cleaned_up(staging: StagingEnvironm
     assert (await worker.perform("confirm")).result == reported.result
 
     assert (reported := await worker.perform("undo")).kind == "done", reported
-    assert (worker.read(), (await staging.row()).state) == ([], "RETRACTED")
+    assert (worker.read(), (await staging.row()).state) == ([], "REVERTED")
     assert (await worker.perform("confirm")).kind == "late"
 
     assert (await worker.perform("do", 2)).kind == "done"

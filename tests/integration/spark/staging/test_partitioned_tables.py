@@ -201,8 +201,8 @@ def test_every_transform_in_every_zone(partitions: list[tuple[str, str]], lake: 
     assert assert_partitions_are_right(lake) > 2
     assert lake.rows("s.d") == [row for at in range(4) for row in rows(1 + at * 100)]
     assert len({publication.manifest.hash for publication in written}) == 4
-    lake.unpublish(written[1])
-    lake.unpublish(written[2])
+    lake.revert(written[1])
+    lake.revert(written[2])
     assert lake.rows("s.d") == [*rows(1), *rows(301)]
     assert_partitions_are_right(lake)
 
@@ -236,14 +236,14 @@ def test_replacing_modes_and_their_undo(partitions: list[tuple[str, str]], lake:
     kept = [row for row in before if partition(row) not in replaced]
     assert 0 < len(kept) < len(before)
     assert lake.rows("s.d") == [*kept, *changed]
-    lake.unpublish(overwrite)
+    lake.revert(overwrite)
     assert lake.rows("s.d") == before
 
     merged = [{**row, "raw": b"merged"} for row in before[5:7]]
     merge = write(lake, spark, merged, "America/New_York", "third", mode="merge", key=["id"])
     assert lake.rows("s.d") == [next((new for new in merged if new["id"] == row["id"]), row) for row in before]
     assert_partitions_are_right(lake)
-    lake.unpublish(merge)
+    lake.revert(merge)
     assert lake.rows("s.d") == before
     assert_partitions_are_right(lake)
 

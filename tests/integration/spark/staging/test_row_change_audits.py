@@ -27,7 +27,7 @@ DAYS: list[tuple[int, Any, int | None, bool, OutputState]] = [
     (120, None, 110, True, "PUBLISHED"),
     (500, None, 120, False, "QUARANTINED"),
     (500, 480, 120, True, "PUBLISHED"),  # a wanted jump
-    (510, None, 500, True, "RETRACTED"),  # undone, so it counts no more
+    (510, None, 500, True, "REVERTED"),  # undone, so it counts no more
     (520, None, 500, True, "DISCARDED"),
     (480, "600", 500, True, "PUBLISHED"),  # compared with what was accepted only
     (700, None, 480, False, "QUARANTINED"),

@@ -55,7 +55,7 @@ async def test_a_superseded_attempt_keeps_the_files_of_its_successor(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("state", ["STAGED", "PUBLISHED", "RETRACTED", "DISCARDED"])
+@pytest.mark.parametrize("state", ["STAGED", "PUBLISHED", "REVERTED", "DISCARDED"])
 async def test_an_attempt_after_the_decision_changes_nothing(
     staging: StagingEnvironment, state: ledger.OutputState
 ) -> None:
@@ -143,7 +143,7 @@ async def test_undoing_one_step_keeps_the_staged_files_of_another(staging: Stagi
     publishing = OutputPublisher(
         staging.settings, staging.guard.engine, staging.invocation("undo", step="totals", together=True)
     )
-    body = await publishing.unpublish(confirmed=False)
+    body = await publishing.revert(confirmed=False)
     outcome = await staging.guard.undo(EntryKey(staging.saga, "totals", 1), body, **clock())
     assert outcome.kind == "done", outcome
     facts = await staging.row(step="facts")
@@ -178,12 +178,12 @@ async def test_an_undo_blocked_in_the_sink_is_retried(
         assert (outcome.kind, outcome.infrastructure, outcome.retryable) == ("failed", True, True)
     assert (await staging.guard.confirm(address, publish, **clock())).kind == "done"
     undoing = OutputPublisher(staging.settings, staging.guard.engine, staging.invocation("undo"))
-    body = await undoing.unpublish(confirmed=True)
+    body = await undoing.revert(confirmed=True)
     with PointerFolder(staging.place).locked():
         outcome = await staging.guard.undo(address, None, confirmed_body=body, **clock())
         assert (outcome.kind, outcome.infrastructure, outcome.retryable) == ("failed", True, True)
     assert (await staging.guard.undo(address, None, confirmed_body=body, **clock())).kind == "done"
-    assert (await staging.row()).state == "RETRACTED"
+    assert (await staging.row()).state == "REVERTED"
 
 
 @pytest.mark.asyncio

@@ -69,8 +69,8 @@ class Lake:
             self.sink.prepare(one)
         return self.sink.publish(publications, self.sink.read_state(publications), together=together)
 
-    def unpublish(self, *publications: Publication, together: bool = False) -> list[Published]:
-        return self.sink.unpublish(publications, together=together)
+    def revert(self, *publications: Publication, together: bool = False) -> list[Published]:
+        return self.sink.revert(publications, together=together)
 
     def append(self, rows: Rows, name: str = "sales.facts") -> int:
         """Somebody else, who knows nothing of sagas."""

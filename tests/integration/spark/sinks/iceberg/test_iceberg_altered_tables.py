@@ -195,7 +195,7 @@ def test_files_of_earlier_partition_specs_are_replaced_and_restored(evolved: Lak
     before = seen(evolved)
     evolved.publish(ours)
     assert seen(evolved) == rows
-    evolved.unpublish(ours)
+    evolved.revert(ours)
     assert seen(evolved) == before
 
 
@@ -235,7 +235,7 @@ def test_deleted_rows_are_not_restored(lake: Lake, mode: str, more: dict[str, An
     ours = lake.staged(facts((9, "mon", "b")), mode=mode, **more)
     lake.publish(ours)
     assert lake.ids() == rows
-    lake.unpublish(ours)
+    lake.revert(ours)
     assert lake.ids() == [1, 3, 4]
 
 
@@ -249,4 +249,4 @@ def test_the_audit_refuses_to_rewrite_a_table_with_equality_deletes(lake: Lake) 
     ]
     added = lake.staged(facts((9, "mon", "b")), mode="append")
     lake.publish(added)
-    lake.unpublish(added)
+    lake.revert(added)

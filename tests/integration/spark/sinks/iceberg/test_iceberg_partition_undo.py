@@ -38,14 +38,14 @@ def replacing(lake: Lake, *ids: int, day: dt.date, saga: str, **more: Any) -> Pu
 def test_partitions_are_restored_before_and_after_an_undo_in_another_partition(lake: Lake) -> None:
     monday = replacing(lake, 11, day=MONDAY, saga="s1")
     tuesday = replacing(lake, 12, day=TUESDAY, saga="s2")
-    [done] = lake.unpublish(monday)
+    [done] = lake.revert(monday)
     assert done.details["how"] == "partitions restored"
     assert lake.rows() == some(1, 2, day=MONDAY) + some(12, day=TUESDAY)
     assert lake.sink.find(monday.output, monday.tag.target) is None
-    [done] = lake.unpublish(tuesday)
+    [done] = lake.revert(tuesday)
     assert done.details["how"] == "partitions restored"
     assert lake.rows() == some(1, 2, day=MONDAY) + some(3, 4, day=TUESDAY)
-    lake.unpublish(monday)
+    lake.revert(monday)
     assert lake.ids() == [1, 2, 3, 4]
 
 
@@ -61,7 +61,7 @@ def test_every_replacing_mode_restores_its_partitions(lake: Lake, mode: str) -> 
     before = lake.rows()
     ours = replacing(lake, 2, day=MONDAY, saga="s1", mode=mode, **MODES[mode])
     lake.append(some(9, day=FRIDAY))
-    lake.unpublish(ours)
+    lake.revert(ours)
     assert lake.rows() == [*before, *some(9, day=FRIDAY)]
 
 
@@ -71,7 +71,7 @@ def test_a_commit_in_the_own_partition_parks_and_is_the_only_one_named(lake: Lak
     theirs = lake.append(some(9, day=MONDAY))
     refusal = rf"it replaced rows, and a later change exists: the snapshot {theirs} of [^,]*, not of a saga$"
     with pytest.raises(UndoConflict, match=refusal) as refused:
-        lake.unpublish(ours)
+        lake.revert(ours)
     assert [change["snapshot"] for change in refused.value.report["later_snapshots"]] == [theirs]
     assert lake.ids() == [9, 11, 12]
 
@@ -80,8 +80,8 @@ def test_later_publications_that_were_undone_do_not_count(lake: Lake) -> None:
     before = lake.rows()
     ours = replacing(lake, 11, day=MONDAY, saga="s1", mode="overwrite")
     appended = [replacing(lake, 20 + number, day=MONDAY, saga=f"s{number}", mode="append") for number in (2, 3)]
-    assert [lake.unpublish(each)[0].details["how"] for each in appended] == ["files removed", "files removed"]
-    [done] = lake.unpublish(ours)
+    assert [lake.revert(each)[0].details["how"] for each in appended] == ["files removed", "files removed"]
+    [done] = lake.revert(ours)
     assert done.details["how"] == "rolled back"
     assert lake.rows() == before
 
@@ -92,7 +92,7 @@ def test_rows_that_others_had_deleted_are_not_restored(lake: Lake) -> None:
     assert lake.ids() == [2, 3, 4]
     ours = replacing(lake, 11, day=MONDAY, saga="s1")
     lake.append(some(9, day=FRIDAY))
-    lake.unpublish(ours)
+    lake.revert(ours)
     assert lake.ids() == [2, 3, 4, 9]
 
 
@@ -101,7 +101,7 @@ def test_restored_rows_outlive_the_files_that_were_replaced(lake: Lake) -> None:
     replaced = {task.file.file_path for task in lake.table().scan(f"day = '{MONDAY}'").plan_files()}
     ours = replacing(lake, 11, day=MONDAY, saga="s1")
     lake.append(some(9, day=FRIDAY))
-    lake.unpublish(ours)
+    lake.revert(ours)
     lake.table().maintenance.expire_snapshots().older_than(dt.datetime.now() + dt.timedelta(days=1)).commit()
     lake.sink.drop_undo_data(ours)
     for path in replaced:
@@ -117,5 +117,5 @@ def test_an_undo_without_the_rows_before_says_so(lake: Lake) -> None:
             snapshots.remove_tag(name)
     lake.table().maintenance.expire_snapshots().older_than(dt.datetime.now() + dt.timedelta(days=1)).commit()
     with pytest.raises(UndoConflict, match=r"it replaced rows, which have expired from the table's history$"):
-        lake.unpublish(ours)
+        lake.revert(ours)
     assert lake.ids() == [3, 4, 11]

@@ -77,7 +77,7 @@ def test_overwrite_with_no_rows_empties_the_table(lake: Lake) -> None:
     lake.publish(nothing)
     assert lake.ids() == []
     assert lake.sink.find(nothing.output, nothing.tag.target) is not None
-    lake.unpublish(nothing)
+    lake.revert(nothing)
     assert lake.ids() == [1]
 
 
@@ -94,7 +94,7 @@ def test_overwrite_where_replaces_matching_rows_and_rewrites_mixed_files(lake: L
     ours = lake.staged(some(9, day="tue"), saga="s2", mode="overwrite_where", where={"day": "tue"})
     lake.publish(ours)
     assert lake.ids() == [1, 2, 9]
-    lake.unpublish(ours)
+    lake.revert(ours)
     assert lake.ids() == [1, 2, 3, 4]
 
 
@@ -124,7 +124,7 @@ def test_merge_replaces_the_rows_with_the_same_key(lake: Lake) -> None:
         (9, "new"),
     ]
     assert done.details["replaced_files"] == 1  # the file of 3 and 4 is not touched
-    lake.unpublish(ours)
+    lake.revert(ours)
     assert lake.rows() == some(1, 2, 3, 4)
 
 
@@ -272,7 +272,7 @@ def test_a_frozen_publisher_cannot_publish_after_the_undo(lake: Lake) -> None:
     lake.sink.prepare(ours)
     frozen = lake.sink.read_state([ours])
     lake.publish(ours)
-    lake.unpublish(ours)
+    lake.revert(ours)
     assert lake.ids() == [1]
     with pytest.raises(CommitConflict):
         lake.sink.publish([ours], frozen, together=False)
@@ -286,8 +286,8 @@ def test_an_undo_without_publication_fences_a_frozen_publisher(lake: Lake, exist
     ours = lake.staged(some(2), saga="s2")
     lake.sink.prepare(ours)
     frozen = lake.sink.read_state([ours])
-    lake.unpublish(ours)
-    lake.unpublish(ours)
+    lake.revert(ours)
+    lake.revert(ours)
     with pytest.raises(CommitConflict):
         lake.sink.publish([ours], frozen, together=False)
     assert lake.ids() == ([1] if exists else [])
@@ -302,14 +302,14 @@ def test_undo_of_the_newest_change_restores_the_pre_image(lake: Lake) -> None:
     lake.publish(lake.staged(some(1, 2)))
     ours = lake.staged(some(7), saga="s2", mode="overwrite")
     lake.publish(ours)
-    [done] = lake.unpublish(ours)
+    [done] = lake.revert(ours)
     assert done.details["how"] == "rolled back"
     assert lake.ids() == [1, 2]
     assert lake.sink.find(ours.output, ours.tag.target) is None
     assert not [name for name in lake.table().refs() if ours.tag.target.name in name]
     # The pre-image's own publication is still known, and its undo is exact too.
     first = lake.staged(some(1, 2))
-    [done] = lake.unpublish(first)
+    [done] = lake.revert(first)
     assert done.details["how"] == "rolled back"
     assert lake.ids() == []
     assert lake.exists()
@@ -318,7 +318,7 @@ def test_undo_of_the_newest_change_restores_the_pre_image(lake: Lake) -> None:
 def test_after_an_undo_the_next_generation_publishes_again(lake: Lake) -> None:
     ours = lake.staged(some(1))
     lake.publish(ours)
-    lake.unpublish(ours)
+    lake.revert(ours)
     again = lake.staged(some(1, 2), generation=2)
     [done] = lake.publish(again)
     assert not done.adopted
@@ -332,11 +332,11 @@ def test_undo_of_an_append_before_later_commits_removes_exactly_its_files(lake: 
     ours = lake.staged(some(2, 3), saga="s2", files=2)
     lake.publish(ours)
     lake.append(some(4))
-    [done] = lake.unpublish(ours)
+    [done] = lake.revert(ours)
     assert done.details["how"] == "files removed"
     assert lake.ids() == [1, 4]
     assert lake.sink.find(ours.output, ours.tag.target) is None
-    lake.unpublish(ours)
+    lake.revert(ours)
     assert lake.ids() == [1, 4]
 
 
@@ -346,7 +346,7 @@ def test_undo_of_an_overwrite_before_later_commits_names_them(lake: Lake) -> Non
     [done] = lake.publish(ours)
     theirs = lake.append(some(4))
     with pytest.raises(UndoConflict, match=r"lake\.sales\.facts cannot be reverted exactly.*a later change") as refused:
-        lake.unpublish(ours)
+        lake.revert(ours)
     report = refused.value.report
     assert report["published"] == done.after
     [later] = report["later_snapshots"]
@@ -365,7 +365,7 @@ def test_a_refused_undo_names_the_saga_and_the_step_of_each_later_change(lake: L
     lake.publish(ours)
     lake.publish(lake.staged(some(4), saga="s4"))
     with pytest.raises(UndoConflict, match=r"a later change exists: .* by the step facts of the saga s4") as refused:
-        lake.unpublish(ours)
+        lake.revert(ours)
     before = refused.value.report["before"]
     assert f"the snapshot {before} (tag saga-{ours.tag.target.name}-before)" in (refused.value.by_hand or "")
     assert f'`catalog.load_table("sales.facts").scan(snapshot_id={before}).to_arrow()`' in (refused.value.by_hand or "")
@@ -382,7 +382,7 @@ def test_undo_of_an_append_with_rewritten_files_is_refused(lake: Lake) -> None:
         UndoConflict,
         match=r"1 of its 1 files is no longer live, and a later change exists: the snapshot .* not of a saga",
     ):
-        lake.unpublish(ours)
+        lake.revert(ours)
     assert lake.ids() == [1, 2, 4]
 
 
@@ -390,8 +390,8 @@ def test_two_publications_are_undone_in_either_order(lake: Lake) -> None:
     first, second = (lake.staged(some(number), saga=f"s{number}", mode="overwrite") for number in (1, 2))
     lake.publish(first)
     lake.publish(second)
-    lake.unpublish(second)
-    lake.unpublish(first)
+    lake.revert(second)
+    lake.revert(first)
     assert lake.ids() == []
     assert lake.sink.find(first.output, first.tag.target) is None
 
@@ -409,7 +409,7 @@ def test_snapshot_expiry_keeps_the_pre_image_and_the_commit_tag(lake: Lake) -> N
     [again] = lake.publish(ours)
     assert again.adopted
     with pytest.raises(UndoConflict):
-        lake.unpublish(ours)
+        lake.revert(ours)
 
 
 def test_clean_removes_uncommitted_files_only(lake: Lake) -> None:
@@ -443,7 +443,7 @@ def test_expired_publications_lose_their_tags_and_rolled_back_rows(lake: Lake) -
     files = lake.files()
     ours = lake.staged(some(2), saga="s2", mode="overwrite")
     lake.publish(ours)
-    lake.unpublish(ours)
+    lake.revert(ours)
     lake.sink.drop_undo_data(ours)
     lake.sink.drop_undo_data(ours)
     assert lake.files() == files

@@ -19,7 +19,7 @@ from tests.integration.spark.staged_outputs import Publisher
 pytestmark = pytest.mark.slow
 
 PUBLISH = "sink.publish([publication], state, together=False)"
-UNPUBLISH = "sink.unpublish([publication], together=False)"
+REVERT = "sink.revert([publication], together=False)"
 PLACE = "sink.prepare(publication)"
 ARM = "from saga_spark.sinks.iceberg import commit, data_files, table_draft\nat({})"
 
@@ -68,7 +68,7 @@ def test_a_killed_publisher_leaves_old_or_new_rows_and_the_next_completes(
         [done] = lake.publish(ours)
         assert done.adopted == (rows == NEW)
         assert seen(lake) == NEW
-        lake.unpublish(ours)
+        lake.revert(ours)
         with pytest.raises(CommitConflict):
             lake.sink.publish([ours], state, together=False)
         assert seen(lake) == OLD
@@ -87,9 +87,9 @@ def test_a_killed_undo_leaves_old_or_new_rows_and_the_next_completes(
     with lake_with_ours("sql", server, tmp_path) as (lake, ours):
         lake.publish(ours)
         arm = ARM.format(f"commit, {where}")
-        assert Publisher(lake.settings, ours, None, arm, UNPUBLISH).outcome()[0] == -9
+        assert Publisher(lake.settings, ours, None, arm, REVERT).outcome()[0] == -9
         assert seen(lake) == rows
-        lake.unpublish(ours)
+        lake.revert(ours)
         assert seen(lake) == OLD
 
 
@@ -108,7 +108,7 @@ def test_a_publisher_frozen_at_the_commit_publishes_nothing_after_the_undo(
         frozen = Publisher(lake.settings, ours, lake.sink.read_state([ours]), arm, PUBLISH)
         frozen.frozen()
         lake.publish(ours)
-        lake.unpublish(ours)
+        lake.revert(ours)
         frozen.thaw()
         code, output = frozen.outcome()
         assert code == 0
@@ -123,7 +123,7 @@ def test_a_publisher_frozen_in_the_swap_does_not_lock_the_table(server: Database
         frozen = Publisher(lake.settings, ours, lake.sink.read_state([ours]), arm, PUBLISH)
         frozen.frozen()
         lake.publish(ours)  # waits until the server has ended the frozen transaction
-        lake.unpublish(ours)
+        lake.revert(ours)
         frozen.thaw()
         code, output = frozen.outcome()
         assert (code, output.split(":")[0]) == (0, "InfrastructureError"), output
@@ -216,7 +216,7 @@ def test_a_reader_sees_both_tables_of_a_joint_publication_or_none(lake: Lake) ->
         done = lake.publish(*ours, together=True)
         assert [one.adopted for one in done] == [False, False]
         assert [one.adopted for one in lake.publish(*ours, together=True)] == [True, True]
-        lake.unpublish(*ours, together=True)
+        lake.revert(*ours, together=True)
         assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([1], [1])
     assert set(reader.stop()) <= {(1, 1), (30, 30)}
 
@@ -240,7 +240,7 @@ def test_a_refused_undo_of_one_table_reverts_none_of_a_joint_publication(lake: L
     lake.publish(*ours, together=True)
     lake.append(some(9), "sales.totals")
     with pytest.raises(UndoConflict, match=r"lake\.sales\.totals"):
-        lake.unpublish(*ours, together=True)
+        lake.revert(*ours, together=True)
     assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([2], [2, 9])
 
 
@@ -262,7 +262,7 @@ def test_two_publications_of_one_table_are_one_commit_with_two_snapshots(lake: L
     lake.publish(*ours, together=True)
     assert lake.ids() == [1, 2]
     assert len(lake.table().snapshots()) == 2
-    lake.unpublish(*reversed(ours), together=True)
+    lake.revert(*reversed(ours), together=True)
     assert lake.ids() == []
 
 

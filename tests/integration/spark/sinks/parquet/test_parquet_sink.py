@@ -45,8 +45,8 @@ def publish(sink: ParquetSink, publication: Publication) -> Published:
     return sink.publish([publication], sink.read_state([publication]), together=False)[0]
 
 
-def unpublish(sink: ParquetSink, publication: Publication) -> Published:
-    return sink.unpublish([publication], together=False)[0]
+def revert(sink: ParquetSink, publication: Publication) -> Published:
+    return sink.revert([publication], together=False)[0]
 
 
 def visible(settings: SparkSettings, place: str = "out") -> list[int]:
@@ -136,7 +136,7 @@ def test_undo_at_the_head_restores_the_previous_files(settings: SparkSettings, s
     before = PointerFolder(settings.root / "out").read().entries
     ours = stage(settings, OVERWRITE, THREE, saga="c")
     publish(sink, ours)
-    unpublish(sink, ours)
+    revert(sink, ours)
     assert PointerFolder(settings.root / "out").read().entries == before
     assert visible(settings) == [1, 2]
 
@@ -144,7 +144,7 @@ def test_undo_at_the_head_restores_the_previous_files(settings: SparkSettings, s
 def test_undo_of_the_first_overwrite_leaves_nothing(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, OVERWRITE, ONE)
     publish(sink, ours)
-    unpublish(sink, ours)
+    revert(sink, ours)
     assert visible(settings) == []
 
 
@@ -153,7 +153,7 @@ def test_undo_of_an_append_keeps_later_appends(settings: SparkSettings, sink: Pa
     ours = stage(settings, APPEND, TWO, saga="b")
     publish(sink, ours)
     publish(sink, stage(settings, APPEND, THREE, saga="c"))
-    unpublish(sink, ours)
+    revert(sink, ours)
     assert visible(settings) == [1, 3]
 
 
@@ -168,12 +168,12 @@ def test_undo_of_an_overwrite_before_later_commits_is_refused(
     publish(sink, later)
     before = (settings.root / "out" / "_current.json").read_text()
     with pytest.raises(UndoConflict, match=r"the output in \S*out has overwritten others .*: c/facts") as refused:
-        unpublish(sink, ours)
+        revert(sink, ours)
     assert refused.value.report["after"][0]["saga.id"] == "c"
     assert refused.value.by_hand == "undo the later publications first, with `saga undo c`; then `retry`"
     assert (settings.root / "out" / "_current.json").read_text() == before
-    unpublish(sink, later)
-    unpublish(sink, ours)
+    revert(sink, later)
+    revert(sink, ours)
     assert visible(settings) == [1]
 
 
@@ -182,22 +182,22 @@ def test_a_reverted_append_below_an_overwrite_is_not_restored(settings: SparkSet
     third, fourth = stage(settings, OVERWRITE, THREE, saga="c"), stage(settings, OVERWRITE, ONE, saga="d")
     for one in (first, second, third, fourth):
         publish(sink, one)
-    unpublish(sink, first)
+    revert(sink, first)
     assert sink.find(first.output, first.tag.target) is None
-    unpublish(sink, fourth)
+    revert(sink, fourth)
     assert visible(settings) == [3]
-    unpublish(sink, third)
+    revert(sink, third)
     assert visible(settings) == [2]
-    assert PointerFolder(settings.root / "out").read().retracted == (), "nothing is remembered longer than needed"
+    assert PointerFolder(settings.root / "out").read().reverted == (), "nothing is remembered longer than needed"
 
 
 def test_undo_is_idempotent_and_always_increments_the_version(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, APPEND, ONE)
-    unpublish(sink, ours)
+    revert(sink, ours)
     publish(sink, ours)
     versions = [version(settings)]
     for _ in range(2):
-        unpublish(sink, ours)
+        revert(sink, ours)
         versions.append(version(settings))
     assert versions == sorted(set(versions))
     assert visible(settings) == []
@@ -206,7 +206,7 @@ def test_undo_is_idempotent_and_always_increments_the_version(settings: SparkSet
 def test_the_next_generation_is_published_again(settings: SparkSettings, sink: ParquetSink) -> None:
     ours = stage(settings, APPEND, ONE)
     publish(sink, ours)
-    unpublish(sink, ours)
+    revert(sink, ours)
     publish(sink, stage(settings, APPEND, TWO, generation=2))
     assert visible(settings) == [2]
 
@@ -219,7 +219,7 @@ def test_undo_of_an_overwrite_without_its_previous_version_is_refused(
     publish(sink, ours)
     (settings.root / "out" / "_versions" / "1.json").unlink()
     with pytest.raises(UndoConflict, match="no longer kept"):
-        unpublish(sink, ours)
+        revert(sink, ours)
 
 
 def test_clean_removes_every_attempt_of_this_generation_only(settings: SparkSettings, sink: ParquetSink) -> None:
@@ -255,7 +255,7 @@ def test_files_no_undo_needs_are_deleted(settings: SparkSettings, sink: ParquetS
     sink.prepare(waiting)
     sink.drop_undo_data(made["b"])
     assert data(settings) == {"a", "b", "c", "d"}, "undoing c shows b again, and undoing b then shows a"
-    unpublish(sink, made["c"])
+    revert(sink, made["c"])
     sink.drop_undo_data(made["c"])
     assert data(settings) == {"a", "b", "d"}
     assert visible(settings) == [2]
@@ -265,8 +265,8 @@ def test_files_no_undo_needs_are_deleted(settings: SparkSettings, sink: ParquetS
     assert list((settings.root / "out" / "_versions").iterdir()) == []
     publish(sink, waiting)
     assert visible(settings) == [1, 2]
-    unpublish(sink, waiting)
-    unpublish(sink, made["b"])
+    revert(sink, waiting)
+    revert(sink, made["b"])
     assert visible(settings) == []
 
 

@@ -19,7 +19,7 @@ from tests.integration.spark.staged_outputs import Publisher, stage
 OLD = [{"id": 1, "name": "old"}, {"id": 2, "name": "old"}]
 NEW = [{"id": 1, "name": "new"}, {"id": 2, "name": "new"}, {"id": 3, "name": "new"}]
 PUBLISH = "sink.publish([publication], state, together=False)"
-UNPUBLISH = "sink.unpublish([publication], together=False)"
+REVERT = "sink.revert([publication], together=False)"
 PLACE = "sink.prepare(publication)"
 SWAP = "matches=lambda source, target: str(target).endswith('_current.json')"
 
@@ -70,7 +70,7 @@ def test_a_publisher_is_killed(settings: SparkSettings, sink: ParquetSink, ours:
     again = sink.publish([ours], sink.read_state([ours]), together=False)[0]
     assert again.adopted == (expected == NEW)
     assert rows(settings) == NEW
-    sink.unpublish([ours], together=False)
+    sink.revert([ours], together=False)
     assert rows(settings) == OLD
 
 
@@ -78,10 +78,10 @@ def test_a_publisher_is_killed(settings: SparkSettings, sink: ParquetSink, ours:
 def test_an_undo_is_killed(settings: SparkSettings, sink: ParquetSink, ours: Publication, point: str) -> None:
     sink.publish([ours], sink.read_state([ours]), together=False)
     arm, _, expected = POINTS[point]
-    code, output = Publisher(settings, ours, None, arm, UNPUBLISH).outcome()
+    code, output = Publisher(settings, ours, None, arm, REVERT).outcome()
     assert code == -9, output
     assert rows(settings) == (NEW if point == "before the swap" else expected)
-    sink.unpublish([ours], together=False)
+    sink.revert([ours], together=False)
     assert rows(settings) == OLD
 
 
@@ -95,7 +95,7 @@ def test_a_preparing_process_is_killed(settings: SparkSettings, sink: ParquetSin
     sink.prepare(publication)
     sink.publish([publication], sink.read_state([publication]), together=False)
     assert rows(settings) == NEW
-    sink.unpublish([publication], together=False)
+    sink.revert([publication], together=False)
     sink.clean_up(publication)
     assert leftover_files(settings) == []
     assert list((settings.root / "out" / "_data").iterdir()) == []
@@ -106,7 +106,7 @@ def test_a_frozen_publisher_fails_after_the_undo(settings: SparkSettings, sink: 
         settings, ours, sink.read_state([ours]), "at(type(sink), 'publish', 'before', signal.SIGSTOP)", PUBLISH
     )
     publisher.frozen()
-    sink.unpublish([ours], together=False)
+    sink.revert([ours], together=False)
     publisher.thaw()
     code, output = publisher.outcome()
     assert (code, output.split(":")[0]) == (0, "CommitConflict")
@@ -121,12 +121,12 @@ def test_a_publisher_frozen_with_the_lock_delays_the_undo_and_is_then_reverted(
     publisher = Publisher(settings, ours, sink.read_state([ours]), arm, PUBLISH)
     publisher.frozen()
     with pytest.raises(CommitConflict, match="held by another"):
-        sink.unpublish([ours], together=False)
+        sink.revert([ours], together=False)
     assert rows(settings) == OLD
     publisher.thaw()
     assert publisher.outcome() == (0, "done\n")
     monkeypatch.undo()
-    sink.unpublish([ours], together=False)
+    sink.revert([ours], together=False)
     assert rows(settings) == OLD
 
 
@@ -167,4 +167,4 @@ def publish_and_take_back(settings: SparkSettings, sink: ParquetSink) -> None:
         )
         sink.prepare(publication)
         sink.publish([publication], sink.read_state([publication]), together=False)
-        sink.unpublish([publication], together=False)
+        sink.revert([publication], together=False)

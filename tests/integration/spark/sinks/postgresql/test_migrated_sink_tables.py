@@ -24,10 +24,10 @@ def test_an_undo_across_a_changed_table_is_refused(warehouse: Warehouse) -> None
     warehouse.publish(ours)
     warehouse.run("alter table sales add more text")
     with pytest.raises(UndoConflict, match=r"columns of public\.sales .*: column more: added \(text\); change that"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     warehouse.run("alter table sales drop more, drop note")
     with pytest.raises(UndoConflict, match=r"column note: dropped \(text\)"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
 
 
 WIDER = {"amount": "numeric(20, 6)", "note": "varchar(80)", "day": "timestamp", "id": "numeric"}
@@ -40,7 +40,7 @@ def test_an_undo_after_a_column_was_widened_restores_the_values(warehouse: Wareh
     ours = warehouse.stage(warehouse.output(mode, **more), rows)
     warehouse.publish(ours)
     warehouse.run(f"alter table sales alter {column} type {WIDER[column]}")
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.run("select id::bigint, day::date, amount::numeric(12, 2), note::text from sales order by 1") == [
         (1, date(2026, 1, 1), Decimal("1.50"), 'a, "b"'), (2, date(2026, 1, 2), Decimal("2.00"), None)
     ]  # fmt: skip
@@ -52,14 +52,14 @@ def test_an_undo_after_a_conversion_names_the_column_and_the_rows(warehouse: War
     warehouse.run("alter table sales alter amount type numeric(12, 1)")
     text = r"1 row of public\.sales was changed .*column amount: numeric\(12,2\) → numeric\(12,1\)"
     with pytest.raises(UndoConflict, match=text) as refused:
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert refused.value.report["samples"] == [
         {"key": {"id": "2"}, "before": {"day": "2026-01-02", "amount": "2.00", "note": "null"},
          "now": {"day": "2026-01-03", "amount": "10.0", "note": "new"}}
     ]  # fmt: skip
     warehouse.run("alter table sales alter amount type numeric(12, 2)")
     warehouse.run("update sales set amount = 9.99 where id = 2")
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows() == OLD
 
 
@@ -69,7 +69,7 @@ def test_an_undo_after_a_null_was_replaced_by_a_value_that_its_old_type_rounds(w
     warehouse.run("alter table sales alter amount type numeric(12, 4)")
     warehouse.run("update sales set amount = 0.001 where id = 4")
     with pytest.raises(UndoConflict, match="1 row of"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
 
 
 def test_an_undo_whose_old_rows_no_longer_fit_parks(warehouse: Warehouse) -> None:
@@ -77,7 +77,7 @@ def test_an_undo_whose_old_rows_no_longer_fit_parks(warehouse: Warehouse) -> Non
     warehouse.publish(ours)
     warehouse.run("alter table sales alter amount type numeric(12, 0)")
     with pytest.raises(UndoConflict, match=r"1 row of .* was changed by the new type of a column when restored"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert warehouse.rows() == ["(2,2026-01-03,7,new)"]
 
 
@@ -91,12 +91,12 @@ def test_the_sql_by_hand_restores_what_the_undo_would(warehouse: Warehouse, mode
     for row in rows:
         warehouse.run(change.format(**row))
     with pytest.raises(UndoConflict) as refused:
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert refused.value.by_hand is not None
     warehouse.run(refused.value.by_hand)
     warehouse.run("alter table sales drop column if exists more")
     assert warehouse.rows() == OLD
-    done = warehouse.unpublish(ours)
+    done = warehouse.revert(ours)
     assert done.details["as_before"] > 0
     assert warehouse.rows() == OLD
 
@@ -125,9 +125,9 @@ def test_a_value_that_the_old_type_cannot_hold_is_a_changed_row(warehouse: Wareh
     warehouse.run(f"alter table wide alter v type {new}")
     warehouse.run(f"update wide set v = {value} where id = 1")
     with pytest.raises(UndoConflict, match=r"^1 row of public\.wide was changed or deleted after the pub") as refused:
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert refused.value.report["samples"] == [{"key": {"id": "1"}, "before": None, "now": {"id": "1", "v": shown}}]
     warehouse.run("update wide set v = '2026-01-01'" if old == "date" else "update wide set v = 1")
     warehouse.run("update wide set v = null where id = 2")
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows("wide") == []

@@ -27,12 +27,12 @@ def test_a_closed_overwrite_does_not_block_the_undo_of_an_earlier_one(warehouse:
     warehouse.run("insert into sales (id, note) values (5, 'first')")
     assert warehouse.rows() == between
     with pytest.raises(UndoConflict, match="was overwritten by later publications: s2/facts"):
-        warehouse.sink.unpublish([first], together=False)
+        warehouse.sink.revert([first], together=False)
     warehouse.sink.close(second)
     warehouse.sink.close(second)
     states = "select saga_id, state from saga_publication order by 1"
     assert warehouse.run(states) == [("s1", "PUBLISHED"), ("s2", "CLOSED")]
-    warehouse.sink.unpublish([first], together=False)
+    warehouse.sink.revert([first], together=False)
     assert warehouse.rows() == before
 
 

@@ -40,7 +40,7 @@ def test_each_mode_and_its_exact_undo(warehouse: Warehouse, mode: str) -> None:
     assert warehouse.again(ours).adopted
     assert warehouse.rows() == expected
     for _ in range(2):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
         assert warehouse.rows() == OLD
     assert warehouse.tables() == {"sales", "saga_publication"}
     assert warehouse.sink.find(ours.output, ours.tag.target) is None
@@ -68,7 +68,7 @@ def test_names_with_driver_syntax_are_quoted(warehouse: Warehouse, mode: str, mo
     ours = warehouse.stage(warehouse.output(mode, '"rates%s"', **more), rows)
     warehouse.publish(ours)
     assert len(warehouse.rows('"rates%s"')) == {"append": 3, "overwrite": 1}.get(mode, 2)
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows('"rates%s"') == before
 
 
@@ -82,7 +82,7 @@ def test_a_table_without_a_key_is_restored_as_a_multiset(warehouse: Warehouse, m
     )
     warehouse.publish(ours)
     warehouse.run("insert into log values ('others', 7)")
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows("log") == sorted([*before, "(others,7)"])
 
 
@@ -92,7 +92,7 @@ def test_a_deleted_row_without_a_key_is_reported_missing(warehouse: Warehouse) -
     warehouse.publish(ours)
     warehouse.run("delete from log where ctid = (select min(ctid) from log)")
     with pytest.raises(UndoConflict, match=r"1 row of public\.log was"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert warehouse.rows("log") == ["(a)"]
 
 
@@ -105,7 +105,7 @@ def test_undo_of_rows_changed_by_others_is_refused(warehouse: Warehouse, mode: s
     warehouse.run("update sales set amount = 0 where id = %s", key)
     before = warehouse.rows()
     with pytest.raises(UndoConflict, match=r"1 row of public\.sales was changed") as refused:
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     sample = refused.value.report["samples"][0]
     assert sample["key"] == {"id": str(key)}
     assert sample["now"]["amount"] in ("0", "0.00")
@@ -114,11 +114,11 @@ def test_undo_of_rows_changed_by_others_is_refused(warehouse: Warehouse, mode: s
     warehouse.run("delete from sales where id = %s", key)
     if key == 2:  # another key was not there before
         with pytest.raises(UndoConflict) as refused:
-            warehouse.unpublish(ours)
+            warehouse.revert(ours)
         assert refused.value.report["samples"][0]["now"] is None
         day, amount, note = (rows[0][name] for name in ("day", "amount", "note"))
         warehouse.run("insert into sales values (%s, %s, %s, %s)", key, day, amount, note)
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows() == OLD
 
 
@@ -132,7 +132,7 @@ def test_rows_that_were_restored_by_hand_count_as_undone(warehouse: Warehouse, m
     warehouse.run("delete from sales where id = %s", first)
     if first == 2:
         warehouse.run("insert into sales values (2, '2026-01-02', 2.00, null)")
-    done = warehouse.unpublish(ours)
+    done = warehouse.revert(ours)
     assert done.details["as_before"] == 1
     assert warehouse.rows() == [*OLD, "(90,,1.00,others)"]
 
@@ -145,7 +145,7 @@ def test_rows_without_a_key_that_were_restored_by_hand_count_as_undone(warehouse
     warehouse.publish(ours)
     warehouse.run("delete from log")
     warehouse.run("insert into log values ('old'), ('old'), ('others')")
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows("log") == ["(old)", "(old)", "(others)"]
 
 
@@ -155,7 +155,7 @@ def test_undo_keeps_the_rows_of_others(warehouse: Warehouse, mode: str) -> None:
     ours = warehouse.stage(warehouse.output(mode, **more), rows)
     warehouse.publish(ours)
     warehouse.publish(warehouse.stage(warehouse.output(), [sale(90)], saga="other"))
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows() == [*OLD, "(90,2026-01-03,9.99,new)"]
 
 
@@ -165,7 +165,7 @@ def test_replaced_rows_are_restored_only_where_the_key_is_free(warehouse: Wareho
     warehouse.run("insert into sales values (1, null, null, 'others')")
     before = warehouse.rows()
     with pytest.raises(UndoConflict, match="cannot be undone"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert warehouse.rows() == before
 
 
@@ -178,10 +178,10 @@ def test_an_overwrite_below_another_is_not_reverted(warehouse: Warehouse) -> Non
     later = warehouse.stage(warehouse.output("overwrite"), [sale(7)], saga="b")
     warehouse.publish(later)
     with pytest.raises(UndoConflict, match="b/facts") as refused:
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert refused.value.report["after"][0]["saga_id"] == "b"
-    warehouse.unpublish(later)
-    warehouse.unpublish(ours)
+    warehouse.revert(later)
+    warehouse.revert(ours)
     assert warehouse.rows() == OLD
 
 
@@ -194,13 +194,13 @@ def test_overwrites_of_different_partitions_are_reverted_independently(warehouse
     first, second, third = part(1, 11, "a"), part(2, 12, "b"), part(1, 13, "c")
     warehouse.publish(first)
     warehouse.publish(second)
-    warehouse.unpublish(first)
+    warehouse.revert(first)
     assert warehouse.rows() == [OLD[0], "(12,2026-01-02,9.99,new)"]
     again = part(1, 14, "d")
     warehouse.publish(again)
     warehouse.publish(third)
     with pytest.raises(UndoConflict, match="c/facts"):
-        warehouse.unpublish(again)
+        warehouse.revert(again)
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_where", "merge"])
@@ -211,7 +211,7 @@ def test_a_missing_table_is_created_and_dropped_again(warehouse: Warehouse, mode
     assert warehouse.rows("made") == ["(3,2026-01-03,9.99,new)"]
     (primary,) = warehouse.run("select count(*) from pg_index where indrelid = 'made'::regclass and indisprimary")
     assert primary == (1 if mode == "merge" else 0,)
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.tables() == {"sales", "saga_publication"}
 
 
@@ -220,9 +220,9 @@ def test_a_created_table_used_by_others_is_kept(warehouse: Warehouse) -> None:
     second = warehouse.stage(warehouse.output("append", "made"), [sale(4)], saga="b")
     warehouse.publish(first)
     warehouse.publish(second)
-    warehouse.unpublish(first)
+    warehouse.revert(first)
     assert warehouse.rows("made") == ["(4,2026-01-03,9.99,new)"]
-    warehouse.unpublish(second)
+    warehouse.revert(second)
     assert warehouse.rows("made") == []
 
 
@@ -243,10 +243,10 @@ def test_together_is_one_transaction(warehouse: Warehouse) -> None:
     assert warehouse.rows("totals") == ["(2026-01-03,1)"]
     warehouse.run("update totals set n = 2")
     with pytest.raises(UndoConflict, match="totals"):
-        warehouse.sink.unpublish([facts, totals], together=True)
+        warehouse.sink.revert([facts, totals], together=True)
     assert len(warehouse.rows()) == 3
     warehouse.run("update totals set n = 1")
-    warehouse.sink.unpublish([facts, totals], together=True)
+    warehouse.sink.revert([facts, totals], together=True)
     assert (warehouse.rows(), warehouse.rows("totals")) == (OLD, [])
 
 
@@ -287,7 +287,7 @@ def test_an_undo_without_undo_data_is_refused(warehouse: Warehouse) -> None:
     warehouse.sink.drop_undo_data(ours)
     assert warehouse.tables() == {"sales", "saga_publication"}
     with pytest.raises(UndoConflict, match="no longer kept"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
 
 
 def test_one_table_has_one_name_in_the_publications(warehouse: Warehouse) -> None:
@@ -295,7 +295,7 @@ def test_one_table_has_one_name_in_the_publications(warehouse: Warehouse) -> Non
     warehouse.publish(published)
     warehouse.sink.prepare(discarded)
     warehouse.sink.clean_up(discarded)
-    warehouse.unpublish(warehouse.stage(warehouse.output(), [sale(5)], saga="s5"))
+    warehouse.revert(warehouse.stage(warehouse.output(), [sale(5)], saga="s5"))
     assert warehouse.run("select distinct target from saga_publication") == [("public.sales",)]
 
 
@@ -316,13 +316,13 @@ def test_generated_and_identity_columns_and_triggers_are_restored(warehouse: War
     assert [row.split(",")[1:3] for row in warehouse.rows("orders")] == [["a", "1.00"], ["b", "3.00"], ["c", "4.00"]]
     warehouse.run(touch)
     with pytest.raises(UndoConflict, match="by a trigger"):  # it also runs when the old price is put back
-        warehouse.unpublish(merged)
+        warehouse.revert(merged)
     warehouse.run("drop trigger touch on orders")
-    warehouse.unpublish(merged)
+    warehouse.revert(merged)
     assert warehouse.rows("orders") == before
     replaced = warehouse.stage(warehouse.output("overwrite", "orders"), rows, saga="b")
     warehouse.publish(replaced)
-    warehouse.unpublish(replaced)
+    warehouse.revert(replaced)
     assert warehouse.rows("orders") == before
 
 
@@ -371,9 +371,9 @@ def test_the_hash_of_a_row_does_not_depend_on_the_settings_of_a_role(warehouse: 
     try:
         warehouse.run("update readings set f = 0.3")
         with pytest.raises(UndoConflict, match="1 row of"):
-            warehouse.unpublish(ours)
+            warehouse.revert(ours)
         warehouse.run("update readings set f = 0.30000000000000004")
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     finally:
         warehouse.run("alter role current_user reset all")
     assert warehouse.rows("readings") == before
@@ -390,10 +390,10 @@ def test_rows_of_others_that_refer_to_published_rows_are_not_deleted(warehouse: 
         warehouse.run("insert into refund values (1, 1, null), (2, 9, null)")
         before = warehouse.rows(), warehouse.rows("refund")
         with pytest.raises(UndoConflict, match=r"1 row of refund refers to rows of .* that the undo deletes"):
-            warehouse.unpublish(ours)
+            warehouse.revert(ours)
         assert (warehouse.rows(), warehouse.rows("refund")) == before
         warehouse.run("delete from refund where id = 2")
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
         assert (warehouse.rows(), warehouse.rows("refund")) == (OLD, ["(1,1,)"])
 
 
@@ -412,7 +412,7 @@ def test_rows_that_must_keep_their_parents_are_named(warehouse: Warehouse, forei
     with pytest.raises(
         UndoConflict, match=r"the publication to public\.sales cannot be undone: .*foreign key"
     ) as refused:
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert refused.value.report["constraint"] == "refund_sale_fkey"
     assert len(warehouse.rows()) == 3
 
@@ -425,7 +425,7 @@ def test_a_partition_that_others_refer_to(warehouse: Warehouse) -> None:
     warehouse.publish(ours)
     warehouse.run("insert into child values (2)")
     with pytest.raises(UndoConflict, match=r"1 row of child refers to rows of public\.parts"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     assert (warehouse.rows("parts"), warehouse.rows("child")) == (["(1)", "(2)"], ["(2)"])
 
 
@@ -436,9 +436,9 @@ def test_a_tree_of_published_rows_is_deleted_as_a_whole(warehouse: Warehouse, ke
     warehouse.publish(ours)
     warehouse.run("insert into tree values (3, 2)")
     with pytest.raises(UndoConflict, match=r"1 row of tree refers to rows of .*tree"):
-        warehouse.unpublish(ours)
+        warehouse.revert(ours)
     warehouse.run("delete from tree where id = 3")
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows("tree") == []
 
 

@@ -137,7 +137,7 @@ def test_the_required_permissions_are_sufficient(warehouse: Warehouse, user: str
     before = warehouse.rows()
     ours = writer.stage(warehouse.output("overwrite"), [{"id": 7}])
     writer.publish(ours)
-    writer.unpublish(ours)
+    writer.revert(ours)
     assert warehouse.rows() == before
 
 
@@ -369,7 +369,7 @@ def test_triggers_that_change_no_column_of_the_output_stay_allowed(warehouse: Wa
     ours = warehouse.stage(warehouse.output(), [{"id": 8, "amount": Decimal("1.25")}])
     warehouse.publish(ours)
     assert warehouse.rows("log") == ["(8)"], "the rehearsal was rolled back"
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert len(warehouse.rows()) == 2
 
 

@@ -15,7 +15,7 @@ from tests.integration.spark.sinks.postgresql.warehouse import Warehouse, open_w
 from tests.integration.spark.staged_outputs import Publisher
 
 PUBLISH = "sink.publish([publication], state, together=False)"
-UNPUBLISH = "sink.unpublish([publication], together=False)"
+REVERT = "sink.revert([publication], together=False)"
 PLACE = "sink.prepare(publication)"
 
 # The first commit of a session only keeps its settings, so the second one is meant.
@@ -52,7 +52,7 @@ def test_a_publisher_is_killed(warehouse: Warehouse, ours: Publication, arm: str
     assert warehouse.rows() == (OLD if arm == BEFORE else NEW)
     assert warehouse.again(ours).adopted == (arm == AFTER)
     assert warehouse.rows() == NEW
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows() == OLD
     assert warehouse.tables() == {"sales", "saga_publication"}
 
@@ -60,10 +60,10 @@ def test_a_publisher_is_killed(warehouse: Warehouse, ours: Publication, arm: str
 @pytest.mark.parametrize("arm", [BEFORE, AFTER])
 def test_an_undo_is_killed(warehouse: Warehouse, ours: Publication, arm: str) -> None:
     warehouse.again(ours)
-    code, output = Publisher(warehouse.settings, ours, None, arm, UNPUBLISH).outcome()
+    code, output = Publisher(warehouse.settings, ours, None, arm, REVERT).outcome()
     assert code == -9, output
     assert warehouse.rows() == (NEW if arm == BEFORE else OLD)
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     assert warehouse.rows() == OLD
     assert warehouse.tables() == {"sales", "saga_publication"}
 
@@ -75,11 +75,11 @@ def test_a_process_loading_the_stage_table_is_killed(warehouse: Warehouse, arm: 
     assert code == -9, output
     warehouse.publish(publication)
     assert warehouse.rows() == NEW
-    warehouse.unpublish(publication)
+    warehouse.revert(publication)
     assert warehouse.tables() == {"sales", "saga_publication"}
 
 
-@pytest.mark.parametrize("undo", ["unpublish", "clean_up"])
+@pytest.mark.parametrize("undo", ["revert", "clean_up"])
 def test_a_publisher_frozen_before_its_transaction_fails_after_the_undo(
     warehouse: Warehouse, ours: Publication, undo: str
 ) -> None:
@@ -87,8 +87,8 @@ def test_a_publisher_frozen_before_its_transaction_fails_after_the_undo(
         warehouse.settings, ours, None, "at(type(sink), 'publish', 'before', signal.SIGSTOP)", PUBLISH
     )
     publisher.frozen()
-    if undo == "unpublish":
-        warehouse.unpublish(ours)
+    if undo == "revert":
+        warehouse.revert(ours)
     else:
         warehouse.sink.clean_up(ours)
     publisher.thaw()
@@ -108,7 +108,7 @@ def test_a_publisher_frozen_before_its_commit_is_terminated_by_the_server(
     )
     publisher = Publisher(warehouse.settings, ours, None, arm + FROZEN_BEFORE, PUBLISH)
     publisher.frozen()
-    warehouse.unpublish(ours)  # waits until the server has ended the frozen transaction, and goes before it
+    warehouse.revert(ours)  # waits until the server has ended the frozen transaction, and goes before it
     publisher.thaw()
     code, output = publisher.outcome()
     assert (code, output.split(":")[0]) == (0, "InfrastructureError"), output
@@ -147,7 +147,7 @@ def test_a_reader_never_sees_a_mix(warehouse: Warehouse) -> None:
                 publication = overwrite(warehouse, generation=generation)
                 warehouse.sink.prepare(publication)
                 warehouse.again(publication)
-                warehouse.unpublish(publication)
+                warehouse.revert(publication)
         finally:
             over.set()
         seen = reader.result()

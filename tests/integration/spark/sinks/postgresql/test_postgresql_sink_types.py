@@ -88,7 +88,7 @@ def test_every_type_arrives_exactly(warehouse: Warehouse, existing: bool) -> Non
     for row in found:
         row["real"] = pa.scalar(row["real"], pa.float32()).as_py()  # the driver reads its shortest text as a double
     assert found == expected
-    warehouse.unpublish(ours)
+    warehouse.revert(ours)
     if existing:
         assert warehouse.rows("typed") == []
 

@@ -62,8 +62,8 @@ class Warehouse:
     def again(self, publication: Publication) -> Published:
         return self.sink.publish([publication], self.sink.read_state([publication]), together=False)[0]
 
-    def unpublish(self, publication: Publication) -> Published:
-        return self.sink.unpublish([publication], together=False)[0]
+    def revert(self, publication: Publication) -> Published:
+        return self.sink.revert([publication], together=False)[0]
 
 
 def open_warehouse(server: DatabaseServer, folder: Path, ddl: str = SALES) -> Warehouse:

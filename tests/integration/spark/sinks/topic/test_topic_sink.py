@@ -83,10 +83,10 @@ def test_published_rows_stay_and_unpublished_ones_are_fenced(env: Environment) -
         env.sink.clean_up(published)
     for _ in range(2):
         with pytest.raises(UndoConflict, match="cannot be reverted") as reported:
-            env.sink.unpublish([published], together=False)
+            env.sink.revert([published], together=False)
         assert reported.value.report["files"] == 3
     env.sink.clean_up(waiting)
-    env.sink.unpublish([waiting], together=False)
+    env.sink.revert([waiting], together=False)
     with pytest.raises(CommitConflict, match="was reverted"):  # it froze before the undo and resumes after it
         env.publish(waiting)
     assert env.ids() == [0, 1, 2, 3, 4, 5]
@@ -114,7 +114,7 @@ def test_a_column_is_the_value_and_an_empty_output_is_published(env: Environment
     empty = stage(env.settings, {"topic": env.topic}, [], saga="empty", files=0)
     assert not env.publish(empty).adopted
     assert env.publish(empty).adopted
-    env.sink.unpublish([empty], together=False)
+    env.sink.revert([empty], together=False)
 
 
 def test_a_topic_is_read_between_fixed_offsets(env: Environment, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.integration.spark.staged_outputs import Publisher, stage
 
 FILES, ROWS = 3, [{"id": number} for number in range(6)]
 PUBLISH = "sink.publish([publication], state, together=False)"
-UNPUBLISH = "sink.unpublish([publication], together=False)"
+REVERT = "sink.revert([publication], together=False)"
 
 # The call that is meant is the n-th; after `flush` its transaction is open, and the broker has all of it.
 ARM = """
@@ -112,7 +112,7 @@ def test_a_publisher_is_killed(env: Environment, point: str) -> None:
     assert env.ids() == EACH_ONCE
     assert env.is_settled()
     with pytest.raises(UndoConflict):
-        env.sink.unpublish([publication], together=False)
+        env.sink.revert([publication], together=False)
     assert env.ids() == EACH_ONCE
 
 
@@ -146,10 +146,10 @@ def test_an_undo_after_a_killed_publisher(env: Environment, point: str) -> None:
     assert code == -9, printed
     if files:
         with pytest.raises(UndoConflict) as reported:
-            env.sink.unpublish([publication], together=False)
+            env.sink.revert([publication], together=False)
         assert (reported.value.report["files"], reported.value.report["of"]) == (files, FILES)
     else:
-        env.sink.unpublish([publication], together=False)
+        env.sink.revert([publication], together=False)
     assert env.ids() == EACH_ONCE[: files * 2]
     assert env.is_settled()
     code, printed = env.publisher(publication).outcome()
@@ -162,9 +162,9 @@ def test_an_undo_after_a_killed_publisher(env: Environment, point: str) -> None:
 @pytest.mark.parametrize("point", [("write", "before"), ("flush", "after"), ("commit", "after")])
 def test_an_undo_is_killed(env: Environment, point: tuple[str, str]) -> None:
     publication = env.stage()
-    code, printed = env.publisher(publication, arm(*point), UNPUBLISH).outcome()
+    code, printed = env.publisher(publication, arm(*point), REVERT).outcome()
     assert code == -9, printed
-    env.sink.unpublish([publication], together=False)
+    env.sink.revert([publication], together=False)
     env.sink.clean_up(publication)
     assert env.ids() == []
     assert env.is_settled()
@@ -181,7 +181,7 @@ FROZEN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", FROZEN)
-@pytest.mark.parametrize("other", ["publishes", "takes back"])
+@pytest.mark.parametrize("other", ["publishes", "reverts"])
 def test_a_frozen_publisher_resumes_too_late(env: Environment, point: str, other: str) -> None:
     publication = env.stage()
     frozen = env.publisher(publication, FROZEN[point])
@@ -194,14 +194,14 @@ def test_a_frozen_publisher_resumes_too_late(env: Environment, point: str, other
         expected = EACH_ONCE[: committed * 2]
         if committed:
             with pytest.raises(UndoConflict):
-                env.sink.unpublish([publication], together=False)
+                env.sink.revert([publication], together=False)
         else:
-            env.sink.unpublish([publication], together=False)
+            env.sink.revert([publication], together=False)
     assert env.ids() == expected
     frozen.thaw()
     code, printed = frozen.outcome()
     began_late = point == "C11 before it begins"
-    words = {"publishes": "adopted", "takes back": "CommitConflict"}[other] if began_late else "CommitConflict"
+    words = {"publishes": "adopted", "reverts": "CommitConflict"}[other] if began_late else "CommitConflict"
     # Fenced in the middle, the library does not always say by whom: then the attempt is simply made again.
     assert code == 0
     assert last_word(printed) in (words, *(() if began_late else ("InfrastructureError",))), printed
@@ -228,7 +228,7 @@ def test_later_writers_change_nothing(env: Environment) -> None:
     env.publish(publication)
     env.kafka.produce(env.topic, {"id": 99}, key="other")
     with pytest.raises(UndoConflict, match="cannot be reverted"):
-        env.sink.unpublish([publication], together=False)
+        env.sink.revert([publication], together=False)
     assert env.ids() == [*EACH_ONCE, 99]
 
 
