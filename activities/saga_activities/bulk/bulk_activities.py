@@ -10,7 +10,7 @@ from typing import Any
 
 from saga_activities.attempt_context import AttemptContext, ChunkObserver, ObservedChunk, repeat_heartbeats
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.bulk.result_room import encode_bounded
 from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.connections import DatabaseConnections
@@ -77,12 +77,12 @@ class BulkActivities:
         assert guard_spec is not None
         outcomes: Sequence[Outcome | None]
         try:
-            runner = ChunkRunner(self._databases.guard(guard_spec.connection), self._bodies)
+            performer = ChunkPerformer(self._databases.guard(guard_spec.connection), self._bodies)
             observed = ObservedChunk(calls, attempt.number)
             with hiding([text for call in calls for text in call.hidden]), ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
-                ended = await runner.perform(calls, attempt)
+                ended = await performer.perform(calls, attempt)
                 outcomes = observed.outcomes = [
                     None if outcome is None else _reported(outcome, call, attempt.number)
                     for call, outcome in zip(calls, ended, strict=True)

@@ -1,7 +1,7 @@
 """The guard: a step's effect happens exactly once, or provably never. One guard per database.
 
 For every operation of a step it keeps a row, written in the same local transaction as the effect (a sub-transaction
-barrier that also stores results). ``rules`` defines what the rows mean, ``transaction_runner`` runs a script in a
+barrier that also stores results). ``rules`` defines what the rows mean, ``script_transactions`` runs a script in a
 transaction; this file maps each guard call to its script.
 """
 
@@ -15,16 +15,16 @@ from typing import Any, Literal
 
 from saga_activities.guard import rules
 from saga_activities.guard.rules import GuardedBody, GuardMode, ScriptResult
+from saga_activities.guard.script_transactions import ScriptTransactions
 from saga_activities.guard.session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction, RowOp
-from saga_activities.guard.transaction_runner import TransactionRunner
 from sagas.protocol.outcomes import Failure, Outcome
 
 _NOT_DECIDED = object()
 
 
-class Guard(TransactionRunner):
+class Guard(ScriptTransactions):
     """The guard of one connection. All times are seconds since the epoch.
 
     ``scheduled_at`` is when the platform scheduled the attempt (the watermark is compared with it), ``deadline``

@@ -15,7 +15,7 @@ from saga_activities.attempt_context import AttemptContext
 from saga_activities.automatic import row_locks
 from saga_activities.automatic.row_changes import end_scope
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard.transaction_runner import outcome_of_error
+from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.locks.lock_table import Answer, Granted, LockTable
 from saga_activities.locks.parked_holders import IsParked, reported_blockers
 from sagas.protocol.outcomes import Outcome

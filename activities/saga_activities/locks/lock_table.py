@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.rules import ScriptResult
+from saga_activities.guard.script_transactions import ScriptTransactions
 from saga_activities.guard.session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey, now_sql
 from saga_activities.guard.transaction import GuardTransaction
-from saga_activities.guard.transaction_runner import TransactionRunner
 from saga_activities.locks.arrival_order import Blocker, HeldLock, LockRequest, blockers_of, grant_waiting
 from saga_activities.locks.tables import lock_table, order_table, request_table, wait_table
 from sagas.errors import InfrastructureError
@@ -58,10 +58,10 @@ class Granted:
 
 
 class LockTable:
-    """The locks of one database. All times are seconds since the epoch; see :class:`TransactionRunner` for outcomes."""
+    """The locks of one database. All times are seconds since the epoch; outcomes: :class:`ScriptTransactions`."""
 
     def __init__(self, name: str, engine: AsyncEngine) -> None:
-        self._runner = TransactionRunner(name, engine, isolation="READ COMMITTED")
+        self._transactions = ScriptTransactions(name, engine, isolation="READ COMMITTED")
 
     async def acquire(
         self,
@@ -81,7 +81,7 @@ class LockTable:
             await _open(tx)
             return await _acquire(tx.sql, request, waits=waits)
 
-        return await self._runner.run(EntryKey(owner, _ENTRY), "do", script, scheduled_at, deadline)
+        return await self._transactions.run(EntryKey(owner, _ENTRY), "do", script, scheduled_at, deadline)
 
     async def release(self, *, owner: str, holder: str, scheduled_at: float, deadline: float) -> Outcome:
         """Release what the holder was granted and withdraw what it waits for; a later request of it is `late`.
@@ -93,7 +93,7 @@ class LockTable:
             await _open(tx)
             return await _release(tx.sql, owner, holder, scheduled_at)
 
-        return await self._runner.run(EntryKey(owner, _ENTRY), "undo", script, scheduled_at, deadline)
+        return await self._transactions.run(EntryKey(owner, _ENTRY), "undo", script, scheduled_at, deadline)
 
 
 async def _open(tx: GuardTransaction) -> None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from sagas.actions import Actions
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation, idempotency_key
@@ -52,7 +52,7 @@ async def test_chunks_never_deadlock_with_each_other(guard_database: GuardDataba
     for number in range(ROWS):
         await guard_database.rows("delete from met_stock where sku = :sku", sku=f"row-{number}")
         await guard_database.rows("insert into met_stock values (:sku, 1000000)", sku=f"row-{number}")
-    runner = ChunkRunner(guard_database.guard, ActionBodies(Actions()))
+    performer = ChunkPerformer(guard_database.guard, ActionBodies(Actions()))
     before, until, done = await _deadlocks(guard_database), time.monotonic() + seconds, 0
 
     async def stream(seed: int) -> None:
@@ -60,7 +60,7 @@ async def test_chunks_never_deadlock_with_each_other(guard_database: GuardDataba
         dice = random.Random(seed)
         while time.monotonic() < until:
             statement = dice.choice((STOCK, TOTAL[guard_database.kind]))
-            outcomes = await runner.perform([call(statement, dice) for _ in range(CALLS)], new_attempt())
+            outcomes = await performer.perform([call(statement, dice) for _ in range(CALLS)], new_attempt())
             # On a busy machine a call may wait for a row for longer than it may: it would be tried again.
             done += [outcome.kind for outcome in outcomes if outcome].count("done")
 

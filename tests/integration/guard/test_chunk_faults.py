@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk import chunk_runner
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk import chunk_performer
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
@@ -79,8 +79,8 @@ def ids(count: int) -> list[str]:
 
 async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds: float = 30.0) -> list[Outcome | None]:
     actions = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (note, notes)])
-    runner = ChunkRunner(database.guard, ActionBodies(actions))
-    return await runner.perform(calls, new_attempt(seconds))
+    performer = ChunkPerformer(database.guard, ActionBodies(actions))
+    return await performer.perform(calls, new_attempt(seconds))
 
 
 def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
@@ -121,7 +121,7 @@ async def behind_proxy(request: pytest.FixtureRequest) -> AsyncIterator[Proxied]
 @pytest.mark.parametrize("fault", ["cut_after", "cut_before", "swallow_answer"])
 async def test_a_lost_commit_is_repeated(behind_proxy: Proxied, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     database, proxy = behind_proxy
-    monkeypatch.setattr(chunk_runner, "COMMIT_GRACE", 1.0)
+    monkeypatch.setattr(chunk_performer, "COMMIT_GRACE", 1.0)
     sagas = ids(6)
     proxy.arm(COMMIT[database.kind], fault)
     assert kinds(await perform(database, [call(id) for id in sagas])) == ["done"] * 6
@@ -218,7 +218,7 @@ async def test_a_chunk_below_the_watermark_is_refused(tmp_path_factory: pytest.T
 
 async def perform_and_freeze(kind: str, url: str, uses: str, *sagas: str) -> None:
     """In a process of its own: perform a chunk that freezes in its effects, and has ten minutes."""
-    chunk_runner.IDLE_GRACE = 0.5
+    chunk_performer.IDLE_GRACE = 0.5
     database = GuardDatabase(DatabaseConnections([SqlConnection(name="shop", url=url)]), kind, url)
     calls = [call(id, uses, timeout=1.0, how="freezes" if n == 0 else "ok") for n, id in enumerate(sagas)]
     print(*kinds(await perform(database, calls, seconds=600.0)), flush=True)
@@ -258,7 +258,7 @@ async def test_a_batch_action_may_work_for_longer_than_its_transaction_may_be_id
 ) -> None:
     database, sagas = server_guard_database, ids(3)
     await make_tables(database)
-    monkeypatch.setattr(chunk_runner, "IDLE_GRACE", 0.5)
+    monkeypatch.setattr(chunk_performer, "IDLE_GRACE", 0.5)
     calls = [call(id, "notes", timeout=0.5, how="slow") for id in sagas]
     assert kinds(await perform(database, calls)) == ["done"] * 3
     assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 3

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.bulk.result_room import encode_bounded
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
@@ -69,8 +69,8 @@ def ids(count: int) -> list[str]:
 
 async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds: float = 30.0) -> list[Outcome | None]:
     actions = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (one_by_one, all_at_once)])
-    runner = ChunkRunner(database.guard, ActionBodies(actions))
-    return await runner.perform(calls, new_attempt(seconds))
+    performer = ChunkPerformer(database.guard, ActionBodies(actions))
+    return await performer.perform(calls, new_attempt(seconds))
 
 
 def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
@@ -159,7 +159,7 @@ class Bench:
         self.database = database
         bodies = ActionBodies(ACTIONS)
         self.single = Dispatcher(bodies, database.connections, HttpConnections({}))
-        self.chunks = ChunkRunner(database.guard, bodies)
+        self.chunks = ChunkPerformer(database.guard, bodies)
 
     async def alone(self, invocation: Invocation) -> Outcome:
         return await self.single.perform(invocation, new_attempt())

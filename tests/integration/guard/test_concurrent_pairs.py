@@ -22,10 +22,10 @@ import sqlalchemy as sa
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import EntryKey, Guard, result_codec
 from saga_activities.guard.rules import ScriptResult
+from saga_activities.guard.script_transactions import GuardScript
 from saga_activities.guard.tables import guard_table as rows
 from saga_activities.guard.tables import outbox_table
 from saga_activities.guard.transaction import GuardRow, GuardTransaction, RowOp
-from saga_activities.guard.transaction_runner import GuardScript
 from sagas.protocol.outcomes import Outcome
 from sagas.settings import SqlConnection
 from tests.integration.guard.conftest import GuardDatabase, clock

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.sql_action import sql_body
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
 from sagas.protocol.messages import GuardSpec
@@ -282,7 +282,7 @@ async def test_a_chunk_writes_each_number_and_refuses_the_one_that_does_not_fit(
         key = idempotency_key(saga_id, "store", 1)
         guard = GuardSpec("shop")
         calls.append(Invocation("sql", arguments, key, saga_id, "store", "do", 1, timeout=10.0, guard=guard))
-    outcomes = await ChunkRunner(numbers.guard, BODIES).perform(calls, new_attempt())
+    outcomes = await ChunkPerformer(numbers.guard, BODIES).perform(calls, new_attempt())
     assert [outcome and outcome.kind for outcome in outcomes] == ["done", "failed", "done"]
     written = [await numbers.rows("select price from exact_numbers where id = :id", id=one.saga_id) for one in calls]
     assert [[Decimal(str(price)) for (price,) in rows] for rows in written] == [[values[0]], [], [values[2]]]

@@ -12,7 +12,7 @@ import pytest_asyncio
 from sqlalchemy import make_url
 
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.locks.lock_table import LockTable
 from saga_activities.locks.tables import create_tables as create_locks
 from saga_activities.sessions import require_foreign_keys
@@ -121,8 +121,8 @@ async def test_the_calls_of_a_chunk_are_refused(shop: Shop, calls: int) -> None:
         Invocation("sql", arguments, str(entry), entry.saga_id, "chunk", "do", 1, 20, GuardSpec("shop"), saga="order")
         for entry in entries
     ]
-    runner = ChunkRunner(tables.database.guard, ActionBodies(Actions([])))
-    for outcome in await runner.perform(invocations, new_attempt()):
+    performer = ChunkPerformer(tables.database.guard, ActionBodies(Actions([])))
+    for outcome in await performer.perform(invocations, new_attempt()):
         assert outcome is not None
         assert (outcome.kind, outcome.retryable) == ("failed", False)
         assert f"{OFF}{shop.role}" in str(outcome.failure)

@@ -12,7 +12,7 @@ import pytest
 
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.sql_action import sql_body
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.guard.session import SqlSession
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
@@ -123,7 +123,7 @@ def _chunk(name: str, arguments: Callable[[str, Mapping[str, Any]], Mapping[str,
             calls.append(
                 Invocation(name, given, saga, saga, "pay", "do", 1, guard=GuardSpec("shop", "decide"), saga="order")
             )
-        first, second = await ChunkRunner(database.guard, BODIES).perform(calls, new_attempt())
+        first, second = await ChunkPerformer(database.guard, BODIES).perform(calls, new_attempt())
         assert first is not None
         assert second is not None
         assert first.kind == second.kind

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from saga_activities.guard import rules, transaction_runner
+from saga_activities.guard import rules, script_transactions
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import POSTGRESQL_COMMIT, FaultProxy, fault_proxy
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
@@ -98,7 +98,7 @@ async def test_a_commit_response_that_never_arrives(
     behind_proxy: tuple[GuardDatabase, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard_database, proxy = behind_proxy
-    monkeypatch.setattr(transaction_runner, "COMMIT_GRACE", 1.5)
+    monkeypatch.setattr(script_transactions, "COMMIT_GRACE", 1.5)
     address = guard_database.current = new_address()
     proxy.arm(COMMIT[guard_database.kind], "swallow_answer")
     outcome = await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, NotSupportedError
 
 from saga_activities import conflict_retries
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.guard.database_errors import classify_database_error
 from sagas.protocol.outcomes import Outcome
@@ -146,11 +146,11 @@ async def test_a_chunk(shop: GuardDatabase, case: Case) -> None:
     """In bulk the item at fault has the same outcome, and its neighbour is done."""
     saga_id, other = new_address().saga_id, new_address().saga_id
     good = invocation(other, "do", "select 1")
-    runner = ChunkRunner(shop.guard, ActionBodies(ACTIONS))
+    performer = ChunkPerformer(shop.guard, ActionBodies(ACTIONS))
     made: list[Outcome] = []
     while not made or made[-1].retryable:
         call = replace(invocation(saga_id, "do", case.statement), earlier_attempts=len(made))
-        outcome, neighbour = await runner.perform([call, good], new_attempt())
+        outcome, neighbour = await performer.perform([call, good], new_attempt())
         assert outcome is not None
         assert neighbour is not None
         assert neighbour.kind == "done"

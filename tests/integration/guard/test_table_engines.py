@@ -10,7 +10,7 @@ import pytest_asyncio
 import sqlalchemy as sa
 
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.guard.session import SqlSession
 from sagas.actions import Actions
 from sagas.errors import Rejected
@@ -123,7 +123,7 @@ async def test_an_entry_of_a_chunk_whose_changes_stay_is_unknown(mariadb: GuardD
         calls.append(
             Invocation("sql", arguments, key, saga_id, "store", "do", 1, timeout=10.0, guard=GuardSpec("shop"))
         )
-    done, kept = await ChunkRunner(mariadb.guard, ActionBodies(Actions([]))).perform(calls, new_attempt())
+    done, kept = await ChunkPerformer(mariadb.guard, ActionBodies(Actions([]))).perform(calls, new_attempt())
     assert done is not None
     assert kept is not None
     assert (done.kind, kept.kind, kept.retryable) == ("done", "unknown", False)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 from saga_activities.action_errors import action_failure
 from saga_activities.bodies.python_action import bind_arguments, run_python_action
 from saga_activities.guard.action_sql import until_return
-from saga_activities.guard.transaction_runner import outcome_of_error
+from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.own_frames import logging_own_frames
 from saga_spark.job_errors import JobFailed, to_job_error
 from saga_spark.runner.runner_protocol import error_to_json

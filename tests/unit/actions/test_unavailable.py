@@ -10,7 +10,7 @@ from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
-from saga_activities.guard.transaction_runner import outcome_of_error
+from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.http import HttpConnections
 from saga_activities.temporal.attempt_errors import to_application_error
 from sagas.actions import Actions

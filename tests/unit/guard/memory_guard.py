@@ -8,9 +8,9 @@ from typing import Any, Literal, cast
 
 from saga_activities.guard import rules
 from saga_activities.guard.guard import Guard
+from saga_activities.guard.script_transactions import GuardScript, outcome_of_error
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowOp, RowReason, RowWrite
-from saga_activities.guard.transaction_runner import GuardScript, outcome_of_error
 from sagas.errors import Rejected
 from sagas.protocol.outcomes import Outcome
 from tests.unit.guard.model import Event, State

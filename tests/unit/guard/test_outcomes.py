@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saga_activities.guard.transaction_runner import outcome_of_error
+from saga_activities.guard.script_transactions import outcome_of_error
 from sagas.errors import AlreadyCompensated, InfrastructureError, Rejected, UsageError
 
 TABLE = [

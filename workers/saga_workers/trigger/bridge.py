@@ -66,7 +66,7 @@ _FILL_TIMEOUT = 0.05
 _BACKOFF = Backoff(0.2, 5.0)
 
 
-class BridgeRunner:
+class BridgeReader:
     """Runs one bridge in a thread of its own."""
 
     def __init__(

@@ -10,7 +10,7 @@ from saga_activities.kafka.record_codec import CONFIRMS_HEADER, SAGA_ID_HEADER, 
 from saga_activities.messaging import inbox
 from saga_activities.participants import CommandCall, ParticipantCommands, is_refusal
 from saga_workers.trigger.consumed_record import REJECTED_OUTCOME, ConsumedRecord
-from saga_workers.trigger.consumer import RECORD_TIMEOUT, ConsumerRunner, usable_saga_id
+from saga_workers.trigger.consumer import RECORD_TIMEOUT, ConsumerHandler, usable_saga_id
 from saga_workers.trigger.record_checks import read_message
 from saga_workers.trigger.retry import PoisonMessage
 from sagas.actions.consumers import Consumer
@@ -22,7 +22,7 @@ _KEY_HEADERS = {"do": STEP_KEY_HEADER, "undo": UNDOES_HEADER, "confirm": CONFIRM
 """The header with the key of the forward command, by operation."""
 
 
-class CommandRunner(ConsumerRunner):
+class CommandHandler(ConsumerHandler):
     """Runs a participant, or a consumer that is sent commands, too; the handler of a TopicReader.
 
     A command has the row of a guarded step instead of one in the inbox, so each delivery can be replied to, and an undo

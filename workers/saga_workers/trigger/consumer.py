@@ -62,7 +62,7 @@ Handle = Callable[[SqlSession], Awaitable[Any]]
 """The handler of a message, in the transaction of a session."""
 
 
-class ConsumerRunner:
+class ConsumerHandler:
     """Runs one consumer; the handler of a TopicReader."""
 
     def __init__(

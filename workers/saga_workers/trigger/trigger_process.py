@@ -23,9 +23,9 @@ from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
 from saga_workers.trigger.attempt_gate import AttemptGate
-from saga_workers.trigger.bridge import BridgeRunner
+from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
-from saga_workers.trigger.commands import CommandRunner
+from saga_workers.trigger.commands import CommandHandler
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.first_position import FirstPositions
 from saga_workers.trigger.project_readers import ProjectReader, project_reader
@@ -203,7 +203,7 @@ class TriggerTasks:
         self._first_positions = FirstPositions(project, self._databases, client, start_from, metrics=self.metrics)
         stack.callback(self._first_positions.close)
         self._listener: ReplyListener | None = None
-        self._readers: list[TopicReader | BridgeRunner] = []
+        self._readers: list[TopicReader | BridgeReader] = []
         self.watchdog = Watchdog()
         self._gate = AttemptGate(self.watchdog)
         self._stack = stack
@@ -229,7 +229,7 @@ class TriggerTasks:
             parts["replies"] = self._listener.run(self._stop, grace)
         return parts
 
-    async def _run_reader(self, reader: ProjectReader, running: TopicReader | BridgeRunner, grace: float) -> None:
+    async def _run_reader(self, reader: ProjectReader, running: TopicReader | BridgeReader, grace: float) -> None:
         try:
             await self._first_positions.settle(reader, self._stop)
         except ProcessStopping:
@@ -271,7 +271,7 @@ class TriggerTasks:
         # Its own threads: handlers of another consumer that hang take none of them.
         threads = ThreadPoolExecutor(MAX_CONCURRENT_MESSAGES, group)
         self._stack.callback(threads.shutdown, wait=False)
-        handle = CommandRunner(
+        handle = CommandHandler(
             consumer,
             self._databases.guard(consumer.connection),
             group,
@@ -294,9 +294,9 @@ class TriggerTasks:
             timeout=consumer.timeout,
         )
 
-    def _make_bridge(self, bridge: Bridge) -> BridgeRunner:
+    def _make_bridge(self, bridge: Bridge) -> BridgeReader:
         group = project_reader(self._settings.prefix, bridge, bridge.topic).group
-        return BridgeRunner(self._settings, bridge, group, self._dead_letters, self.metrics, gate=self._gate)
+        return BridgeReader(self._settings, bridge, group, self._dead_letters, self.metrics, gate=self._gate)
 
     def _make_listener(self, topics: Sequence[str]) -> ReplyListener:
         assert self._client is not None

@@ -13,15 +13,15 @@ from sqlalchemy.pool import NullPool
 
 from saga_activities.guard import result_codec
 from saga_activities.guard.database_errors import message_of
-from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import GuardTransaction, TransactionLimits
-from saga_activities.guard.transaction_runner import (
+from saga_activities.guard.script_transactions import (
     COMMIT_GRACE,
     GuardScript,
+    ScriptTransactions,
     SentCommit,
-    TransactionRunner,
     begin_transaction,
 )
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import GuardTransaction, TransactionLimits
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.transaction_id import TransactionId
 from saga_activities.sessions import session_arguments
@@ -91,8 +91,8 @@ class DatabaseParticipant:
     async def prepare(
         self, id: TransactionId, run: int, script: GuardScript, scheduled_at: float, deadline: float
     ) -> Outcome:
-        runner = Preparation(self._name, self._engine, self._prepared, id, run, self._isolation)
-        return await runner.run(id.entry_key, "do", script, scheduled_at, deadline)
+        preparation = Preparation(self._name, self._engine, self._prepared, id, run, self._isolation)
+        return await preparation.run(id.entry_key, "do", script, scheduled_at, deadline)
 
     async def is_prepared(self, id: TransactionId, deadline: float) -> bool:
         async with asyncio.timeout(_seconds_until(deadline)):
@@ -103,7 +103,7 @@ class DatabaseParticipant:
             return await self._prepared.end(id, commit=commit)
 
 
-class RowTransactions(TransactionRunner):
+class RowTransactions(ScriptTransactions):
     """Short transactions on the guard's rows.
 
     READ COMMITTED whatever the connection's isolation: what is read after the wait for a lock must be current.
@@ -115,7 +115,7 @@ class RowTransactions(TransactionRunner):
         return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
 
 
-class Preparation(TransactionRunner):
+class Preparation(ScriptTransactions):
     """The transaction of run ``run`` that prepares the effect of a step."""
 
     def __init__(

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from saga_workers.trigger import bridge as bridge_module
-from saga_workers.trigger.bridge import BridgeRunner
+from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.group_config import member_properties
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
@@ -29,8 +29,8 @@ async def copying(
     settings: KafkaSettings,
     source: str,
     target: str,
-    meanwhile: Callable[[BridgeRunner, Message], None] = lambda *_: None,
-) -> AsyncIterator[BridgeRunner]:
+    meanwhile: Callable[[BridgeReader, Message], None] = lambda *_: None,
+) -> AsyncIterator[BridgeReader]:
     @bridge(source, to=target, name="copier")
     def copy(message: Message) -> object:
         meanwhile(one, message)
@@ -38,7 +38,7 @@ async def copying(
 
     metrics, stop = TriggerMetrics(), asyncio.Event()
     dead = DeadLetters(settings, metrics)
-    one = BridgeRunner(settings, getattr(copy, HANDLER_ATTRIBUTE), f"{settings.prefix}-bridge-copier", dead, metrics)
+    one = BridgeReader(settings, getattr(copy, HANDLER_ATTRIBUTE), f"{settings.prefix}-bridge-copier", dead, metrics)
     running = asyncio.create_task(one.run(stop, 10))
     try:
         yield one
@@ -53,7 +53,7 @@ async def test_refetched_messages_are_copied_once(kafka: Broker, caplog: pytest.
     kafka.produce(source, *range(5), key="k")
     sought: list[int] = []
 
-    def seek(one: BridgeRunner, message: Message) -> None:
+    def seek(one: BridgeReader, message: Message) -> None:
         """In the thread of the bridge, once."""
         if message.value == 4 and not sought:
             sought.append(4)

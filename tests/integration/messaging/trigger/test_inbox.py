@@ -18,7 +18,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
 from saga_activities.messaging import inbox
 from saga_workers.trigger.consumed_record import ConsumedRecord
-from saga_workers.trigger.consumer import ConsumerRunner
+from saga_workers.trigger.consumer import ConsumerHandler
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, Rejected, consumer
@@ -75,10 +75,10 @@ class ConsumerSetup:
 
     def consuming(
         self, function: Callable[..., Any], settings: KafkaSettings = NOWHERE, *, other: bool = False, **options: Any
-    ) -> ConsumerRunner:
+    ) -> ConsumerHandler:
         made = getattr(consumer(self.topic, connection="shop", name=self.name, **options)(function), HANDLER_ATTRIBUTE)
         databases = self.others if other else self.databases
-        return ConsumerRunner(
+        return ConsumerHandler(
             made,
             databases.guard("shop"),
             f"group-{self.name}",

@@ -30,14 +30,14 @@ from saga_activities.guard.database_errors import (
 )
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.result_codec import to_json_value
-from saga_activities.guard.tables import EntryKey
-from saga_activities.guard.transaction import BelowWatermark, ChangesKept, LostCommit, TransactionLimits
-from saga_activities.guard.transaction_runner import (
+from saga_activities.guard.script_transactions import (
     COMMIT_GRACE,
     outcome_of_error,
     refused_write_outcome,
     timeout_outcome,
 )
+from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.transaction import BelowWatermark, ChangesKept, LostCommit, TransactionLimits
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import Invocation, canonical_arguments
@@ -96,7 +96,7 @@ class _Progress:
     made: bool = False
 
 
-class ChunkRunner:
+class ChunkPerformer:
     """Performs chunks on the database of one connection."""
 
     def __init__(self, guard: Guard, bodies: ActionBodies) -> None:

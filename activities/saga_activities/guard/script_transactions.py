@@ -66,7 +66,7 @@ class SentCommit:
     args_hash: str | None
 
 
-class TransactionRunner:
+class ScriptTransactions:
     """Runs scripts on the database of one connection."""
 
     def __init__(self, name: str, engine: AsyncEngine, *, isolation: str | None = None) -> None:
