@@ -12,13 +12,14 @@ from typing import Any
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.session import SqlSession
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_spark.job.job_spec import Input
 from saga_spark.job_errors import Unequipped
-from saga_spark.ledger import FencedOut, read_staged_files
+from saga_spark.output_records import FencedOut
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
+from saga_spark.staged_input import read_staged_files
 from saga_spark.staging.publishing import OutputPublisher
 from saga_spark.staging.stage_area import StageArea
 from saga_spark.staging.staging_attempt import JobRunner, ProgressReporter, StagingAttempt
@@ -38,7 +39,7 @@ class SparkSteps:
 
     async def prepare(self, action: str, invocation: Invocation, attempt: AttemptContext) -> ActionBody:
         if invocation.guard is None:
-            raise UsageError(f"{action} needs a ledger; set [spark] ledger in saga.toml")
+            raise UsageError(f"{action} needs a database for its output records; set [spark] ledger in saga.toml")
         engine = self._databases.engine(invocation.guard.connection)
         if action == SPARK:
             staging_attempt = StagingAttempt(self._settings, engine, self._runner, invocation, attempt)
@@ -57,7 +58,7 @@ class SparkSteps:
 
         async def staged(step: str, output: str | None) -> Mapping[str, Any]:
             if self._settings.ledger is None:
-                raise UsageError("reading the staged output of a step needs a ledger; set [spark] ledger in saga.toml")
+                raise UsageError("staged output is found by its output records; set [spark] ledger in saga.toml")
             engine = self._databases.engine(self._settings.ledger)
             return await read_staged_files(engine, invocation.saga_id, step, output)
 
@@ -85,7 +86,7 @@ def _record_staged(staging: StagingAttempt) -> ActionBody:
     async def body(sql: SqlSession | None) -> dict[str, Any]:
         assert sql is not None
         for name, row in staging.rows.items():
-            if await sql.execute(ledger.set_staged(row.target, row.epoch, staging.manifests[name])) != 1:
+            if await sql.execute(output_records.set_staged(row.target, row.epoch, staging.manifests[name])) != 1:
                 raise FencedOut(f"another attempt has taken over the output {name} of {row.target.step}")
         return staging.result
 

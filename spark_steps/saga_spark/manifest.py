@@ -66,7 +66,7 @@ class Manifest:
 
     @property
     def sha(self) -> str:
-        """SHA-256 of the manifest in hexadecimal, as the ledger and the sinks store it."""
+        """SHA-256 of the manifest in hexadecimal, as the output record and the sinks store it."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
 
     @staticmethod

@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from saga_activities.guard import watermark
 from saga_activities.guard.tables import guard_table, outbox_table
 from saga_activities.messaging.outbox import PUBLISHED
-from saga_spark import ledger
-from saga_spark.ledger import OutputRow
+from saga_spark import output_records
+from saga_spark.output_records import OutputRow
 
 from .plan import DemoPlan
 from .week import Week
@@ -145,7 +145,7 @@ async def reset_earlier_demo(
     mark = await watermark.raise_to(engine.execution_options(isolation_level="AUTOCOMMIT"), time.time())
     await asyncio.sleep(settle_seconds)
     await drained()
-    outputs = ledger.outputs
+    outputs = output_records.outputs
     async with engine.begin() as connection:
         rows = []
         if await connection.run_sync(lambda sync: sa.inspect(sync).has_table(outputs.name)):

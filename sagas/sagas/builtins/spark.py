@@ -61,7 +61,7 @@ MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_where", "merg
 _NAME_OR_LIST = {"anyOf": [NAME, {"type": "array", "items": NAME, "minItems": 1}]}
 _WHERE = {"anyOf": [SQL, {"type": "object", "minProperties": 1}]}
 _NAMES = {"pattern": "^[a-z][a-z0-9_]{0,63}$"}
-"""Names of inputs and outputs become folders of the stage and values of a ledger column."""
+"""Names of inputs and outputs become folders of the stage and values of a column of `saga_output`."""
 _NUMBER_OR_STRING = {"type": ["number", "string"]}
 
 

@@ -50,7 +50,7 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
     ),
     "published_unclaimed": MismatchKind(
         "published data nobody claims",
-        "Rows are published with the commit tag of a saga, but the ledger has no record of them.",
+        "Rows are published with the commit tag of a saga, but no output record names them.",
     ),
     "published_partly": MismatchKind(
         "outputs that are published in part",

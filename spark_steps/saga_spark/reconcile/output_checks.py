@@ -1,4 +1,4 @@
-"""Compares staged and published outputs with their ledger and the sagas. They are few, so this needs no Spark."""
+"""Compares staged and published outputs with their records and the sagas. They are few, so this needs no Spark."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sqlalchemy import inspect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.sessions import psycopg_arguments
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_spark.job.job_spec import Output
-from saga_spark.ledger import OutputRow, output_of
 from saga_spark.manifest import Target
+from saga_spark.output_records import OutputRow, output_of
 from saga_spark.reconcile.extracts import ABNORMAL_STATES, FINAL_STATES, ReconciliationScope
 from saga_spark.reconcile.findings import Finding
 from saga_spark.settings import SparkSettings
@@ -33,7 +33,7 @@ class OutputEvidence:
 
 @dataclass(frozen=True, slots=True)
 class OrphanOutput:
-    """A publication with a saga's commit tag but without a row in the ledger."""
+    """A publication with a saga's commit tag but without an output record."""
 
     place: str
     target: Target
@@ -41,7 +41,7 @@ class OrphanOutput:
 
 def _finding(kind: str, row: OutputRow, state: str | None, **details: Any) -> Finding:
     target = row.target
-    all_details = {"output": target.output, "ledger_says": row.state, **details}
+    all_details = {"output": target.output, "recorded_state": row.state, **details}
     return Finding(
         kind,
         target.saga_id,
@@ -118,13 +118,13 @@ def _is_partial(group: Sequence[OutputEvidence]) -> bool:
     return len({output.visible for output in group}) > 1
 
 
-async def read_ledger(engine: AsyncEngine, scope: ReconciliationScope) -> list[OutputRow]:
-    """The outputs in scope; empty if the database has no ledger."""
+async def read_output_records(engine: AsyncEngine, scope: ReconciliationScope) -> list[OutputRow]:
+    """The outputs in scope; empty if the database has no table of them."""
     async with engine.connect() as connection:
-        if not await connection.run_sync(lambda sync: inspect(sync).has_table(ledger.outputs.name)):
+        if not await connection.run_sync(lambda sync: inspect(sync).has_table(output_records.outputs.name)):
             return []
-        table = ledger.outputs.c
-        query = ledger.outputs.select()
+        table = output_records.outputs.c
+        query = output_records.outputs.select()
         if scope.saga_id is not None:
             nested = table.saga_id.startswith(f"{scope.saga_id}/", autoescape=True)
             query = query.where((table.saga_id == scope.saga_id) | nested)
@@ -145,7 +145,7 @@ def collect_evidence(row: OutputRow, settings: SparkSettings) -> OutputEvidence:
 
 
 def find_orphans(rows: Iterable[OutputRow], settings: SparkSettings) -> list[OrphanOutput]:
-    """Visible publications without a ledger row, in all destinations of the given rows. Blocks."""
+    """Visible publications without an output record, in all destinations of the given rows. Blocks."""
     rows = list(rows)
     names = {row.target.name for row in rows}
     outputs = {(output.kind, output.connection, output.destination): output
@@ -170,7 +170,7 @@ def orphan_findings(orphans: Sequence[OrphanOutput], states: Mapping[str, str]) 
             orphan.target.generation,
             orphan.place,
             None,
-            {"output": orphan.target.output, "ledger_says": "nothing"},
+            {"output": orphan.target.output, "recorded_state": "nothing"},
         )
         for orphan in orphans
     ]

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.session import SqlSession
-from saga_spark import ledger
-from saga_spark.ledger import OutputRow, clean_up_sink, output_of, publication_of
+from saga_spark import output_records
+from saga_spark.output_records import OutputRow, clean_up_sink, output_of, publication_of
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import CommitConflict, Published, Sink, UndoConflict, sink_for
 from saga_spark.staging.stage_area import StageArea
@@ -97,7 +97,7 @@ class OutputPublisher:
             for row in hidden:
                 with _retry_on_conflict():
                     await asyncio.to_thread(clean_up_sink, row, self._settings)
-                await sql.execute(ledger.set_state(row.target, "DISCARDED"))
+                await sql.execute(output_records.set_state(row.target, "DISCARDED"))
             for row in [*own, *(row for row in visible if row not in own)]:
                 await asyncio.to_thread(self._area.remove_generation, row.target)
             return {"reverted": reverted, "discarded": sorted(row.target.output for row in hidden)}
@@ -111,7 +111,7 @@ class OutputPublisher:
         """
         invocation = self._invocation
         async with self._engine.connect() as connection:
-            query = ledger.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
+            query = output_records.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
             rows = [OutputRow.from_row(row) for row in (await connection.execute(query)).mappings()]
 
         async def body(sql: SqlSession | None) -> None:
@@ -125,15 +125,15 @@ class OutputPublisher:
                     with _retry_on_conflict():
                         await asyncio.to_thread(sink.close, publication)
                     published = {**(row.published or {}), "closed": dict(decision)}
-                    await sql.execute(ledger.set_state(row.target, "CLOSED", published))
+                    await sql.execute(output_records.set_state(row.target, "CLOSED", published))
                 elif row.state == "PUBLISHED":  # the undo that parked has reverted it
-                    await sql.execute(ledger.set_state(row.target, "REVERTED"))
+                    await sql.execute(output_records.set_state(row.target, "REVERTED"))
                 await asyncio.to_thread(self._area.remove_generation, row.target)
 
         return body
 
     async def _may_become_visible(self, row: OutputRow, confirmed: bool) -> bool:
-        """Return whether the sink may hold more than the ledger records: a commit may be unacknowledged or still to
+        """Return whether the sink may hold more than the output record says: a commit may be unacknowledged or still to
         come.
         """
         if row.manifest is None or row.state != "STAGED":
@@ -144,23 +144,23 @@ class OutputPublisher:
         sink = sink_for(publication.output.kind, self._settings)
         return await asyncio.to_thread(sink.find, publication.output, row.target) is not None
 
-    async def _load_rows(self, states: Sequence[ledger.OutputState], *, empty: bool = False) -> list[OutputRow]:
+    async def _load_rows(self, states: Sequence[output_records.OutputState], *, empty: bool = False) -> list[OutputRow]:
         """The outputs of this entry and those published together with them. Raises NeedsOperator if none is known."""
         invocation = self._invocation
         async with self._engine.connect() as connection:
-            query = ledger.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
+            query = output_records.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
             rows = [OutputRow.from_row(row) for row in (await connection.execute(query)).mappings()]
             if any(row.together for row in rows):
                 outputs_of_saga = (
-                    await connection.execute(ledger.select_outputs_of_saga(invocation.saga_id))
+                    await connection.execute(output_records.select_outputs_of_saga(invocation.saga_id))
                 ).mappings()
-                others = ledger.latest_generations(
+                others = output_records.latest_generations(
                     (OutputRow.from_row(row) for row in outputs_of_saga), ("STAGED", "PUBLISHED")
                 )
                 rows += [row for row in others if row.together and row.target.step != invocation.entry]
         if not rows and not empty:
             raise NeedsOperator(
-                f"the ledger has no staged output of {invocation.entry}; run the step again or resolve it by hand"
+                f"no output record has staged output of {invocation.entry}; run the step again or resolve it by hand"
             )
         refused = [row for row in rows if row.state not in states]
         if refused:
@@ -173,7 +173,7 @@ class OutputPublisher:
         """Check, under the locks of this transaction, that no output has been reverted since the rows were read."""
         # In a fixed order, so that two steps that publish the same outputs do not deadlock.
         for row in sorted(rows, key=lambda row: (row.target.step, row.target.output)):
-            states = await sql.all(ledger.select_state_for_update(row.target))
+            states = await sql.all(output_records.select_state_for_update(row.target))
             if not states or states[0]["state"] not in ("STAGED", "PUBLISHED"):
                 raise AlreadyCompensated(f"the output {row.target.output} of {row.target.step} has been reverted")
 
@@ -182,11 +182,11 @@ class OutputPublisher:
         sql: SqlSession,
         rows: Sequence[OutputRow],
         publications: Sequence[Published],
-        state: ledger.OutputState,
+        state: output_records.OutputState,
         results: dict[str, Any],
     ) -> None:
         for row, published in zip(rows, publications, strict=True):
-            await sql.execute(ledger.set_state(row.target, state, published.to_json()))
+            await sql.execute(output_records.set_state(row.target, state, published.to_json()))
             if row.target.step == self._invocation.entry:
                 results[row.target.output] = published.to_json()
 

@@ -1,6 +1,6 @@
 """The layout of the stage area, and its clean-up after a saga has ended.
 
-Undoing a published output needs only its ledger row and the sink, so no file deleted here is missed by an undo.
+Undoing a published output needs only its output record and the sink, so no file deleted here is missed by an undo.
 Staged output of a terminated saga stays, because its fate is undecided: reconciliation reports it.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, Literal
 from sqlalchemy import Select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_spark import ledger
-from saga_spark.ledger import OutputRow, clean_up_sink, publication_of
+from saga_spark import output_records
 from saga_spark.manifest import Manifest, Target
+from saga_spark.output_records import OutputRow, clean_up_sink, publication_of
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import CommitConflict, sink_for
 from saga_spark.storage import delete_folder, local_path, resolve_uri
@@ -74,7 +74,7 @@ log = logging.getLogger("saga.spark")
 
 SagaLiveness = Literal["open", "over", "terminated", "unknown"]
 """``unknown``: Temporal does not know the saga. It is past retention, or it belongs to another namespace whose workers
-keep their ledger in the same database."""
+keep their output records in the same database."""
 CleanUpDecision = Literal["keep", "clear", "clear_sink_too"]
 CLEAN_UP_BATCH = 200
 
@@ -108,7 +108,7 @@ async def clean_up_stage(
     liveness: dict[str, SagaLiveness] = {}
     cleared: list[OutputRow] = []
     kept = 0
-    while rows := await _select_rows(engine, ledger.select_to_clean_up(CLEAN_UP_BATCH, kept)):
+    while rows := await _select_rows(engine, output_records.select_to_clean_up(CLEAN_UP_BATCH, kept)):
         for row in rows:
             saga_id = row.target.saga_id
             if saga_id not in liveness:
@@ -119,7 +119,7 @@ async def clean_up_stage(
                 continue
             async with engine.connect() as connection:
                 # If an attempt has started meanwhile, the row waits for the next round.
-                kept += (await connection.execute(ledger.set_cleaned_up(row.target, row.epoch))).rowcount == 0
+                kept += (await connection.execute(output_records.set_cleaned_up(row.target, row.epoch))).rowcount == 0
             cleared.append(row)
     return cleared
 
@@ -151,7 +151,7 @@ async def drop_undo_data(engine: AsyncEngine, settings: SparkSettings, *, before
     The guards have forgotten those sagas, so no undo is possible any more. Returns the rows that were processed.
     """
     done = []
-    for row in await _select_rows(engine, ledger.select_undo_data_to_drop(before, CLEAN_UP_BATCH)):
+    for row in await _select_rows(engine, output_records.select_undo_data_to_drop(before, CLEAN_UP_BATCH)):
         try:
             if row.manifest is not None:
                 publication = publication_of(row)
@@ -160,6 +160,6 @@ async def drop_undo_data(engine: AsyncEngine, settings: SparkSettings, *, before
             log.warning("undo data in %s not dropped: %s", row.place, error, extra=_log_fields(row))
             continue
         async with engine.connect() as connection:
-            await connection.execute(ledger.set_undo_data_dropped(row.target))
+            await connection.execute(output_records.set_undo_data_dropped(row.target))
         done.append(row)
     return done

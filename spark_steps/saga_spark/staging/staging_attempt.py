@@ -13,12 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.guard.database_errors import message_of
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_spark.job.job_spec import Input, Job, comparison_input, comparison_input_name
-from saga_spark.ledger import OutputRow, read_staged_files
 from saga_spark.manifest import CommitTag, Manifest, Target
+from saga_spark.output_records import OutputRow
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication, sink_for, validate_together
+from saga_spark.staged_input import read_staged_files
 from saga_spark.staging.stage_area import StageArea
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation
@@ -83,7 +84,7 @@ class StagingAttempt:
         rows = {}
         async with transaction(self._engine) as connection:
             for name, output in self._job.outputs.items():
-                rows[name] = await ledger.take_over(
+                rows[name] = await output_records.take_over(
                     connection,
                     self._target(name),
                     saga=self._attempt.saga,
@@ -115,7 +116,7 @@ class StagingAttempt:
         }
         inputs = (await self._run_task("freeze", request))["inputs"]
         async with transaction(self._engine) as connection:
-            await ledger.update_row(connection, first.target, first.epoch, inputs=inputs)
+            await output_records.update_row(connection, first.target, first.epoch, inputs=inputs)
         return inputs
 
     async def _stage(self, inputs: Mapping[str, Any]) -> None:
@@ -146,7 +147,9 @@ class StagingAttempt:
         async with transaction(self._engine) as connection:
             for name, row in self.rows.items():
                 manifest = self.manifests[name].to_json()
-                await ledger.update_row(connection, row.target, row.epoch, manifest=manifest, staged_epoch=row.epoch)
+                await output_records.update_row(
+                    connection, row.target, row.epoch, manifest=manifest, staged_epoch=row.epoch
+                )
 
     async def _audit(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The report. A failed check rejects the output, whose files stay in the stage area for inspection."""
@@ -169,7 +172,7 @@ class StagingAttempt:
             return report
         async with transaction(self._engine) as connection:
             for row in self.rows.values():
-                await ledger.update_row(
+                await output_records.update_row(
                     connection, row.target, row.epoch, state="QUARANTINED", report=report["report"]["html"]
                 )
         message, details = audit_rejection(report)
@@ -185,7 +188,7 @@ class StagingAttempt:
         previous: dict[str, int | None] = {}
         async with self._engine.connect() as connection:
             for name, row in self.rows.items():
-                previous[name] = (await connection.execute(ledger.select_last_row_count(row))).scalar()
+                previous[name] = (await connection.execute(output_records.select_last_row_count(row))).scalar()
         return previous
 
     def _prepare_sinks(self) -> None:
@@ -197,16 +200,16 @@ class StagingAttempt:
         """Raises FencedOut. The row is marked for clean-up again, even if a clean-up has run in the meantime."""
         async with transaction(self._engine) as connection:
             for row in self.rows.values():
-                await ledger.update_row(connection, row.target, row.epoch)
+                await output_records.update_row(connection, row.target, row.epoch)
 
     async def _delete_unreferenced_files(self) -> None:
         """Delete what only this attempt has written.
 
-        What the ledger records as staged stays: rejected output is kept for inspection, and a later attempt that has
+        What is recorded as staged stays: rejected output is kept for inspection, and a later attempt that has
         taken over continues with these files.
         """
         invocation = self._invocation
-        query = ledger.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
+        query = output_records.select_outputs_of_step(invocation.saga_id, invocation.entry, invocation.generation)
         async with self._engine.connect() as connection:
             current_rows = [OutputRow.from_row(current) for current in (await connection.execute(query)).mappings()]
         for row in self.rows.values():
@@ -236,7 +239,7 @@ class StagingAttempt:
 
 
 def _references(row: OutputRow, epoch: int) -> bool:
-    """Return whether the ledger still refers to what was staged under this epoch."""
+    """Return whether the output record still refers to what was staged under this epoch."""
     return row.manifest is not None and row.manifest.epoch == epoch
 
 
@@ -251,7 +254,7 @@ def inputs_to_freeze(job: Job) -> dict[str, Input]:
 
 
 def destination_label(connection: str | None, destination: str) -> str:
-    """The name of a destination in the ledger: ``lake.sales.facts``, ``shop:facts``."""
+    """The name of a destination in its output record: ``lake.sales.facts``, ``shop:facts``."""
     return (f"{connection}:{destination}" if connection else destination)[:255]
 
 

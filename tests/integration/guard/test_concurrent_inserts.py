@@ -11,7 +11,7 @@ from uuid import uuid4
 from saga_activities.guard import EntryKey, SqlSession
 from saga_activities.messaging import inbox, kafka_request
 from saga_activities.messaging.kafka_request import WaitingAttempt
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_spark.manifest import Target
 from saga_spark.staging.staging_attempt import transaction
 from sagas.protocol.outcomes import Outcome
@@ -87,13 +87,13 @@ async def test_a_command_requested_twice_at_every_isolation_level(levels: GuardD
 
 
 async def test_two_attempts_take_over_an_output_concurrently(guard_database: GuardDatabase) -> None:
-    await ledger.create_table(guard_database.engine)
+    await output_records.create_table(guard_database.engine)
     target = Target(f"saga-{uuid4()}", "day", 1)
     taken, go_on = asyncio.Event(), asyncio.Event()
 
     async def take_over(wait: bool) -> int:
         async with transaction(guard_database.engine) as connection:
-            row = await ledger.take_over(connection, target, saga="day", place="facts", spec={}, together=False)
+            row = await output_records.take_over(connection, target, saga="day", place="facts", spec={}, together=False)
             taken.set()
             if wait:
                 await go_on.wait()

@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from saga_spark.ledger import OutputRow, OutputState
 from saga_spark.manifest import Target
+from saga_spark.output_records import OutputRow, OutputState
 from saga_spark.staging.stage_area import SagaLiveness, decide_clean_up
 
 DAY = 86_400.0

@@ -21,13 +21,13 @@ _INSTALL_HELP = "pip install 'saga-orchestrator[spark]'"
 
 
 async def check_spark(settings: Settings) -> list[DoctorResult]:
-    """Settings, packages, Java, the ledger, the cluster, the stage area, and each catalog."""
+    """Settings, packages, Java, the output records, the cluster, the stage area, and each catalog."""
     packages = _check_packages()
     try:
         spark = spark_settings(settings)
     except SagaError as error:
         return [DoctorResult("spark", False, error.message, error.help), packages]
-    findings = [packages, await timed_check("java", lambda: _check_java(spark)), _check_ledger(settings)]
+    findings = [packages, await timed_check("java", lambda: _check_java(spark)), _check_output_records(settings)]
     if packages.ok and (spark.remote or master_addresses(spark.master)):
         findings.append(await timed_check("spark cluster", lambda: _check_cluster(spark)))
     if packages.ok:
@@ -100,7 +100,7 @@ def _check_cluster(spark: SparkSettings) -> str:
     return f"{server.address} answers"
 
 
-def _check_ledger(settings: Settings) -> DoctorResult:
+def _check_output_records(settings: Settings) -> DoctorResult:
     name = settings.spark_ledger
     help = 'ledger = "NAME" under [spark] in saga.toml'
     if name is None:

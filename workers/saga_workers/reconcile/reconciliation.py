@@ -26,7 +26,7 @@ from saga_spark.reconcile.output_checks import (
     find_orphans,
     orphan_findings,
     partial_publications,
-    read_ledger,
+    read_output_records,
 )
 from saga_spark.reconcile.reconcile_spec import effect_tables
 from saga_spark.runner.runner_client import RunnerClient
@@ -150,20 +150,20 @@ def start_spark(runner: RunnerClient) -> asyncio.Task[Any]:
     return task
 
 
-def ledger_connection(settings: Settings, spark: SparkSettings) -> SqlConnection | None:
-    """The connection of the Spark ledger; None without one."""
+def output_record_connection(settings: Settings, spark: SparkSettings) -> SqlConnection | None:
+    """The connection of the output records of Spark steps; None without one."""
     return None if spark.ledger is None else settings.sql_connection(spark.ledger)
 
 
 async def _check_outputs(
     locator: Locator, settings: Settings, spark: SparkSettings, scope: ReconciliationScope, inputs: ReconcileInput
 ) -> list[Finding]:
-    connection = ledger_connection(settings, spark)
+    connection = output_record_connection(settings, spark)
     if connection is None:
         return []
     engine = open_command_engine(connection)
     try:
-        rows = await read_ledger(engine, scope)
+        rows = await read_output_records(engine, scope)
     finally:
         await engine.dispose()
     inputs.rows["outputs"] = len(rows)

@@ -11,17 +11,17 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard import EntryKey, Guard
-from saga_spark import ledger
-from saga_spark.ledger import clean_up_sink
+from saga_spark import output_records
 from saga_spark.manifest import Target
+from saga_spark.output_records import clean_up_sink
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_spark.reconcile.findings import RESUMED
-from saga_spark.reconcile.output_checks import read_ledger
+from saga_spark.reconcile.output_checks import read_output_records
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_spark.staging.stage_area import StageArea
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import write_row
-from saga_workers.reconcile.reconciliation import ledger_connection
+from saga_workers.reconcile.reconciliation import output_record_connection
 from saga_workers.reconcile.terminated_runs import continue_terminated
 from saga_workers.relay.check_back import SagaUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_command_engine, open_databases
@@ -63,7 +63,7 @@ async def repair_findings(
             done.append({"saga_id": entry["saga_id"], "class": "lock_left", "done": message})
     staged = [finding for finding in findings if finding["class"] == "staged_left"]
     spark = spark_settings(settings)
-    connection = ledger_connection(settings, spark)
+    connection = output_record_connection(settings, spark)
     if staged and connection is not None:
         engine = open_command_engine(connection)
         try:
@@ -150,12 +150,14 @@ async def _release_or_drop(guard: Guard, address: EntryKey, *, committed: bool) 
 async def _discard_staged(engine: AsyncEngine, settings: SparkSettings, target: Target) -> str:
     """Discard staged output as the undo of the step does. A visible publication is left alone."""
     rows = [
-        row for row in await read_ledger(engine, ReconciliationScope(saga_id=target.saga_id)) if row.target == target
+        row
+        for row in await read_output_records(engine, ReconciliationScope(saga_id=target.saga_id))
+        if row.target == target
     ]
     for row in rows:
         if row.state in ("STAGING", "STAGED"):
             async with engine.begin() as connection:
-                table = ledger.outputs.c
+                table = output_records.outputs.c
                 mine = (
                     table.saga_id == target.saga_id,
                     table.step == target.step,
@@ -165,7 +167,7 @@ async def _discard_staged(engine: AsyncEngine, settings: SparkSettings, target: 
                     table.state == row.state,
                 )
                 # A higher epoch fences a job that still works on it.
-                change = update(ledger.outputs).where(*mine).values(state="DISCARDED", epoch=row.epoch + 1)
+                change = update(output_records.outputs).where(*mine).values(state="DISCARDED", epoch=row.epoch + 1)
                 if (await connection.execute(change)).rowcount != 1:
                     return f"not repaired: the output of {target.step} has changed meanwhile"
         await asyncio.to_thread(clean_up_sink, row, settings)

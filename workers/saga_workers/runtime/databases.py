@@ -21,7 +21,7 @@ from saga_activities.guard.tables import DEFAULT_SHARDS
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_activities.locks import tables as lock_tables
 from saga_activities.sessions import session_arguments
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_workers.runtime.database_access import access_help, driver_errors, driver_message, unusable
 from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
 from saga_workers.runtime.schema_file import apply_schema, schema_text
@@ -54,7 +54,7 @@ async def set_up_database(
             async with asyncio.timeout(_SETUP_TIMEOUT):
                 await guard_schema.create_tables(engine, shards)
                 if connection.keeps_outputs:
-                    await ledger.create_table(engine)
+                    await output_records.create_table(engine)
                 if connection.keeps_ledger:
                     await create_ledger(engine)
                 if connection.keeps_locks:
@@ -123,7 +123,7 @@ def setup_sql(connection: SqlConnection, shards: int = DEFAULT_SHARDS) -> str:
     text = schema_text(connection)
     tables = [guard_schema.ddl(dialect, shards)]
     if connection.keeps_outputs:
-        tables.append(ledger.table_ddl(dialect))
+        tables.append(output_records.table_ddl(dialect))
     if connection.keeps_ledger:
         tables.append(ledger_ddl(dialect))
     if connection.keeps_locks:

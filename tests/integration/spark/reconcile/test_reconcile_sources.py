@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.guard import schema
-from saga_spark import ledger
-from saga_spark.ledger import OutputRow
+from saga_spark import output_records
+from saga_spark.output_records import OutputRow
 from saga_spark.reconcile.extracts import READ_MARGIN, ReconciliationScope, extract_database
 from saga_spark.reconcile.output_checks import (
     OutputEvidence,
@@ -24,7 +24,7 @@ from saga_spark.reconcile.output_checks import (
     collect_evidence,
     find_orphans,
     orphan_findings,
-    read_ledger,
+    read_output_records,
 )
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication, sink_for
@@ -44,7 +44,7 @@ async def database(server: DatabaseServer) -> AsyncIterator[tuple[AsyncEngine, s
         connection.execute(f"create database {name}")  # pyright: ignore[reportArgumentType]
     engine = create_async_engine(server.url(name))
     await schema.create_tables(engine)
-    await ledger.create_table(engine)
+    await output_records.create_table(engine)
     yield engine, server.url(name).replace("+psycopg", "")
     await engine.dispose()
 
@@ -95,12 +95,12 @@ async def keep(engine: AsyncEngine, publication: Publication, state: str) -> Out
     """The ledger's row of a publication."""
     target = publication.tag.target
     async with engine.begin() as connection:
-        row = await ledger.take_over(
+        row = await output_records.take_over(
             connection, target, saga="day", place="out", spec={**OUTPUT, "mode": "append"}, together=False
         )
-        await connection.execute(ledger.set_staged(target, row.epoch, publication.manifest))
-        await connection.execute(ledger.set_state(target, state))  # pyright: ignore[reportArgumentType]
-    (found,) = [one for one in await read_ledger(engine, ReconciliationScope()) if one.target == target]
+        await connection.execute(output_records.set_staged(target, row.epoch, publication.manifest))
+        await connection.execute(output_records.set_state(target, state))  # pyright: ignore[reportArgumentType]
+    (found,) = [one for one in await read_output_records(engine, ReconciliationScope()) if one.target == target]
     return found
 
 
@@ -128,13 +128,14 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
     assert (stray.kind, stray.saga_id, stray.place) == ("published_unclaimed", "stray", "out")
 
     assert "removed" in await _discard_staged(engine, settings, rows["left"].target)
-    (again,) = [one for one in await read_ledger(engine, ReconciliationScope()) if one.target == rows["left"].target]
+    records = await read_output_records(engine, ReconciliationScope())
+    (again,) = [record for record in records if record.target == rows["left"].target]
     assert (again.state, again.epoch) == ("DISCARDED", rows["left"].epoch + 1)
     assert check_output(collect_evidence(again, settings), "COMPENSATED") is None
 
 
 @pytest.mark.parametrize(
-    ("ledger_says", "saga", "staged", "visible", "kind"),
+    ("recorded_state", "saga", "staged", "visible", "kind"),
     [
         ("STAGED", "RUNNING", True, False, None),
         ("STAGED", "PARKED", True, False, None),
@@ -153,12 +154,12 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
     ],
 )
 def test_each_state_of_an_output(
-    tmp_path: Path, ledger_says: Any, saga: str | None, staged: bool, visible: bool, kind: str | None
+    tmp_path: Path, recorded_state: Any, saga: str | None, staged: bool, visible: bool, kind: str | None
 ) -> None:
     settings = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri())
     target = stage(settings, OUTPUT, [{"n": 1}]).tag.target
     row = OutputRow(target, 1, "STAGED", "day", "out", False, OUTPUT)
-    found = check_output(OutputEvidence(replace(row, state=ledger_says), staged, visible), saga)
+    found = check_output(OutputEvidence(replace(row, state=recorded_state), staged, visible), saga)
     assert (found.kind if found else None) == kind
 
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_spark.reconcile.extracts import ReconciliationScope
-from saga_spark.reconcile.output_checks import check_output, collect_evidence, read_ledger
+from saga_spark.reconcile.output_checks import check_output, collect_evidence, read_output_records
 from saga_spark.settings import spark_settings
 from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 from tests.helpers.database_servers import DatabaseServer
@@ -144,7 +144,7 @@ async def reads_the_same_again(client: Any, day_close: DayCloseProject, kafka: B
 
 async def what_reconciliation_says(day_close: DayCloseProject, saga: str) -> list[Any]:
     engine = create_async_engine(day_close.url.replace("postgresql://", "postgresql+psycopg://"))
-    rows = await read_ledger(engine, ReconciliationScope(saga_id=saga))
+    rows = await read_output_records(engine, ReconciliationScope(saga_id=saga))
     await engine.dispose()
     settings = spark_settings(day_close.project.settings)
     assert len(rows) == 2

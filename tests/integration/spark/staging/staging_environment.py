@@ -15,9 +15,9 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import schema
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.tables import EntryKey
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_spark.actions import _record_staged
-from saga_spark.ledger import OutputRow
+from saga_spark.output_records import OutputRow
 from saga_spark.settings import SparkSettings
 from saga_spark.staging import stage_area
 from saga_spark.staging.staging_attempt import StagingAttempt
@@ -106,7 +106,9 @@ class StagingEnvironment:
     async def row(self, generation: int = 1, step: str = "facts") -> OutputRow:
         async with self.guard.engine.connect() as connection:
             found = (
-                (await connection.execute(ledger.select_outputs_of_step(self.saga, step, generation))).mappings().one()
+                (await connection.execute(output_records.select_outputs_of_step(self.saga, step, generation)))
+                .mappings()
+                .one()
             )
         return OutputRow.from_row(found)
 
@@ -134,5 +136,5 @@ async def open_staging(folder: Path, url: str) -> StagingEnvironment:
     """Its tables are made in the database of the URL."""
     databases = DatabaseConnections([SqlConnection(name="books", url=url)], pool_size=5)
     await schema.create_tables(databases.engine("books"))
-    await ledger.create_table(databases.engine("books"))
+    await output_records.create_table(databases.engine("books"))
     return StagingEnvironment(SparkSettings(root=folder, stage=(folder / "stage").as_uri(), ledger="books"), databases)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from saga_activities.guard.tables import EntryKey
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_spark.actions import _record_staged
 from saga_spark.audit.checks import evaluate_metrics
 from saga_spark.job.job_spec import Check
-from saga_spark.ledger import OutputState
+from saga_spark.output_records import OutputState
 from saga_spark.staging.staging_attempt import transaction
 from tests.integration.spark.staging.staging_environment import FakeRunner, clock, open_staging
 
@@ -54,6 +54,6 @@ async def test_the_days_of_a_saga(tmp_path: Path) -> None:
                 await staging.guard.do(key, None, _record_staged(attempt), **clock())
             row = await staging.row()
             async with transaction(staging.guard.engine) as connection:
-                await connection.execute(ledger.set_state(row.target, state))
+                await connection.execute(output_records.set_state(row.target, state))
     finally:
         await staging.databases.close()

@@ -13,12 +13,13 @@ import pytest_asyncio
 import sqlalchemy as sa
 
 from saga_activities.guard.tables import EntryKey, guard_table
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_spark.job.job_spec import Output
-from saga_spark.ledger import FencedOut, OutputRow, read_staged_files
 from saga_spark.manifest import Target
+from saga_spark.output_records import FencedOut, OutputRow
 from saga_spark.sinks.parquet import parquet_pointer
 from saga_spark.sinks.parquet.parquet_pointer import PointerFolder
+from saga_spark.staged_input import read_staged_files
 from saga_spark.staging import stage_area
 from saga_spark.staging.publishing import OutputPublisher
 from saga_spark.staging.stage_area import StageArea
@@ -57,12 +58,12 @@ async def test_a_superseded_attempt_keeps_the_files_of_its_successor(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("state", ["STAGED", "PUBLISHED", "REVERTED", "DISCARDED"])
 async def test_an_attempt_after_the_decision_changes_nothing(
-    staging: StagingEnvironment, state: ledger.OutputState
+    staging: StagingEnvironment, state: output_records.OutputState
 ) -> None:
     """It queried the guard earlier, was frozen, and resumes: the row is already linked to the sink's data."""
     await staging.done()
     async with transaction(staging.guard.engine) as connection:
-        await connection.execute(ledger.set_state(Target(staging.saga, "facts", 1), state))
+        await connection.execute(output_records.set_state(Target(staging.saga, "facts", 1), state))
     before = await staging.row()
     late = FakeRunner(staging.settings, staging.saga)
     with pytest.raises(FencedOut):
@@ -91,7 +92,7 @@ async def test_rows_that_must_stay_do_not_block_the_clean_up(
         await replace(staging, saga=f"terminated-{number}").done()
     await replace(staging, saga="over").done()
     async with transaction(staging.guard.engine) as connection:
-        await connection.execute(ledger.set_state(Target("over", "facts", 1), "PUBLISHED"))
+        await connection.execute(output_records.set_state(Target("over", "facts", 1), "PUBLISHED"))
 
     async def life_of(saga_id: str) -> stage_area.SagaLiveness:
         return "over" if saga_id == "over" else "terminated"
@@ -156,7 +157,7 @@ async def test_undo_data_is_kept_while_the_guard_has_the_saga(staging: StagingEn
     """A saga may be open for months after it has published, and be undone then."""
     await staging.done()
     async with transaction(staging.guard.engine) as connection:
-        await connection.execute(ledger.set_state(Target(staging.saga, "facts", 1), "PUBLISHED"))
+        await connection.execute(output_records.set_state(Target(staging.saga, "facts", 1), "PUBLISHED"))
     later = time.time() + 60
     assert await stage_area.drop_undo_data(staging.guard.engine, staging.settings, before=later) == []
     async with transaction(staging.guard.engine) as connection:
@@ -196,8 +197,8 @@ async def test_an_item_is_compared_with_the_same_item_of_the_last_run(staging: S
         target = Target(saga, f"facts#{item}", 1)
         for manifest in attempt.manifests.values():
             async with transaction(staging.guard.engine) as connection:
-                await connection.execute(ledger.set_staged(target, 1, manifest))
-                await connection.execute(ledger.set_state(target, "PUBLISHED"))
+                await connection.execute(output_records.set_staged(target, 1, manifest))
+                await connection.execute(output_records.set_state(target, "PUBLISHED"))
         return runner.asked["audit"]["previous_rows"]["output"]
 
     assert [await run("monday", item, rows) for item, rows in ((0, 3), (1, 7))] == [None, None]
@@ -233,10 +234,10 @@ async def _stage_together(staging: StagingEnvironment, step: str, generation: in
     target = Target(staging.saga, step, generation)
 
     async def body(sql: Any) -> None:
-        await sql.execute(ledger.set_staged(target, 1, made.manifest))
+        await sql.execute(output_records.set_staged(target, 1, made.manifest))
 
     async with transaction(staging.guard.engine) as connection:
         place = Output.parse("output", spec).destination
-        await ledger.take_over(connection, target, saga="day", place=place, spec=spec, together=True)
+        await output_records.take_over(connection, target, saga="day", place=place, spec=spec, together=True)
     outcome = await staging.guard.do(EntryKey(staging.saga, step, generation), None, body, **clock())
     assert outcome.kind == "done", outcome

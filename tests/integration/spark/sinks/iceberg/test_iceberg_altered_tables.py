@@ -14,7 +14,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
 from saga_activities.guard.tables import EntryKey
-from saga_spark import ledger
+from saga_spark import output_records
 from saga_spark.manifest import Target
 from saga_spark.sinks.sink import Publication
 from saga_spark.staging.publishing import OutputPublisher
@@ -145,10 +145,12 @@ async def test_the_guard_rejects_and_stores_nothing(lake: Lake, tmp_path: Path) 
     assert ours.tag.target == target
 
     async def body(sql: Any) -> None:
-        await sql.execute(ledger.set_staged(target, 1, ours.manifest))
+        await sql.execute(output_records.set_staged(target, 1, ours.manifest))
 
     async with transaction(staging.guard.engine) as connection:
-        await ledger.take_over(connection, target, saga="day", place="lake.sales.facts", spec=spec, together=False)
+        await output_records.take_over(
+            connection, target, saga="day", place="lake.sales.facts", spec=spec, together=False
+        )
     address = EntryKey(staging.saga, "facts", 1)
     assert (await staging.guard.do(address, None, body, **clock())).kind == "done"
     publishing = OutputPublisher(staging.settings, staging.guard.engine, staging.invocation("confirm"))

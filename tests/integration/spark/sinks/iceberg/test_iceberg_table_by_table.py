@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saga_spark.ledger import OutputRow
+from saga_spark.output_records import OutputRow
 from saga_spark.reconcile.output_checks import collect_evidence, partial_publications
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication, validate_together

@@ -1,4 +1,4 @@
-"""The table ``saga_output`` in the database of ``[spark] ledger``: fencing and state of staged outputs.
+"""Output records, the table ``saga_output`` in the database of ``[spark] ledger``: fence and state of staged outputs.
 
 One row per target (saga, step, generation, output). ``epoch`` is the fencing token: every takeover increments it, and
 an attempt with an older epoch can no longer change anything. The table is in the same database as the guard, and state
@@ -26,7 +26,6 @@ from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.sink import Publication, sink_for
-from sagas.errors import UsageError
 from sagas.text.exact_json import decode_json, encode_json
 
 OutputState = Literal["STAGING", "STAGED", "PUBLISHED", "REVERTED", "CLOSED", "DISCARDED", "QUARANTINED"]
@@ -340,23 +339,3 @@ def clean_up_sink(row: OutputRow, settings: SparkSettings) -> None:
     if row.manifest is not None:
         publication = publication_of(row)
         sink_for(publication.output.kind, settings).clean_up(publication)
-
-
-# Staged output as the input of a later step: always from the ledger, never from a listing.
-async def read_staged_files(engine: AsyncEngine, saga_id: str, step: str, output: str | None) -> dict[str, Any]:
-    """``files`` and ``schema`` of a step's staged output; the items of a for_each are combined.
-
-    Raises UsageError: nothing is staged, or the step has several outputs and ``output`` names none.
-    """
-    async with engine.connect() as connection:
-        outputs_of_saga = (await connection.execute(select_outputs_of_saga(saga_id))).mappings()
-        rows = latest_generations((OutputRow.from_row(row) for row in outputs_of_saga), ("STAGED", "PUBLISHED"))
-    rows = [row for row in rows if row.target.step.partition("#")[0] == step]
-    names = {row.target.output for row in rows}
-    if output is None and len(names) > 1:
-        raise UsageError(f"the step {step} has the outputs {', '.join(sorted(names))}; select one with `output`")
-    rows = [row for row in rows if output in (None, row.target.output)]
-    manifests = [row.manifest for row in rows if row.manifest is not None]
-    if not manifests:
-        raise UsageError(f"the step {step} has no staged output{f' {output}' if output else ''} in this saga")
-    return {"files": [file.uri for manifest in manifests for file in manifest.files], "schema": manifests[0].schema}
