@@ -56,7 +56,7 @@ class Sagas:
 
         Returns:
             ``state``, ``undone`` (entry ids in the order undone), ``output``, ``reason``, ``steps``, ``parked``,
-            ``residue``, ``notifications`` (recorded, not delivered) and ``story``, the document of `saga show`.
+            ``residue``, ``notifications`` (recorded, not delivered) and ``document``, that of `saga show`.
 
         Raises:
             UsageError: the saga, a step or an outcome does not exist, or the input is not valid.

@@ -43,12 +43,12 @@ _STARTED_AT_ONCE = 50
 
 
 class SagaFailed(SagaError):
-    """The saga ended without completing; ``story`` is its `saga show` document."""
+    """The saga ended without completing; ``document`` is its `saga show` document."""
 
     def __init__(self, view: SagaView) -> None:
         reason = view.reason and (view.reason.message or view.reason.kind)
         super().__init__(f"{view.id} is {view.state}: {reason or '…'}")
-        self.story = view.to_json()
+        self.document = view.to_json()
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SagaHandle:
             await asyncio.sleep(interval)  # a bulk workflow runs it
         raise AssertionError("unreachable")
 
-    async def story(self) -> dict[str, Any]:
+    async def show(self) -> dict[str, Any]:
         """The `saga show` document."""
         return await self.client.show(self.id)
 

@@ -16,7 +16,7 @@ from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
 from saga_activities.ledger.claims import NewClaim
-from saga_activities.ledger.rows import RunRecord, storable, story_text
+from saga_activities.ledger.rows import RunRecord, document_text, storable
 from saga_activities.reported_failure import reported_failure
 from sagas.bulk.wire_format import (
     CHUNK_ACTIVITY,
@@ -160,6 +160,6 @@ def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any]
         labels=storable(summary["labels"]),
         ended_at=claims.seconds_to_time(summary["ended_at"]),
         updated_at=at,
-        story="null" if text else story_text(summary["view"]),
+        story="null" if text else document_text(summary["view"]),
         machine=compress(text.encode(), 1) if text else None,
     )

@@ -67,7 +67,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A row as it was read. ``view``: the story, as far as it holds without the run. ``input_digest`` may be None."""
+    """A row as it was read. ``view``: its document, as far as it holds without the run. ``input_digest`` may be None."""
 
     view: SagaView
     input_digest: str | None
@@ -87,7 +87,7 @@ class RunFilter:
 
 
 def make_record(
-    story: Mapping[str, Any],
+    document: Mapping[str, Any],
     *,
     saga_id: str,
     labels: Mapping[str, str] | None,
@@ -96,26 +96,26 @@ def make_record(
     machine: bytes | None = None,
 ) -> RunRecord | None:
     """The row of a view as JSON; None if the saga has not started, or the table cannot have its id."""
-    started_at, ended_at = story.get("started_at"), story.get("ended_at")
+    started_at, ended_at = document.get("started_at"), document.get("ended_at")
     if started_at is None or not fits_guard_key(saga_id):
         return None
     return RunRecord(
         saga_id=saga_id,
         started_at=datetime.fromisoformat(started_at),
-        saga=story["saga"],
-        generation=story.get("generation") or 1,
-        digest=story.get("digest"),
+        saga=document["saga"],
+        generation=document.get("generation") or 1,
+        digest=document.get("digest"),
         input_digest=input_digest,
-        state=story["state"],
+        state=document["state"],
         labels=None if labels is None else storable(labels),
         ended_at=None if ended_at is None else datetime.fromisoformat(ended_at),
         updated_at=updated_at,
-        story=story_text({**story, "id": saga_id}),
+        story=document_text({**document, "id": saga_id}),
         machine=machine,
     )
 
 
-def story_text(view: Mapping[str, Any]) -> str:
+def document_text(view: Mapping[str, Any]) -> str:
     """The view of a saga as the text of its column."""
     return encode_json(_finite(view, _escaped)).decode()
 
@@ -313,16 +313,16 @@ def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement
 
 async def _to_rows(connection: AsyncConnection, rows: Sequence[Any]) -> list[RunRow]:
     missing = {(row.saga_id, row.started_at) for row in rows if row.story is None}
-    stories = await _stories_of_machines(connection, missing) if missing else {}
-    stories |= {(row.saga_id, row.started_at): _finite(row.story, _unescaped) for row in rows if row.story}
+    documents = await _documents_of_machines(connection, missing) if missing else {}
+    documents |= {(row.saga_id, row.started_at): _finite(row.story, _unescaped) for row in rows if row.story}
     # A row may have been deleted between the two reads.
-    return [_to_row(row, stories[key]) for row in rows if (key := (row.saga_id, row.started_at)) in stories]
+    return [_to_row(row, documents[key]) for row in rows if (key := (row.saga_id, row.started_at)) in documents]
 
 
-async def _stories_of_machines(
+async def _documents_of_machines(
     connection: AsyncConnection, keys: Set[tuple[str, datetime]]
 ) -> dict[tuple[str, datetime], Mapping[str, Any]]:
-    """The stories of sagas of bulk workflows, which are stored as the machine alone until they are undone."""
+    """The documents of sagas of bulk workflows, which are stored as the machine alone until they are undone."""
     columns = (
         _COLUMNS.saga_id, _COLUMNS.started_at, _COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga, _COLUMNS.story,
     )  # fmt: skip
@@ -332,12 +332,12 @@ async def _stories_of_machines(
     return {
         (row.saga_id, row.started_at): _finite(row.story, _unescaped)
         if row.story
-        else _story_of_machine(row.machine, definitions[row.digest], row.saga)
+        else _document_of_machine(row.machine, definitions[row.digest], row.saga)
         for row in rows
     }
 
 
-def _story_of_machine(machine: bytes, definition: Any, saga: str) -> Mapping[str, Any]:
+def _document_of_machine(machine: bytes, definition: Any, saga: str) -> Mapping[str, Any]:
     if definition is None:
         return {"saga": saga, "steps": [], "incomplete": "its definition is no longer in the ledger"}
     snapshot = expand(decompress_state(machine), definition)
@@ -355,8 +355,8 @@ async def _read_definition(connection: AsyncConnection, digest: str | None) -> A
     return (await connection.execute(query)).scalar_one_or_none()
 
 
-def _to_row(row: Any, story: Mapping[str, Any]) -> RunRow:
-    view = SagaView.from_json({**story, "id": row.saga_id, "state": row.state, "labels": row.labels or {}})
+def _to_row(row: Any, document: Mapping[str, Any]) -> RunRow:
+    view = SagaView.from_json({**document, "id": row.saga_id, "state": row.state, "labels": row.labels or {}})
     # Without its run nobody can carry out a decision.
     parked = tuple(replace(operation, decisions=(), commands=()) for operation in view.parked)
     can_undo = view.state == "COMPLETED" and view.can_undo and bool(row.has_machine)

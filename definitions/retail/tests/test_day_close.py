@@ -48,7 +48,7 @@ def test_after_the_commit_point_only_a_person_may_decide(saga, step):
 
 
 def test_a_day_can_be_undone_for_as_long_as_the_tables_remember(saga):
-    assert saga.run("day-close", DAY, results=RESULTS).story["can_undo"] is True
+    assert saga.run("day-close", DAY, results=RESULTS).document["can_undo"] is True
 
 
 def test_every_failure(saga):
@@ -56,4 +56,4 @@ def test_every_failure(saga):
 
 
 def rows(run):
-    return {row["id"]: row for row in run.story["steps"]}
+    return {row["id"]: row for row in run.document["steps"]}

@@ -116,13 +116,13 @@ class SimulatedRun:
     """The end of a simulated run. ``undone``: entry ids in the order undone; those of nested sagas as ``buy/charge``.
 
     ``residue``: the residue of the saga, and what its participants find: effects that stay although the saga is
-    COMPENSATED, or are missing although it is COMPLETED. ``story`` is the `saga show` document.
+    COMPENSATED, or are missing although it is COMPLETED. ``document`` is the `saga show` document.
     """
 
     state: str
     undone: list[str]
     residue: list[dict[str, Any]]
-    story: dict[str, Any]
+    document: dict[str, Any]
     parked: list[dict[str, Any]]
     notifications: list[dict[str, Any]] = field(default_factory=list)
     """The notifications in order: ``id``, ``when``, ``uses``, ``with``; ``problem``: why it could not be evaluated.
@@ -130,15 +130,15 @@ class SimulatedRun:
 
     @property
     def output(self) -> Any:
-        return self.story["output"]
+        return self.document["output"]
 
     @property
     def reason(self) -> dict[str, Any] | None:
-        return self.story["reason"]
+        return self.document["reason"]
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        return self.story["steps"]
+        return self.document["steps"]
 
 
 def environment_of(project: Project) -> Environment:

@@ -87,7 +87,7 @@ class SagaWorkflow:
         """Set by the worker before the run; without it only replays and starts without a definition are accepted."""
         self.state_observer: Callable[[str], None] | None = None
         """Set by the worker: called with every state that is recorded for search, also in a replay."""
-        self.story: Mapping[str, Any] | None = None
+        self.final_document: Mapping[str, Any] | None = None
         """The final view as JSON; None while the saga runs, and if it was refused."""
         self._machine: Machine | None = None
         self._early_events: list[MachineEvent] = []
@@ -452,7 +452,7 @@ class SagaWorkflow:
         assert self._machine is not None
         document, kept = view_payload(self._machine.view())
         workflow.upsert_memo({OUTCOME_MEMO: RawValue(kept)})
-        self.story = document
+        self.final_document = document
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:
             # Usually the close status is enough; here an earlier recorded state would be out of date.
             self._search_attributes.record_state(RecordState("COMPLETED"))

@@ -89,7 +89,7 @@ async def test_a_saga_completes_and_another_is_undone(temporal: TemporalServer, 
     async with running_worker(project) as client:
         good = await client.start("checkout", {"sku": "apple", "quantity": 2, "limit": 10}, id=f"good-{uuid.uuid4()}")
         assert await good.result() == {"paid": 4}
-        story = await good.story()
+        story = await good.show()
         assert story["state"] == "COMPLETED"
         assert [step["state"] for step in story["steps"]] == ["DONE", "DONE"]
         assert await left_over(engine) == 3

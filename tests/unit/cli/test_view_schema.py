@@ -29,7 +29,7 @@ def test_the_page_lists_the_fields_of_the_model() -> None:
 def test_a_simulated_saga_fits_the_schema(key: str, outcome: str) -> None:
     definition = saga(step("a", for_each="${{ input.items }}"), step("b"), step("p", kind="pivot"), step("r"))
     outcomes = {key: outcome} | ({"b": "rejected"} if key.endswith("undo") else {})
-    document = json.loads(json.dumps(simulate(definition, {"items": [1, 2]}, Script(outcomes)).story))
+    document = json.loads(json.dumps(simulate(definition, {"items": [1, 2]}, Script(outcomes)).document))
     assert problems(document) == []
     assert SagaView.from_json(document).to_json() == document
 

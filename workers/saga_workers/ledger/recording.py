@@ -69,22 +69,22 @@ class _ParkedStates:
 
 
 def _record_end(saga: SagaWorkflow, writer: LedgerWriter) -> None:
-    if saga.story is not None and not workflow.unsafe.is_replaying():
+    if saga.final_document is not None and not workflow.unsafe.is_replaying():
         machine = saga.machine
         assert machine is not None
-        writer.add(_observed(saga, saga.story, machine.snapshot() if machine.undo_refusal is None else None))
+        writer.add(_observed(saga, saga.final_document, machine.snapshot() if machine.undo_refusal is None else None))
 
 
-def _observed(saga: SagaWorkflow, story: Any, snapshot: Any = None) -> ObservedState:
+def _observed(saga: SagaWorkflow, document: Any, snapshot: Any = None) -> ObservedState:
     info, machine = workflow.info(), saga.machine
     assert machine is not None
     labels = None
     if not info.workflow_id.endswith(UNDO_SUFFIX):
         written = info.typed_search_attributes.get(_LABELS) or ()
-        labels = dict(label.split("=", 1) for label in written if "=" in label) or story["labels"]
+        labels = dict(label.split("=", 1) for label in written if "=" in label) or document["labels"]
     return ObservedState(
         saga_id=info.workflow_id.removesuffix(UNDO_SUFFIX),
-        story=story,
+        document=document,
         labels=labels,
         at=workflow.time(),
         input=machine.input,

@@ -62,12 +62,12 @@ class LedgerMetrics:
 class ObservedState:
     """A saga in a state that belongs into the ledger.
 
-    ``story``: its view as JSON. ``labels``: None for an undo, which has none of its own. ``at``: seconds since the
+    ``document``: its view as JSON. ``labels``: None for an undo, which has none of its own. ``at``: seconds since the
     epoch, by Temporal's clock. ``snapshot``: the machine from which it can be undone; it must not change any more.
     """
 
     saga_id: str
-    story: Mapping[str, Any]
+    document: Mapping[str, Any]
     labels: Mapping[str, str] | None
     at: float
     input: Any
@@ -75,7 +75,7 @@ class ObservedState:
 
     def to_record(self) -> RunRecord | None:
         return make_record(
-            self.story,
+            self.document,
             saga_id=self.saga_id,
             labels=self.labels,
             updated_at=datetime.fromtimestamp(self.at, UTC),

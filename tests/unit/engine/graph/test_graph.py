@@ -39,7 +39,7 @@ def test_names_are_escaped_for_mermaid() -> None:
 def test_a_run_colours_its_steps() -> None:
     definition = saga(step("a", for_each="${{ input.items }}"), step("b"), step("p", kind="pivot"))
     run = simulate(definition, {"items": [1, 2]}, Script({"b": "rejected", "a#0/undo": "rejected"}))
-    graph = build_saga_graph(definition, SagaView.from_json(run.story))
+    graph = build_saga_graph(definition, SagaView.from_json(run.document))
     assert {node.step.id: node.group for node in graph.nodes} == {"a": "parked", "b": "failed", "p": "pending"}
     assert graph.nodes[0].note == "1 PARKED, 1 COMPENSATED"
     assert "class step_a parked" in to_mermaid(graph)
