@@ -67,7 +67,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A row as it was read. ``view``: its document, as far as it holds without the run. ``input_digest`` may be None."""
+    """A row as it was read. ``view``: as far as it holds without the run. ``input_digest`` may be None."""
 
     view: SagaView
     input_digest: str | None
