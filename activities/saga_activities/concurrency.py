@@ -1,17 +1,21 @@
-"""Asyncio: waits between the attempts of the engine's own work, and work that a cancellation must not interrupt."""
+"""Asyncio: waits between the attempts of the engine's own work, work that a cancellation must not interrupt, and the
+end of work that must not outlive its owner."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _MAX_EXPONENT = 64
+
+_CANCEL_AGAIN = 1.0
+"""Seconds that a cancelled task has to end before it is cancelled again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +64,17 @@ async def uncancellable(work: Awaitable[T], *, unless: Callable[[], bool] | None
             if unless is not None and unless():
                 task.cancel()
     return task.result()
+
+
+async def end_tasks(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; what they raise is ignored.
+
+    One cancellation may be lost: up to Python 3.11 `asyncio.wait_for`, which drivers and pools use, returns its result
+    instead if that arrives at the same time. A task that repeats its work would then never end.
+    """
+    every = set(tasks)
+    while pending := {task for task in every if not task.done()}:
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending, timeout=_CANCEL_AGAIN)
+    await asyncio.gather(*every, return_exceptions=True)

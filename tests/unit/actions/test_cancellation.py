@@ -1,4 +1,4 @@
-"""Work that is shielded from the cancellation of its attempt."""
+"""Work that is shielded from the cancellation of its attempt, and work that ends although a cancellation is lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from saga_activities.concurrency import uncancellable
+from saga_activities.concurrency import end_tasks, uncancellable
 
 
 async def test_the_result_counts_despite_cancellations() -> None:
@@ -47,3 +47,23 @@ async def test_a_cancellation_that_counts_cancels_the_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert work.cancelled()
+
+
+async def test_a_task_ends_although_it_loses_a_cancellation() -> None:
+    """As `asyncio.wait_for` does when its result arrives together with the cancellation."""
+    lost = 0
+
+    async def repeat() -> None:
+        nonlocal lost
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                if lost == 2:
+                    raise
+                lost += 1
+
+    task = asyncio.create_task(repeat())
+    await asyncio.sleep(0)
+    await end_tasks([task])
+    assert (task.cancelled(), lost) == (True, 2)

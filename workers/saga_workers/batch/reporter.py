@@ -20,6 +20,7 @@ from temporalio.common import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.concurrency import end_tasks
 from saga_activities.ledger.batches import BATCH_LABEL
 from saga_workers.start.start_gate import StartGate
 from saga_workers.start.tally import Tally
@@ -101,8 +102,7 @@ class BatchReporter:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait({task})
+            await end_tasks([task])
             try:
                 await self._send(CLOSED_SIGNAL)
             except RPCError as error:

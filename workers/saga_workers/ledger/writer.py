@@ -20,7 +20,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.concurrency import Backoff
+from saga_activities.concurrency import Backoff, end_tasks
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.ledger import claims
 from saga_activities.ledger.rows import RunRecord, make_record
@@ -123,8 +123,7 @@ class LedgerWriter:
             async with asyncio.timeout(grace.total_seconds()):
                 while (self._observed or self._waiting) and not self._task.done():
                     await asyncio.wait({self._task}, timeout=0.02)
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        await end_tasks([self._task])
         if waiting := len(self._observed) + len(self._waiting):
             log.warning(
                 "%s not in the ledger; saga reconcile --repair writes them", counted(waiting, "row is", "rows are")

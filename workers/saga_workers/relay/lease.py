@@ -22,6 +22,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.concurrency import end_tasks
 from saga_activities.guard.tables import now_sql
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
@@ -150,8 +151,7 @@ async def hold_lease(leases: Leases, lease: Lease) -> AsyncIterator[asyncio.Even
     try:
         yield lost
     finally:
-        renewing.cancel()
-        await asyncio.wait({renewing})
+        await end_tasks([renewing])
         if not lost.is_set():
             try:
                 async with asyncio.timeout(_STATEMENT_TIMEOUT):

@@ -18,10 +18,15 @@ ShardPhase = Literal["standby", "starting", "publishing", "trouble", "fenced"]
 
 @dataclass
 class ShardState:
-    """The state of a shard; ``reason`` is a message for ``trouble`` and ``fenced``."""
+    """The state of a shard; ``reason`` is a message for ``trouble`` and ``fenced``.
+
+    ``calls_kafka``: it waits for Kafka; otherwise, while it works, for its database. ``ended``: it does nothing more.
+    """
 
     state: ShardPhase = "standby"
     reason: str = ""
+    calls_kafka: bool = False
+    ended: bool = False
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +13,7 @@ from functools import partial
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from saga_activities.concurrency import Backoff
+from saga_activities.concurrency import Backoff, end_tasks
 from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import require_client
@@ -29,13 +29,14 @@ from saga_workers.runtime.database_access import driver_message, unusable
 from saga_workers.runtime.databases import open_databases
 from saga_workers.runtime.health import health_server
 from saga_workers.runtime.logs import fields
-from saga_workers.runtime.shutdown import stop_on_signals
+from saga_workers.runtime.shutdown import LEAVE_TIMEOUT, exit_after_grace, stop_on_signals
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.relay")
 
 _DATABASE_TIMEOUT = 15.0
+_HUNG = "a client library does not return; the next relay finds the outcome of the batches in flight"
 _EXTRA_CONNECTIONS = 3
 """Database connections besides the two of each shard (scan and marks): leases, wakeup, maintenance and gauges."""
 
@@ -62,11 +63,14 @@ async def run_relay(
     log.info("relay started", extra=fields(kafka=kafka.servers))
     if once:
         await asyncio.to_thread(KafkaAdmin(kafka).topics)
-    stop = stop or stop_on_signals()
     metrics = RelayMetrics()
     databases = open_databases(settings, connection, 2 * kafka.shards + _EXTRA_CONNECTIONS)
     outboxes: list[Outbox] = []
     async with AsyncExitStack() as stack:
+        if stop is None:
+            stop = stop_on_signals()
+            leaving = asyncio.create_task(exit_after_grace(stop, grace.total_seconds() + LEAVE_TIMEOUT, _HUNG))
+            stack.callback(leaving.cancel)
         stack.push_async_callback(databases.close)
         if health is not None:
             gauges = OutboxGauges(outboxes)
@@ -87,19 +91,32 @@ async def run_relay(
             )
             for name in databases.names()
         ]
-        ended = asyncio.gather(*serving)
+        ended = asyncio.ensure_future(asyncio.wait(serving, return_when=asyncio.FIRST_EXCEPTION))
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
-            log.info("stopping: batches in flight have %d s to complete", int(grace.total_seconds()))
-            await asyncio.wait({ended}, timeout=grace.total_seconds())
-        stopping.cancel()
-        if not ended.done():
-            ended.cancel()
-            raise SagaError("a batch did not complete in time; the next relay finds its outcome")
-        served = await ended
+        try:
+            await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                log.info("stopping: batches in flight have %d s to complete", int(grace.total_seconds()))
+                await asyncio.wait({ended}, timeout=grace.total_seconds())
+            if not ended.done():
+                raise _no_answer(databases.names(), outboxes, grace.total_seconds())
+            served = [task.result() for task in serving if task.done()]
+        finally:
+            await end_tasks([*serving, ended, stopping])
         if not any(served):
             raise UsageError("no connection of the project has an outbox", help="saga setup")
+
+
+def _no_answer(names: Collection[str], outboxes: Collection[Outbox], grace: float) -> SagaError:
+    """The error for shards that have not ended ``grace`` seconds after the stop."""
+    working = [(outbox.name, shard) for outbox in outboxes for shard in outbox.states.values() if not shard.ended]
+    waiting = {name for name, shard in working if not shard.calls_kafka} | ({*names} - {box.name for box in outboxes})
+    silent = ["Kafka"] if any(shard.calls_kafka for _, shard in working) else []
+    silent += [f"the database of {name}" for name in sorted(waiting)]
+    return SagaError(
+        f"{' and '.join(silent)} did not answer within {grace:g} s after the stop; the next relay finds the outcome of"
+        " the batches in flight"
+    )
 
 
 async def _publish_outbox(
@@ -143,9 +160,7 @@ async def _publish_outbox(
     except* SagaError as errors:
         raise errors.exceptions[0] from None  # every shard raises the same error
     finally:
-        for task in background:
-            task.cancel()
-        await asyncio.wait(background)
+        await end_tasks(background)
     return True
 
 

@@ -77,6 +77,7 @@ class Shard:
                     self._set_state("standby")
         finally:
             self._thread.shutdown(wait=False)
+            self._state.ended = True
 
     async def _acquire(self) -> Lease | None:
         try:
@@ -217,7 +218,11 @@ class Shard:
         return not done
 
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*args, **kwargs))
+        self._state.calls_kafka = True
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: call(*args, **kwargs))
+        finally:
+            self._state.calls_kafka = False
 
     def _set_state(self, state: str, reason: str = "") -> None:
         if self._state.state == "trouble" and state == "publishing":

@@ -11,6 +11,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.concurrency import end_tasks
 from saga_activities.guard.database_errors import is_lock_timeout
 from sagas.errors import SagaError
 
@@ -68,8 +69,7 @@ class LockWatch:
         try:
             yield
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await end_tasks([watching])
 
     def timeout(self) -> SagaError:
         """The error for a lock that was not granted in time."""

@@ -12,6 +12,11 @@ from typing import Any
 
 log = logging.getLogger("saga")
 
+LEAVE_TIMEOUT = 10.0
+"""Seconds after the grace period for closing connections, as for leaving consumer groups; then the process exits. The
+Kafka client waits without limit for a broker that accepts connections and does not answer.
+"""
+
 
 def stop_on_signals() -> asyncio.Event:
     """An event that SIGTERM and SIGINT set from now on. Call it in the running event loop."""

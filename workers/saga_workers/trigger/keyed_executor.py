@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from saga_activities.concurrency import end_tasks
+
 T = TypeVar("T")
 
 
@@ -68,9 +70,7 @@ class KeyedExecutor(Generic[T]):
         """Cancel what runs and drop the rest."""
         for queue in self._waiting.values():
             queue.clear()
-        for task in set(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     @contextlib.asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:

@@ -21,7 +21,7 @@ from saga_workers.client import Client
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.logs import fields
-from saga_workers.runtime.shutdown import exit_after_grace, run_tasks, stop_on_signals
+from saga_workers.runtime.shutdown import LEAVE_TIMEOUT, exit_after_grace, run_tasks, stop_on_signals
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
@@ -47,11 +47,6 @@ MAX_CONCURRENT_STARTS = 32
 MAX_CONCURRENT_MESSAGES = 16
 """Messages of one consumer processed at once, each in a database transaction and, in a plain `def`, a thread."""
 PURGE_INTERVAL = 3_600.0
-LEAVE_TIMEOUT = 10.0
-"""Seconds after the grace period for leaving the consumer groups; then the process exits. The Kafka client waits
-without limit for a broker that accepts connections and does not answer; without a leave the group rebalances when
-the session times out.
-"""
 
 
 @dataclass(frozen=True)

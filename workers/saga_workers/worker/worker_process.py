@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRunner, Worker, WorkerDeploymentConfig
 
+from saga_activities.concurrency import end_tasks
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.watermark import RETENTION
 from saga_workers.ledger.upkeep import maintain_ledger_forever
@@ -70,7 +71,7 @@ async def run_worker(
                 )
             )
             looking = start_background(effects.run_forever(), "search for open effects")
-            stack.push_async_callback(_end, looking)
+            stack.push_async_callback(end_tasks, [looking])
         log.info(
             "serving %d sagas and %d actions on task queue %s of %s",
             len(project.definitions),
@@ -88,11 +89,6 @@ async def run_worker(
             await worker.shutdown()
         stopping.cancel()
         await running
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
 
 
 def _freeze_loaded_objects() -> None:
@@ -131,9 +127,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await end_tasks(tasks)
         await databases.close()
 
 
