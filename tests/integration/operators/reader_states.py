@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.topics.topic_creation import create_topics
 from saga_workers.trigger.delivery import DeliveryMark
+from saga_workers.trigger.replies import read_outbox_id
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, consumer
 from sagas.settings.project import Project
@@ -50,27 +52,31 @@ async def book(message: Message) -> None:
 """
 
 
+ASKS = """
+saga: asks
+steps: [{id: ask, uses: kafka.request, compensate: kafka.request, with: {topic: PREFIX-commands, value: {}}}]
+"""
+
+
 @dataclass
 class Readers:
-    """A consumer `book` of one topic, with its inbox. ``resting``: its handler waits until this is set; ``handled``:
-    the values of its messages.
+    """A consumer `book` of one topic, with its inbox, or the listener for replies in a topic. ``resting``: the handler
+    of the consumer waits until this is set; ``handled``: the values of its messages.
     """
 
     broker: Broker
     project: Project
     topic: str
+    group: str
     resting: asyncio.Event
     handled: list[int]
-
-    @property
-    def group(self) -> str:
-        return f"{self.project.settings.kafka.prefix}-consumer-book"
+    definition: str = ""
 
     @classmethod
-    async def make(cls, folder: Path, broker: Broker) -> Readers:
-        """``broker``: with ACLs if it is a process of its own."""
+    async def make(cls, folder: Path, broker: Broker, *, replies: str | None = None) -> Readers:
+        """``broker``: with ACLs if it is a process of its own. ``replies``: the address of Temporal for a listener."""
         mark = f"r{uuid.uuid4().hex[:8]}"
-        topic = f"{mark}-orders"
+        topic = f"{mark}-orders" if replies is None else f"{mark}-replies"
         kafka = broker.settings(prefix=mark, outbox="shop")
         if isinstance(broker, BrokerProcess):
             kafka = settings(broker, "saga", prefix=mark, outbox="shop")
@@ -80,6 +86,7 @@ class Readers:
         url = f"sqlite:///{folder / 'shop.db'}"
         engine = open_engine("shop", url, 1)
         await create_tables(engine)
+        outbox_id = await read_outbox_id(engine)
         await engine.dispose()
         resting, handled = asyncio.Event(), []
         resting.set()
@@ -89,9 +96,14 @@ class Readers:
             await resting.wait()
             handled.append(message.value)
 
-        project = project_of(folder, kafka, NOWHERE, readers=[book], connections={"shop": url})
+        if replies is None:
+            project = project_of(folder, kafka, NOWHERE, readers=[book], connections={"shop": url})
+            create_topics(project)
+            return cls(broker, project, topic, f"{mark}-consumer-book", resting, handled)
+        definition = ASKS.replace("PREFIX", mark)
+        project = project_of(folder, kafka, replies, definitions={"asks": definition}, connections={"shop": url})
         create_topics(project)
-        return cls(broker, project, topic, resting, handled)
+        return cls(broker, project, topic, f"{mark}-replies-{outbox_id}-{topic}", resting, handled, definition)
 
     def produce(self, *numbers: int) -> None:
         self.broker.produce(self.topic, *numbers, key="a")
@@ -123,11 +135,15 @@ class Readers:
         folder = write_project(
             self.project.settings.root / "again",
             self.broker,
-            temporal=NOWHERE,
+            temporal=self.project.settings.temporal.address or NOWHERE,
             database=self.project.settings.sql_connection("shop").url,
             prefix=self.project.settings.kafka.prefix,
-            module=MODULE.format(topic=self.topic),
+            module="" if self.definition else MODULE.format(topic=self.topic),
         )
+        if self.definition:
+            (folder / "asks.saga.yaml").write_text(self.definition)
+            settings = folder / "saga.toml"
+            settings.write_text(settings.read_text().replace("[kafka]\n", '[kafka]\noutbox = "shop"\n'))
         self.resting.set()
         with TriggerProcess("trigger", folder, *shlex.split(command)[2:]):
 
@@ -154,6 +170,7 @@ class ReaderState:
     metric: str | None
     alert: str
     secured: bool = False
+    replies: bool = False
 
 
 @asynccontextmanager
@@ -212,6 +229,29 @@ async def crash_loop(readers: Readers) -> AsyncIterator[TriggerMetrics]:
     async with readers.reading() as metrics:
         yield metrics
         readers.resting.set()
+
+
+@asynccontextmanager
+async def reply_crash_loop(readers: Readers) -> AsyncIterator[TriggerMetrics]:
+    """The same for a reply, which cannot be recorded meanwhile."""
+    insert = "insert into saga_request (step_key, saga_id, step, generation, op, reply_topic, created_at) values"
+    with closing(sqlite3.connect(readers.project.settings.root / "shop.db", isolation_level=None)) as database:
+        database.execute(f"{insert} ('a', 'a', 'a', 1, 'do', ?, 0)", (readers.topic,))
+        readers.broker.produce(readers.topic, {}, key="a", headers={"sagakey": "a", "sagaoutcome": "done"})
+        topic_id = KafkaAdmin(readers.project.settings.kafka).topic_id(readers.topic)
+        readers.commit(0, DeliveryMark(topic_id, "another", 64, 0, 2))
+        readers.resting.clear()
+        database.execute("begin immediate")
+
+        async def release() -> None:
+            await readers.resting.wait()
+            database.execute("rollback")
+
+        releasing = asyncio.create_task(release())
+        async with readers.reading() as metrics:
+            yield metrics
+            readers.resting.set()
+            await releasing
 
 
 @asynccontextmanager
@@ -292,6 +332,24 @@ READER_STATES = (
         "a process was ended while book handled",
         "saga_trigger_ended_attempts",
         "SagaReaderCrashLoop",
+    ),
+    ReaderState(
+        "nobody receives the replies to commands",
+        unread,
+        READERS,
+        "wait for the listener for replies, and no process reads them",
+        None,
+        "SagaNoTrigger",
+        replies=True,
+    ),
+    ReaderState(
+        "a reply ends the process of its listener",
+        reply_crash_loop,
+        READERS,
+        "a process was ended while the listener for replies handled",
+        "saga_trigger_ended_attempts",
+        "SagaReaderCrashLoop",
+        replies=True,
     ),
     ReaderState(
         "a transaction holds readers back", held_back, "kafka readers", "holds back", None, "SagaReadersHeldBack"

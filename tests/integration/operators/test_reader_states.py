@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from ruamel.yaml import YAML
 
 from saga_workers.doctor.doctor_result import DoctorResult
+from sagas.settings import SqlConnection
 from tests.helpers.kafka_broker import Broker, BrokerProcess
+from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until, until_in_thread
 from tests.integration.messaging.kafka.secured_broker import SASL, login
 from tests.integration.messaging.trigger.trigger_environment import count
@@ -41,7 +44,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 async def test_doctor_and_an_alert_show_it(
     state: ReaderState, kafka: Broker, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    readers = await Readers.make(tmp_path, request.getfixturevalue("secured") if state.secured else kafka)
+    temporal = request.getfixturevalue("temporal").address if state.replies else None
+    broker = request.getfixturevalue("secured") if state.secured else kafka
+    readers = await Readers.make(tmp_path, broker, replies=temporal)
 
     async def failing() -> DoctorResult | None:
         result = (await readers.doctor()).get(state.doctor)
@@ -57,6 +62,19 @@ async def test_doctor_and_an_alert_show_it(
             await until_in_thread(lambda: count(metrics, metric) > 0)
         for command in COMMAND.findall(result.help or ""):
             await readers.follow(command)
+
+
+@pytest.mark.parametrize("replies", [False, True])
+async def test_a_reader_that_cannot_begin_is_stopped(
+    replies: bool, kafka: Broker, temporal: TemporalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its database does not answer, so it does not know where it begins, or which group it is."""
+    readers = await Readers.make(tmp_path, kafka, replies=temporal.address if replies else None)
+    readers.produce(1)
+    nowhere = SqlConnection.model_validate({"name": "shop", "root": tmp_path, "url": "postgresql://127.0.0.1:1/shop"})
+    monkeypatch.setitem(cast("dict[str, Any]", readers.project.settings.connections), "shop", nowhere)
+    async with readers.reading() as metrics:
+        await until_in_thread(lambda: count(metrics, "saga_trigger_stopped") == 1)
 
 
 def test_the_table_in_the_docs_has_these_states() -> None:

@@ -10,9 +10,10 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
-from saga_workers.doctor.reader_checks import check_first_positions, check_positions
+from saga_workers.doctor.reader_checks import check_first_positions, check_positions, reply_groups
 from saga_workers.topics.topic_inventory import Access, event_topics, named_topics
 from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
+from saga_workers.trigger.project_readers import project_readers
 from sagas.errors import SagaError
 from sagas.settings.project import Project
 from sagas.text.shell import shell_command
@@ -72,9 +73,10 @@ async def _check_cluster(project: Project, temporal: Temporal | None) -> list[Do
                     "kafka readers", lambda: _check_open_transactions(cluster, list(topics)), timeout=30.0
                 )
             )
+            groups = [*project_readers(project), *await reply_groups(project)]
             findings.append(
                 await check_first_positions(project, temporal)
-                or await timed_check("kafka triggers", lambda: check_positions(cluster, project), timeout=30.0)
+                or await timed_check("kafka triggers", lambda: check_positions(cluster, groups), timeout=30.0)
             )
     return findings
 

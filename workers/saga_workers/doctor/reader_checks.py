@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from sqlalchemy.exc import SQLAlchemyError
 from temporalio.client import Client as Temporal
 
 from saga_activities.connections import DatabaseConnections
@@ -18,7 +19,8 @@ from saga_workers.client import Client
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.trigger.delivery import DeliveryMark
 from saga_workers.trigger.first_position import FirstPositions
-from saga_workers.trigger.project_readers import project_readers
+from saga_workers.trigger.project_readers import ProjectReader, TopicGroup, project_readers, reply_group
+from saga_workers.trigger.replies import read_outbox_id, reply_topics
 from saga_workers.trigger.retry import DependencyUnavailable
 from sagas.errors import SagaError
 from sagas.settings.project import Project
@@ -85,13 +87,35 @@ def _standing(
     return _Standing(starts, offsets, why, deleted)
 
 
-def check_positions(cluster: KafkaAdmin, project: Project) -> str:
-    """How far each reader is behind. Raises KafkaOperationError for bounds that does not go on."""
+async def reply_groups(project: Project) -> list[TopicGroup]:
+    """The groups of the listener for replies; none if the outbox cannot be read, as the check of its database says."""
+    kafka = project.settings.kafka
+    topics = reply_topics(project.definitions, kafka.prefix)
+    if not topics or kafka.outbox is None:
+        return []
+    databases = DatabaseConnections(project.settings.sql_connections())
+    try:
+        async with asyncio.timeout(15.0):
+            outbox_id = await read_outbox_id(databases.engine(kafka.outbox))
+    except (SagaError, SQLAlchemyError, OSError, TimeoutError):
+        return []
+    finally:
+        await databases.close()
+    return [reply_group(kafka.prefix, outbox_id, topic) for topic in topics]
+
+
+def check_positions(cluster: KafkaAdmin, readers: Sequence[TopicGroup]) -> str:
+    """How far each reader is behind. Raises KafkaOperationError for one that does not go on."""
     lags = []
-    for reader in project_readers(project):
+    existing = cluster.topics()
+    for reader in readers:
         who, topic, group = reader.name, reader.topic, reader.group
+        if not isinstance(reader, ProjectReader):
+            if topic not in existing:  # the default one, which no step names
+                continue
+            who = "the listener for replies"
         positions = cluster.committed_positions(group, topic)
-        _refuse_crash_loop(cluster, who, topic, group, {partition: text for partition, (_, text) in positions.items()})
+        _refuse_crash_loop(cluster, reader, who, {partition: text for partition, (_, text) in positions.items()})
         standing = _standing(topic, cluster.topic_id(topic), positions, cluster.offsets(topic))
         for partition, count in standing.deleted.items():
             # Transaction markers have offsets, too.
@@ -127,18 +151,18 @@ def _has_unread(cluster: KafkaAdmin, topic: str, standing: _Standing) -> bool:
         return next(records, None) is not None
 
 
-def _refuse_crash_loop(cluster: KafkaAdmin, who: str, topic: str, group: str, metadata: Mapping[int, str]) -> None:
+def _refuse_crash_loop(cluster: KafkaAdmin, reader: TopicGroup, who: str, metadata: Mapping[int, str]) -> None:
     """Raise KafkaOperationError if a record is handled carefully because a process has ended, and does not get done."""
     marks = {partition: DeliveryMark.parse(text) for partition, text in metadata.items()}
     begun = {partition: mark for partition, mark in marks.items() if mark.attempts}
     if begun and all(mark.attempts == 1 for mark in begun.values()):  # it may be done in a moment
         time.sleep(_OBSERVATION_PERIOD)
-        now = cluster.committed_positions(group, topic)
+        now = cluster.committed_positions(reader.group, reader.topic)
         begun = {partition: mark for partition, mark in begun.items() if DeliveryMark.parse(now[partition][1]) == mark}
     for partition, mark in begun.items():
         raise KafkaOperationError(
-            f"a process was ended while {who} handled {topic}[{partition}]@{mark.offset}, attempt {mark.attempts} has"
-            " not succeeded",
-            help=f"after its `max_attempts` it is a dead letter; {saga_command('trigger', only=who)}"
+            f"a process was ended while {who} handled {reader.topic}[{partition}]@{mark.offset}, attempt"
+            f" {mark.attempts} has not succeeded",
+            help=f"after its `max_attempts` it is a dead letter; {saga_command('trigger', only=reader.name)}"
             " runs this reader apart",
         )

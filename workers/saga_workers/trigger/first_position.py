@@ -95,6 +95,7 @@ class FirstPositions:
         self._cluster = KafkaAdmin(self._settings)
         self._threads = ThreadPoolExecutor(4, "first-positions")
         self._undecided: dict[str, Undecided] = {}  # by group
+        self._waits: dict[str, str] = {}  # why a reader has not begun, by group
 
     def close(self) -> None:
         """Shut the threads down without waiting for requests in flight."""
@@ -102,13 +103,15 @@ class FirstPositions:
 
     def health(self) -> str | None:
         """Why a reader reads nothing; None if it reads."""
-        return next((undecided.message for undecided in self._undecided.values()), None)
+        return next(iter(self._waits.values()), None)
 
     async def settle(self, reader: ProjectReader, stop: asyncio.Event) -> None:
         """Wait until the reader may begin. Raises ProcessStopping."""
         logged: list[str] = []
 
         def log_wait(reason: str, about: dict[str, Any]) -> None:
+            self._waits[reader.group] = reason
+            self._metrics.waits_to_begin(reader.group, reader.topic, reader.group not in self._undecided)
             if reason not in logged:
                 logged.append(reason)
                 log.warning("the reader waits: %s", reason, extra=about)
@@ -125,6 +128,8 @@ class FirstPositions:
 
         about = fields(group=reader.group, topic=reader.topic)
         await retry_until_done(attempt, about=about, stop=stop, max_attempts=1_000_000, log_wait=log_wait)
+        self._waits.pop(reader.group, None)
+        self._metrics.waits_to_begin(reader.group, reader.topic, False)
         if self._undecided.pop(reader.group, None) is not None:
             self._metrics.undecided(reader.group, reader.topic, False)
 

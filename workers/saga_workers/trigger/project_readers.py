@@ -1,4 +1,4 @@
-"""The readers of a project: its consumers, its bridges, and the triggers of each saga on each topic."""
+"""The readers of a project: its consumers, its bridges, the triggers of each saga on each topic, and its replies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from sagas.settings.project import Project
 ReaderSource = Consumer | Bridge | Definition
 
 
+REPLIES = "replies"
+"""The name of the listener for replies in `--only`."""
+
+
 @dataclass(frozen=True, slots=True)
-class ProjectReader:
-    """``group`` is its consumer group. ``source`` declares it: the triggers of a saga on one topic share a reader."""
+class TopicGroup:
+    """A topic and the consumer group that reads it. ``name``: that of its reader in `--only`."""
 
     name: str
     topic: str
     group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectReader(TopicGroup):
+    """``source`` declares it: the triggers of a saga on one topic share a reader."""
+
     source: ReaderSource
 
     @property
@@ -47,3 +57,8 @@ def project_readers(project: Project) -> Iterator[ProjectReader]:
             yield project_reader(prefix, definition, topic)
     for handler in (*project.message_handlers.consumers, *project.message_handlers.bridges):
         yield project_reader(prefix, handler, handler.topic)
+
+
+def reply_group(prefix: str, outbox_id: str, topic: str) -> TopicGroup:
+    """The group of the listener for replies. Outboxes that share a reply topic all receive every reply."""
+    return TopicGroup(REPLIES, topic, f"{prefix}-replies-{outbox_id}-{topic}")

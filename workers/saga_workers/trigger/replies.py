@@ -40,6 +40,7 @@ from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.project_readers import reply_group
 from saga_workers.trigger.reader import TopicReader
 from saga_workers.trigger.retry import (
     USUAL_ATTEMPTS,
@@ -132,22 +133,28 @@ class ReplyListener:
         """Create the topics and their readers. Raises DependencyUnavailable."""
         engine = self._databases.engine(self._outbox)
         try:
-            outbox_id = await _outbox_id(engine)
+            outbox_id = await read_outbox_id(engine)
             with ThreadPoolExecutor(1, "reply-topics") as thread:
                 await asyncio.get_running_loop().run_in_executor(thread, self._create_topics)
         except Exception as error:
             self._error = _error_message(error)
             if self._error is None:
                 raise
+            self._note_wait(True)
             raise DependencyUnavailable(self._error) from error
+        self._note_wait(False)
         for topic in self._topics:
-            group = f"{self._kafka.prefix}-replies-{outbox_id}-{topic}"
+            group = reply_group(self._kafka.prefix, outbox_id, topic).group
             handle = partial(self._handle, engine, group)
             reader = TopicReader(self._kafka, group, topic, handle, concurrency=MAX_CONCURRENT_REPLIES, gate=self._gate)
             self._readers.append(reader)
             self._gate.members.append(reader)
             self._metrics.add_reader(reader)
         self._error = None
+
+    def _note_wait(self, waits: bool) -> None:
+        for topic in self._topics:
+            self._metrics.waits_to_begin(f"{self._kafka.prefix}-replies", topic, waits)
 
     def _create_topics(self) -> None:
         cluster = KafkaAdmin(self._kafka)
@@ -207,8 +214,8 @@ class ReplyListener:
         return "woken" if woken else "late" if first else "duplicate"
 
 
-async def _outbox_id(engine: AsyncEngine) -> str:
-    """The id of the outbox, for the group name: outboxes that share a reply topic all receive every reply."""
+async def read_outbox_id(engine: AsyncEngine) -> str:
+    """The id of the outbox, for `reply_group`. Raises SQLAlchemyError, OSError."""
     async with engine.connect() as connection:
         return (await connection.execute(_SELECT_OUTBOX_ID)).scalar_one()
 

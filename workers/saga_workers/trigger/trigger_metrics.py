@@ -36,6 +36,12 @@ class TriggerMetrics:
         self._started = Counter(
             "saga_trigger_started_total", "Sagas that events started.", ["saga", "topic"], registry=registry
         )
+        self._existed = Counter(
+            "saga_trigger_existing_total",
+            "Events that started nothing, because their saga existed.",
+            ["saga", "topic"],
+            registry=registry,
+        )
         self._signalled = Counter(
             "saga_trigger_signalled_total", "Sagas that events signalled.", ["saga", "topic"], registry=registry
         )
@@ -66,11 +72,13 @@ class TriggerMetrics:
         )
         self._stopped = Gauge(
             "saga_trigger_stopped",
-            "1 for a reader that cannot read: no broker answers, the topic is gone, or an ACL is missing.",
+            "1 for a reader that cannot read: no broker answers, the topic is gone, an ACL is missing, "
+            "or what it needs to begin does not answer.",
             ["group", "topic"],
             registry=registry,
         )
         self._readers: list[MeasuredReader] = []
+        self._waiting: set[tuple[str, str]] = set()
 
     def add_reader(self, reader: MeasuredReader) -> None:
         self._readers.append(reader)
@@ -79,16 +87,23 @@ class TriggerMetrics:
         """The metrics, as Prometheus collectors return them."""
         self._lag.clear()
         self._ended.clear()
+        self._stopped.clear()
         for reader in self._readers:
             self._stopped.labels(reader.group, reader.topic).set(reader.health() is not None)
             for group, topic, partition, behind in reader.lags():
                 self._lag.labels(group, topic, str(partition)).set(behind)
             for group, topic, partition, count in reader.ended_attempts():
                 self._ended.labels(group, topic, str(partition)).set(count)
+        for group, topic in self._waiting:
+            self._stopped.labels(group, topic).set(1)
         return without_created(self._registry)
 
     def started(self, saga: str, topic: str) -> None:
         self._started.labels(saga, topic).inc()
+
+    def existed(self, saga: str, topic: str) -> None:
+        """Count an event whose saga existed: it was delivered before, or another one had the same id and input."""
+        self._existed.labels(saga, topic).inc()
 
     def signalled(self, saga: str, topic: str) -> None:
         self._signalled.labels(saga, topic).inc()
@@ -103,6 +118,10 @@ class TriggerMetrics:
     def undecided(self, group: str, topic: str, waits: bool) -> None:
         """Note whether a reader waits for a decision where it begins."""
         self._undecided.labels(group, topic).set(int(waits))
+
+    def waits_to_begin(self, group: str, topic: str, waits: bool) -> None:
+        """Note whether a reader waits for a database, Temporal or a broker before it begins."""
+        (self._waiting.add if waits else self._waiting.discard)((group, topic))
 
     def replied(self, outcome: str) -> None:
         """Count a reply; ``outcome`` is ``woken``, ``late``, ``duplicate``, ``unknown``, ``refused``, ``malformed``."""

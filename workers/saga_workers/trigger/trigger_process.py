@@ -28,7 +28,7 @@ from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
 from saga_workers.trigger.commands import CommandHandler
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.first_position import FirstPositions
-from saga_workers.trigger.project_readers import ProjectReader, project_reader
+from saga_workers.trigger.project_readers import REPLIES, ProjectReader, project_reader
 from saga_workers.trigger.reader import TopicReader
 from saga_workers.trigger.replies import ReplyListener, reply_topics
 from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping, sleep_or_stop
@@ -70,10 +70,6 @@ class TriggerPlan:
     @property
     def needs_temporal(self) -> bool:
         return bool(self.triggers or self.reply_topics)
-
-
-REPLIES = "replies"
-"""The name of the listener for replies in `--only`."""
 
 
 def make_plan(project: Project, only: Sequence[str] | None = None) -> TriggerPlan:

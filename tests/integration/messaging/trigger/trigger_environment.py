@@ -66,7 +66,7 @@ async def triggering(
     todo = make_plan(project)
     stop = asyncio.Event()
     async with AsyncExitStack() as stack:
-        client = Client(await connect(project.settings), project) if todo.triggers else None
+        client = Client(await connect(project.settings), project) if todo.needs_temporal else None
         parts = TriggerTasks(project, client, stop, stack, start_from=start_from)
         running = asyncio.create_task(run_tasks(parts.make_tasks(todo, grace), stop))
         try:
