@@ -131,14 +131,15 @@ class SagaTrigger:
             started = await self._starts(trigger, starter).start(request, id=saga_id)
         except UsageError as error:
             raise PoisonMessage(error.message) from None
-        except AlreadyEnded:
-            return  # this event had started its saga, which has ended
+        except AlreadyEnded:  # this event had started its saga
+            self._metrics.existed(self._definition.saga, message.topic)
+            return
         except RefusedError as error:
             if number < 2:
                 raise  # the saga may have ended just now
             raise PoisonMessage(error.message) from None
-        if started.started:
-            self._metrics.started(self._definition.saga, message.topic)
+        note = self._metrics.started if started.started else self._metrics.existed
+        note(self._definition.saga, message.topic)
 
     def _starts(self, trigger: _Trigger, starter: SagaStarter) -> SagaStarter | SharedStarts:
         bulk = trigger.trigger.bulk

@@ -104,6 +104,8 @@ def _start_one(
                 document = _started_json(started)
                 print_document(document, human=lambda: _print_started(document))
                 return 0
+            if not started.started:
+                warn(_existing_text(started.id, started.source))
             view = await wait_for_end(client, started.id, timeout, warned=warned)
             print_end(started.id, view)
             return exit_code(view)
@@ -117,10 +119,14 @@ def _started_json(run: SagaHandle) -> dict[str, Any]:
     return document if run.source is None else {**document, "source": run.source}
 
 
+def _existing_text(saga_id: str, source: str | None) -> str:
+    """The start of another input would have been refused."""
+    where = ", from the ledger, because Temporal has no run of it" if source is not None else ""
+    return f"already exists: {saga_id}, with the same input{where}; nothing was started"
+
+
 def _print_started(document: dict[str, Any]) -> None:
-    if "source" in document:
-        echo(f"already exists: {document['id']}, from the ledger, because Temporal has no run of it")
-        return
-    echo(f"{'started' if document['started'] else 'already exists:'} {document['id']}")
+    saga_id, source = document["id"], document.get("source")
+    echo(f"started {saga_id}" if document["started"] else _existing_text(saga_id, source))
     if document["web_ui"]:
         echo(document["web_ui"])

@@ -80,6 +80,7 @@ async def test_events_keep_the_digits_of_their_numbers(kafka: Broker, temporal: 
         story = await ended(client, f"{saga}-7")
         assert count(metrics, "saga_dead_letters_total") == 0
         assert count(metrics, "saga_trigger_started_total") == 1
+        assert count(metrics, "saga_trigger_existing_total") == 2
     assert (type(story["input"]["order"]), str(story["input"]["amount"])) == (int, amount)
     assert story["steps"][0]["result"] == {"noted": 7}
 
