@@ -39,6 +39,8 @@ def cancel_requested(run: SagaRun, event: CancelRequested) -> None:
     if run.finished or run.committed or run.cancel_requested:
         return
     run.cancel_requested = True
+    if event.who and event.kind != "parent":
+        run.note_intervention("cancel" if event.kind == "cancelled" else "resume", event.at, event.who, event.message)
     message = event.message or "a cancel was requested"
     run.post(RequestRollback(external_cause(event.kind, "Cancelled", message, {"who": event.who} if event.who else {})))
 

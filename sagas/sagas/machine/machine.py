@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
-from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.machine import (
     builtin_actions,
@@ -178,9 +177,7 @@ class Machine:
 
     def note_pause(self, what: Literal["pause", "resume"], at: float, who: str, reason: str) -> None:
         """Record for the view that an operator has paused or resumed the saga, which the machine knows nothing of."""
-        self._run.operator.append(
-            {"at": format_timestamp(at), "who": who, "step": "", "decision": what, "reason": reason, "evidence": None}
-        )
+        self._run.note_intervention(what, at, who, reason)
 
     def note_release_left(self, decision: DecisionMade) -> None:
         """Record that an operator leaves the locks of the saga as they are; the saga itself may have ended."""
@@ -406,6 +403,7 @@ def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
     if rollback.undo_refusal(run) is None:
         run.ended_at = None
         run.undoing_finished = True
+        run.note_intervention("undo", event.at, event.who, event.reason)
         rollback.start_rollback(run, external_cause("undone", "Undone", event.reason, {"who": event.who}))
 
 

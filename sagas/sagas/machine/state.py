@@ -18,7 +18,14 @@ from sagas.expressions.limits import WorkMeter
 from sagas.protocol.messages import CancelCall, CancelTimer, Command, DecisionMade, RecordState, StartTimer
 from sagas.protocol.outcomes import Outcome, OutcomeKind, hide_in_failure
 from sagas.protocol.payloads import entry_id
-from sagas.protocol.saga_view import EntryOperation, LockRequestState, OperationStatus, Phase, SagaState
+from sagas.protocol.saga_view import (
+    EntryOperation,
+    Intervention,
+    LockRequestState,
+    OperationStatus,
+    Phase,
+    SagaState,
+)
 from sagas.protocol.size_limits import omitted
 from sagas.text.exact_json import encode_json
 
@@ -331,6 +338,11 @@ class SagaRun:
         closes = {"closed": list(closed)} if closed else {}
         self.operator.append({"at": format_timestamp(event.at), **row, **shown, **closes})
         return row
+
+    def note_intervention(self, what: Intervention, at: float, who: str, reason: str) -> None:
+        """Record an operator's decision about the whole saga for the view."""
+        row = {"who": who, "step": "", "decision": what, "reason": reason, "evidence": None}
+        self.operator.append({"at": format_timestamp(at), **row})
 
     def last_decision(self, entry: str) -> dict[str, Any]:
         """When, who, why and with what evidence an operator last decided about the entry."""

@@ -48,7 +48,7 @@ def build_view(run: SagaRun) -> SagaView:
         phase=run.phase,
         reason=None if run.reason is None else ReasonView.from_json(run.reason),
         input=masked(run.definition.input, run.input),
-        output=run.output,
+        output=None if run.phase == "backward" else run.output,
         labels=_labels(run),
         started_at=format_timestamp(run.started_at),
         committed_at=format_timestamp(run.committed_at),

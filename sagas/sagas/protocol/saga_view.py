@@ -37,7 +37,7 @@ OperationStatus = Literal[
 ]
 EntryOperation = Literal["do", "undo", "confirm"]
 Decision = Literal["retry", "done", "skip", "compensate"]
-Intervention = Literal["retry", "done", "skip", "compensate", "pause", "resume"]
+Intervention = Literal["retry", "done", "skip", "compensate", "pause", "resume", "cancel", "undo"]
 LockRequestState = Literal["WAITING", "HELD", "RELEASED"]
 DeliveryState = Literal["PENDING", "DELIVERED", "EXHAUSTED", "STOPPED", "SKIPPED"]
 ReasonKind = Literal[
@@ -317,7 +317,7 @@ class DecisionView(JsonView):
 
     at: Timestamp
     who: Annotated[str, "who decided, as the client has said"]
-    step: Annotated[str, "the entry id of the step; empty: the whole saga was paused or resumed"]
+    step: Annotated[str, "the entry id of the step; empty: the decision is about the whole saga"]
     decision: Intervention
     reason: str
     evidence: Annotated[str | None, "what proves a decision that the engine cannot check"] = None

@@ -268,7 +268,8 @@ def reason_recorded(evidence: Evidence, expected: Expected, _: Shape) -> Iterato
     parked = [row["step"] for row in evidence.story["parked"]]
     if parked != ([expected.parked] if expected.parked else []):
         yield f"parked are {parked}, not {expected.parked}"
-    decisions = tuple(row["decision"] for row in evidence.story["operator"] if row["who"] and row["reason"])
+    about_steps = [row for row in evidence.story["operator"] if row["step"]]
+    decisions = tuple(row["decision"] for row in about_steps if row["who"] and row["reason"])
     if decisions != expected.decisions:
         yield f"the recorded decisions are {decisions}, not {expected.decisions}"
 

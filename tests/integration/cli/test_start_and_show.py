@@ -85,6 +85,11 @@ async def test_a_second_start_with_the_same_id_is_refused(cli: CommandLine) -> N
     assert (await cli.saga("--json", "start", "trip", "--id", id, "--wait")).code == 0
     second = await cli.saga("--json", "start", "trip", "--id", id)
     assert second.json["started"] is False
+    told = f"already exists: {id}, with the same input; nothing was started"
+    assert (await cli.saga("start", "trip", "--id", id)).out.splitlines()[0] == told
+    waited = await cli.saga("--json", "start", "trip", "--id", id, "--wait")
+    assert (waited.code, waited.json["state"]) == (0, "COMPLETED")
+    assert told in waited.err.splitlines()
     other = await cli.saga("start", "trip", "--id", id, "--set", "nights=9")
     assert other.code == 9
     assert "another input" in other.err
@@ -154,6 +159,26 @@ async def test_show_merges_the_undo_with_the_run(cli: CommandLine) -> None:
     rows = await until_shown(cli, ("list",), lambda rows: [row["state"] for row in rows] == ["COMPENSATED"])
     assert [row["id"] for row in rows] == [id]
     assert (await cli.saga("undo", id, "--reason", "x", "--yes")).code == 9
+
+
+async def test_an_undone_saga_has_no_output_and_names_who_decided(cli: CommandLine) -> None:
+    undone, cancelled = fresh("kept"), fresh("cancel")
+    for id in (undone, cancelled):
+        await cli.saga("start", "ask", "--id", id)
+    assert (await cli.saga("signal", undone, "approve")).code == 0
+    assert (await cli.saga("--json", "watch", undone)).code == 0
+    assert (await cli.saga("--json", "show", undone)).json["output"] is not None
+    assert (await cli.saga("undo", undone, "--reason", "sold twice", "--as", "ada", "--yes")).code == 0
+    assert (await cli.saga("cancel", cancelled, "--as", "ada", "--reason", "no room")).code == 0
+    assert (await cli.saga("watch", cancelled)).code == 6
+    for id, decision, reason in ((undone, "undo", "sold twice"), (cancelled, "cancel", "no room")):
+        story = (await cli.saga("--json", "show", id)).json
+        assert (story["state"], story["output"]) == ("COMPENSATED", None)
+        [made] = story["operator"]
+        assert [made[name] for name in ("who", "step", "decision", "reason")] == ["ada", "", decision, reason]
+        text = (await cli.saga("show", id)).out
+        assert f"ada: {decision}, because {reason}" in text
+        assert "output" not in text
 
 
 async def test_waiting_shows_progress_on_a_terminal(cli: CommandLine) -> None:
