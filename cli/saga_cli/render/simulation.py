@@ -163,13 +163,22 @@ def _print_residue(cells: Sequence[FailurePoint]) -> None:
 def _print_summary(cells: Sequence[FailurePoint]) -> None:
     from rich.text import Text
 
-    bad = sum(bool(cell.residue) for cell in cells)
+    sign, style, text = summary(cells)
     out = make_console()
     out.print()
+    out.print(Text.assemble((f"{sign} ", "bold red" if style == "residue" else STATE_COLORS[style]), text))
+
+
+def summary(cells: Sequence[FailurePoint]) -> tuple[str, str, str]:
+    """A mark, a style and a sentence. A parked saga leaves what an operator decides, so it is not among the others."""
+    bad, parked = sum(bool(cell.residue) for cell in cells), sum(cell.state == "PARKED" for cell in cells)
+    points = f"of {len(cells)} failure points"
     if bad:
-        out.print(Text.assemble(("✖ ", "bold red"), f"{bad} of {len(cells)} failure points leave a residue"))
-    else:
-        out.print(Text.assemble(("✔ ", "green"), f"{len(cells)} failure points, none leaves a residue"))
+        waiting = f", {parked} wait for an operator" if parked else ""
+        return "✖", "residue", f"{bad} {points} leave a residue{waiting}"
+    if parked:
+        return "⏸", "PARKED", f"{parked} {points} wait for an operator, the others leave no residue"
+    return "✔", "COMPLETED", f"{len(cells)} failure points, none leaves a residue"
 
 
 def failure_table_page(definition: Definition, input: Any, cells: Sequence[FailurePoint]) -> str:
@@ -184,12 +193,8 @@ def failure_table_page(definition: Definition, input: Any, cells: Sequence[Failu
         rows.append(f'<tr><th scope="row">{title}</th>{inner}</tr>')
     heads = "".join(f'<th scope="col">{escape(fault)}</th>' for fault in faults)
     legend = " &nbsp; ".join(f"{escape(sign)} {escape(words)}" for sign, words, _ in LEGEND)
-    bad = sum(bool(cell.residue) for cell in cells)
-    verdict = (
-        f'<p class="residue">✖ {bad} of {len(cells)} failure points leave a residue</p>'
-        if bad
-        else f'<p class="COMPLETED">✔ {len(cells)} failure points, none leaves a residue</p>'
-    )
+    sign, style, text = summary(cells)
+    verdict = f'<p class="{style}">{sign} {text}</p>'
     body = (
         f"<h1>{escape(definition.saga)}</h1>\n<p>{escape(definition.description)}</p>\n{verdict}\n"
         f'<table><thead><tr><th scope="col">step</th>{heads}</tr></thead>\n<tbody>\n'

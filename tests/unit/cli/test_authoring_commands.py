@@ -217,7 +217,7 @@ def test_simulate_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "simulate", "checkout")
     assert "place ◆" in text
     assert "⏸ undo of charge (compensation fails): retry, done, skip" in text
-    assert "61 failure points, none leaves a residue" in text
+    assert "of 61 failure points wait for an operator, the others leave no residue" in text
     assert "\x1b" not in text
 
 
