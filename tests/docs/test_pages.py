@@ -26,6 +26,7 @@ GENERATED = {ROOT / "docs/reference" / name for name in ("cli.md", "diagnostics.
 HAND_WRITTEN = [page for page in PAGES if page not in GENERATED]
 MAX_LINE_LENGTH = 120
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+TEST_FILE = re.compile(r"`((?:tests/[\w/]+/)?test_\w+\.py)`")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 # Built from parts, so that this file does not name what it forbids.
 MACHINE = re.compile(
@@ -53,6 +54,15 @@ def test_links_resolve(page: Path) -> None:
         assert target.exists(), f"{page.name} links to {link}"
         if anchor and target.suffix == ".md":
             assert anchor in anchors(target), f"{page.name} links to {link}: no such heading"
+
+
+def test_tests_that_pages_name_exist() -> None:
+    """With or without their folder. The tutorial names that of its own project."""
+    files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    pages = [page for folder in ("contributing", "explanation") for page in (ROOT / "docs" / folder).glob("*.md")]
+    named = {name for page in pages for name in TEST_FILE.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) > 40
+    assert sorted(name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)) == []
 
 
 def test_every_page_is_in_the_index() -> None:
