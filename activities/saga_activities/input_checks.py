@@ -17,22 +17,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
+from saga_activities.input_limits import MAX_CHECKED_CALLERS, MAX_WAITING_CHECKS, QUICK_CHECK_BYTES, QUICK_CHECK_STEPS
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
-from sagas.expressions.work_budget import MAX_CHECK_STEPS, TooComplex, WorkBudget, bounded
-
-_QUICK_STEPS = 1_000
-"""Of a check that is made at once; it takes about five milliseconds."""
-
-_QUICK_BYTES = 32 * 1024
-"""Of an input that is read at once. Reading takes up to half a microsecond for each byte, and counts no steps."""
-
-_MAX_CALLERS = 4
-"""Callers whose inputs are checked at the same time, each of which may take 200 MiB."""
-
-MAX_WAITING = 2
-"""Inputs of one caller that wait for a check which may be sent again instead."""
+from sagas.expressions.work_budget import TooComplex, WorkBudget, bounded
+from sagas.input_limits import MAX_CHECK_STEPS
 
 _LONGEST_REST = 0.05
 """Seconds of one rest; a part of a check that counts no steps may have taken longer."""
@@ -76,13 +66,13 @@ class InputChecks:
     """The checks of one process."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_MAX_CALLERS, "input checks")
+        self._threads = ThreadPoolExecutor(MAX_CHECKED_CALLERS, "input checks")
         self._callers: dict[Hashable, _CallerTurn] = {}
 
     def is_busy(self, caller: Hashable) -> bool:
         """True if so many inputs of this caller wait that a further one should be sent again later."""
         known = self._callers.get(caller)
-        return known is not None and known.waiting > MAX_WAITING
+        return known is not None and known.waiting > MAX_WAITING_CHECKS
 
     async def run(
         self,
@@ -100,8 +90,8 @@ class InputChecks:
         Raises TooComplex after this many steps, and what the call raises. The call is made again from its beginning if
         it turns out to be costly.
         """
-        if size <= _QUICK_BYTES:
-            quick = WorkBudget(min(steps, _QUICK_STEPS))
+        if size <= QUICK_CHECK_BYTES:
+            quick = WorkBudget(min(steps, QUICK_CHECK_STEPS))
             try:
                 with bounded(quick):
                     result = call()

@@ -15,7 +15,8 @@ from sagas.definition.schema_messages import describe_types
 from sagas.definition.schema_types import json_types, types_at
 from sagas.definition.sensitivity import is_sensitive
 from sagas.errors import UsageError
-from sagas.text.bounded_files import MAX_BYTES, read_bounded, short_path
+from sagas.input_limits import MAX_FILE_BYTES
+from sagas.text.bounded_files import read_bounded, short_path
 from sagas.text.exact_json import decode_unambiguous
 from sagas.text.json_mistakes import InvalidJson
 from sagas.text.shell import saga_command
@@ -148,11 +149,11 @@ def read_standard_input(what: str) -> str:
     if sys.stdin.isatty():
         warn(f"reading {what} from standard input; end with Ctrl-D")
     try:
-        text = sys.stdin.read(MAX_BYTES + 1)
+        text = sys.stdin.read(MAX_FILE_BYTES + 1)
     except UnicodeDecodeError:
         raise UsageError("standard input is not UTF-8 text") from None
-    if len(text) > MAX_BYTES:
-        raise UsageError(f"standard input is larger than {MAX_BYTES:,} bytes")
+    if len(text) > MAX_FILE_BYTES:
+        raise UsageError(f"standard input is larger than {MAX_FILE_BYTES:,} bytes")
     return text.removeprefix("\ufeff")
 
 

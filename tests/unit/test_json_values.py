@@ -11,7 +11,8 @@ import pytest
 from saga_activities.guard import result_codec
 from saga_activities.kafka import record_codec
 from saga_activities.messaging import kafka_request
-from sagas.text.json_values import MAX_DEPTH, json_problem
+from sagas.input_limits import MAX_JSON_DEPTH
+from sagas.text.json_values import json_problem
 from sagas.text.printable import printable_json
 
 
@@ -33,8 +34,8 @@ TOO_DEEP = "nested deeper than 100 levels"
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (nested(MAX_DEPTH), None),
-        (nested(MAX_DEPTH + 1), f"it is {TOO_DEEP}"),
+        (nested(MAX_JSON_DEPTH), None),
+        (nested(MAX_JSON_DEPTH + 1), f"it is {TOO_DEEP}"),
         (nested(100_000), f"it is {TOO_DEEP}"),
         ({"a": [0.5, float("nan")]}, "nan is not a JSON number"),
         ([float("-inf")], "-inf is not a JSON number"),
@@ -61,9 +62,9 @@ def test_values_are_counted_where_that_is_a_limit() -> None:
 
 
 def test_a_result_has_the_same_depth() -> None:
-    assert result_codec.to_json_value(nested(MAX_DEPTH)) == nested(MAX_DEPTH)
+    assert result_codec.to_json_value(nested(MAX_JSON_DEPTH)) == nested(MAX_JSON_DEPTH)
     with pytest.raises(result_codec.UnusableResult, match=TOO_DEEP):
-        result_codec.to_json_value(nested(MAX_DEPTH + 1))
+        result_codec.to_json_value(nested(MAX_JSON_DEPTH + 1))
     cyclic: list[Any] = []
     cyclic.append(cyclic)
     with pytest.raises(result_codec.UnusableResult, match=TOO_DEEP):
@@ -71,12 +72,12 @@ def test_a_result_has_the_same_depth() -> None:
 
 
 def test_a_record_and_a_reply_have_the_same_depth() -> None:
-    for levels in (MAX_DEPTH, MAX_DEPTH + 1, 5_000):
+    for levels in (MAX_JSON_DEPTH, MAX_JSON_DEPTH + 1, 5_000):
         message: Any = SimpleNamespace(
             topic=lambda: "t", partition=lambda: 0, offset=lambda: 1, key=lambda: None, headers=lambda: None,
             timestamp=lambda: (0, -1), value=lambda levels=levels: text(levels),
         )  # fmt: skip
-        if levels == MAX_DEPTH:
+        if levels == MAX_JSON_DEPTH:
             assert record_codec.decode(message).value == nested(levels)
             assert kafka_request._parse_json(text(levels)) == nested(levels)
             continue

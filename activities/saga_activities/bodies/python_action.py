@@ -23,9 +23,9 @@ from saga_activities.guard.result_codec import UnusableResult, json_number, requ
 from sagas.actions import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 from sagas.definition.action_arguments import bind
+from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.author_errors import make_ordinary
 from sagas.text.author_values import text_of
-from sagas.text.json_values import MAX_DEPTH
 
 
 class ActionNotRegistered(Exception):
@@ -99,7 +99,7 @@ def jsonable(value: Any) -> Any:
     except PydanticSerializationError as error:
         raise UnusableResult(f"the result cannot be written as JSON, so return text instead: {error}") from error
     except RecursionError:
-        raise UnusableResult(f"a result must not be nested deeper than {MAX_DEPTH} levels") from None
+        raise UnusableResult(f"a result must not be nested deeper than {MAX_JSON_DEPTH} levels") from None
 
 
 def _with_exact_numbers(value: Any) -> Any:

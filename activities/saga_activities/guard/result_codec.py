@@ -13,9 +13,10 @@ from uuid import UUID
 from pydantic_core import to_jsonable_python
 
 from saga_activities.result_columns import DatabaseInterval
+from sagas.input_limits import MAX_INTEGER_BITS, MAX_JSON_DEPTH
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
-from sagas.text.exact_json import MAX_INTEGER_BITS, decimal_problem, decode_json, encode_json
-from sagas.text.json_values import MAX_DEPTH, names_problem
+from sagas.text.exact_json import decimal_problem, decode_json, encode_json
+from sagas.text.json_values import names_problem
 
 MARKER_KEY = "saga:marker"
 """The key under which a row stores a marker of the guard instead of an action's result."""
@@ -42,8 +43,8 @@ def to_json_value(value: Any, depth: int = 0) -> Any:
     number of levels around the value. Raises :class:`UnusableResult`, which names the field, for a type that has no
     such form, for a number that JSON does not have, and for a value that is nested too deeply.
     """
-    if depth > MAX_DEPTH:
-        raise UnusableResult(f"a result must not be nested deeper than {MAX_DEPTH} levels")
+    if depth > MAX_JSON_DEPTH:
+        raise UnusableResult(f"a result must not be nested deeper than {MAX_JSON_DEPTH} levels")
     match value:
         case None | bool():
             return value

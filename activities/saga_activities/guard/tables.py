@@ -8,7 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from sagas.definition.saga_ids import MAX_SAGA_ID_BYTES, UNPRINTABLE
+from sagas.definition.saga_ids import UNPRINTABLE
+from sagas.input_limits import MAX_SAGA_ID_BYTES
 from sagas.settings import KafkaSettings
 
 MAX_GUARD_ID = MAX_SAGA_ID_BYTES

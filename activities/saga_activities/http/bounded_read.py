@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 
 import httpx
 
-from saga_activities.http.response import MAX_BODY_BYTES, HttpResponse
+from saga_activities.http.response import HttpResponse
+from saga_activities.input_limits import MAX_RESPONSE_BYTES
 
 ACCEPT_ENCODING = "gzip"
 _IDENTITY = ("", "identity")
@@ -57,8 +58,8 @@ async def _read_body(response: httpx.Response, headers: Mapping[str, str]) -> by
         if gzip is None and coding not in _IDENTITY:
             raise UnreadableBodyError(f"it has the content-encoding {coding[:50]!r}; only a single gzip is accepted")
         received += len(part)
-        body += part if gzip is None else _gunzip(gzip, part, MAX_BODY_BYTES + 1 - len(body))
-        if max(len(body), received) > MAX_BODY_BYTES:
+        body += part if gzip is None else _gunzip(gzip, part, MAX_RESPONSE_BYTES + 1 - len(body))
+        if max(len(body), received) > MAX_RESPONSE_BYTES:
             announced = headers.get("content-length", "") if gzip is None else ""
             return max(int(announced) if announced.isdecimal() else 0, len(body), received)
     if gzip is not None and received and not gzip.eof:

@@ -18,6 +18,7 @@ import httpx
 
 from saga_activities.http.bounded_read import UnreadableBodyError, send_bounded
 from saga_activities.http.settings import HttpSettings, SecretSetting
+from saga_activities.input_limits import MAX_TOKEN_BYTES
 from sagas.errors import UsageError
 from sagas.settings.http_auth import OAuth2Auth
 from sagas.settings.secrets import Secret
@@ -25,7 +26,6 @@ from sagas.text.printable import MASK
 
 _MIN_MASKED_LENGTH = 6
 _MAX_MASKED_SECRETS = 64
-_MAX_TOKEN_LENGTH = 16 * 1024
 
 
 class CredentialsError(Exception):
@@ -122,7 +122,7 @@ class Credentials:
             raise CredentialsError("the token endpoint responded without an access_token") from None
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
             raise CredentialsError("the token endpoint responded with an access_token that is not a string")
-        if not 0 < len(token) <= _MAX_TOKEN_LENGTH or math.isnan(lifetime):
+        if not 0 < len(token) <= MAX_TOKEN_BYTES or math.isnan(lifetime):
             raise CredentialsError("the token endpoint responded with an access_token that cannot be used")
         self._remember(token)
         # Renewed a little early, so that it does not expire in transit.

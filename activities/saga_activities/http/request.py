@@ -15,15 +15,16 @@ import httpx
 
 from sagas.builtins.http_headers import KeyFormat, reserved_headers
 from sagas.builtins.registry import BUILTINS, READ_METHODS
+from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.digests import name_uuid, sha256_hex
 from sagas.text.exact_json import encode_json, number_text
 from sagas.text.header_names import is_header_name
-from sagas.text.json_values import MAX_DEPTH, json_problem
+from sagas.text.json_values import json_problem
 
 METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
 DEFAULT_PORTS = {"http": 80, "https": 443}
-_MAX_DEPTH = 10 * MAX_DEPTH
+_MAX_DEPTH = 10 * MAX_JSON_DEPTH
 """A definition may nest values of its own around an input."""
 
 

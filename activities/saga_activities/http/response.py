@@ -20,10 +20,6 @@ from sagas.protocol.size_limits import omitted
 from sagas.text.exact_json import RepeatedName
 from sagas.text.json_values import parse_json
 
-MAX_BODY_BYTES = 2 * 1024 * 1024
-"""Bytes. A larger body is not kept."""
-
-
 MAX_RETRY_AFTER = 3600.0
 """Seconds. Longer delays that a participant asks for are cut to this."""
 

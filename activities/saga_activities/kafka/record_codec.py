@@ -10,9 +10,11 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saga_activities.guard.result_codec import UnusableResult, to_json_value
+from saga_activities.input_limits import MAX_RECORD_BYTES, MAX_RECORD_VALUES
 from sagas.actions.message_headers import PartlyReadableHeaders
+from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.exact_json import decode_json, encode_json
-from sagas.text.json_values import MAX_DEPTH, json_problem, parse_json
+from sagas.text.json_values import json_problem, parse_json
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -175,24 +177,18 @@ def decode(message: Message) -> DecodedRecord:
 def record_value(value: Any) -> str:
     """A value as the JSON text of a record, with exact numbers. Raises UnusableResult."""
     text = encode_json(to_json_value(value)).decode()
-    if "\\ud" in text and json_problem(decode_json(text), max_depth=MAX_DEPTH + 1) is not None:
+    if "\\ud" in text and json_problem(decode_json(text), max_depth=MAX_JSON_DEPTH + 1) is not None:
         raise UnusableResult("text that is not UTF-8: half a surrogate pair")
     return text
 
 
-MAX_VALUE_BYTES = 16 * 1024 * 1024
-MAX_VALUES = 1_000_000
-"""Elements and fields of one record. A compressed record of a few kilobytes could fill the memory otherwise, and stop
-all other readers of the process while it is parsed."""
-
-
 def parse_value(raw: bytes) -> Any:
     """The value of a record from anywhere. Raises as :func:`parse_json`, before it parses what is too large."""
-    if len(raw) > MAX_VALUE_BYTES:
-        raise ValueError(f"it has {len(raw):,} bytes, and at most {MAX_VALUE_BYTES:,} are read")
+    if len(raw) > MAX_RECORD_BYTES:
+        raise ValueError(f"it has {len(raw):,} bytes, and at most {MAX_RECORD_BYTES:,} are read")
     # Separators within texts count, too: they are few.
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_VALUES:
-        raise ValueError(f"it has more than {MAX_VALUES:,} values")
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_RECORD_VALUES:
+        raise ValueError(f"it has more than {MAX_RECORD_VALUES:,} values")
     return parse_json(raw)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.schema import DIALECTS, create_metadata, metadata_ddl
 from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS, long_text, short_text
-from sagas.definition.analysis.lock_keys import MAX_KEY
+from sagas.input_limits import MAX_LOCK_KEY_LENGTH
 from sagas.protocol.locks import MAX_HOLDER
 
 metadata = sa.MetaData()
@@ -19,7 +19,7 @@ lock_table = sa.Table(
     "saga_lock",
     metadata,
     # A row is a held lock. The release deletes it.
-    sa.Column("key", short_text(MAX_KEY), primary_key=True),
+    sa.Column("key", short_text(MAX_LOCK_KEY_LENGTH), primary_key=True),
     # The root saga that owns it. For its nested sagas and its undo the key is free.
     sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),
     # By the clock of this database.
@@ -35,7 +35,7 @@ wait_table = sa.Table(
     "saga_lock_wait",
     metadata,
     # A row for each key of a request that waits. A request that waits holds nothing.
-    sa.Column("key", short_text(MAX_KEY), nullable=False),
+    sa.Column("key", short_text(MAX_LOCK_KEY_LENGTH), nullable=False),
     # The order of arrival in this database.
     sa.Column("position", sa.BigInteger, nullable=False, autoincrement=False),
     sa.Column("saga_id", short_text(MAX_GUARD_ID), nullable=False),

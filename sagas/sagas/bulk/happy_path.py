@@ -20,13 +20,13 @@ from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import ENGINE_ACTIONS, Definition
 from sagas.expressions.limits import WorkMeter
+from sagas.input_limits import MAX_TASK_STEPS
 from sagas.machine import state_budget
 from sagas.machine.expressions import arguments, context, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.machine.origin import build_origin
 from sagas.machine.snapshot import expand
-from sagas.machine.task_budget import TASK_STEPS
 from sagas.protocol.messages import (
     Call,
     CallEnded,
@@ -145,7 +145,7 @@ class HappyPathSaga:
 
     def next(self, event: MachineEvent, work: WorkMeter) -> Sequence[Command] | None:
         """The commands for this event; None: nothing has changed, and the event is one for :meth:`machine`."""
-        if work.exceeds(TASK_STEPS):
+        if work.exceeds(MAX_TASK_STEPS):
             return None  # a machine leaves the rest to a timer, also where no command would follow
         counted = work.steps, work.work
         commands = None
@@ -193,7 +193,7 @@ class HappyPathSaga:
         commands: list[Command] = []
         try:
             for command in point.commands:
-                if work.exceeds(TASK_STEPS):
+                if work.exceeds(MAX_TASK_STEPS):
                     return None  # a machine leaves the rest to a timer
                 commands.append(self._own(command, made, work))
         except DefinitionError:

@@ -16,8 +16,8 @@ from typing import Any
 from sagas.definition.schema_nodes import SchemaNode, always_applied, closure
 from sagas.definition.schema_validation import CompiledSchema, canonical_schema, wants_integer
 from sagas.expressions.work_budget import charge
+from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.exact_numbers import is_whole
-from sagas.text.json_values import MAX_DEPTH
 
 _CURED_BY_DEFAULTS = ("required", "dependentRequired", "minProperties", "anyOf", "oneOf", "not", "contains")
 
@@ -45,7 +45,7 @@ class _Walker:
 
     def complete(self, nodes: list[SchemaNode], value: Any, depth: int) -> Any:
         """The completed value; ``nodes`` apply to it."""
-        if depth > MAX_DEPTH + 1:
+        if depth > MAX_JSON_DEPTH + 1:
             raise RecursionError
         charge(2)
         self.decided = {}  # what applies is decided once for each value

@@ -9,11 +9,12 @@ from typing import Any
 from sagas.definition.input_completion import fill_in_defaults, with_integers
 from sagas.definition.model import Definition
 from sagas.definition.schema_messages import closest_error, sentence
-from sagas.definition.schema_validation import MAX_VALUES, canonical_schema, compile_schema
+from sagas.definition.schema_validation import canonical_schema, compile_schema
 from sagas.definition.sensitivity import has_sensitive_names, is_sensitive
 from sagas.errors import UsageError
 from sagas.expressions import ANY_ELEMENT
 from sagas.expressions.work_budget import TooComplex, bounded, current_budget
+from sagas.input_limits import MAX_INPUT_VALUES
 from sagas.text.exact_numbers import exact_value, has_whole_decimal
 from sagas.text.json_values import json_problem
 
@@ -35,9 +36,9 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     schema = definition.input
     try:
         with bounded() as budget:
-            most = min(MAX_VALUES, _VALUES_PER_STEP * max(budget.left, 0))
+            most = min(MAX_INPUT_VALUES, _VALUES_PER_STEP * max(budget.left, 0))
             if problem := json_problem(input, max_values=most):
-                if most < MAX_VALUES:  # perhaps only because few steps are left
+                if most < MAX_INPUT_VALUES:  # perhaps only because few steps are left
                     budget.give_up()
                     raise TooComplex
                 return input, [f"input: {problem}"]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 
 from sagas.errors import UsageError
+from sagas.input_limits import MAX_LABEL_BYTES, MAX_SAGA_ID_BYTES, MAX_WORKFLOW_ID_BYTES
 from sagas.text.exact_json import encode_json, to_ascii
 from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten
@@ -18,15 +19,6 @@ SAGA_NAME = "[a-z][a-z0-9-]*"
 """The pattern of the names of sagas, which are workflow types. The engine's own types have a dot: none is a saga's."""
 
 UNDO_SUFFIX = "~undo"
-
-MAX_SAGA_ID_BYTES = 512
-"""Maximum bytes of an id in UTF-8. The keys of the guard tables have this many characters."""
-
-MAX_LABEL_BYTES = 2048
-"""Temporal's limit for one search attribute, which has all labels of a saga as JSON."""
-
-MAX_WORKFLOW_ID_BYTES = 1000
-"""Temporal's limit for every id, which is also that of nested sagas."""
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters (also those that change the direction of text, and line separators) and lone surrogates. A fixed

@@ -23,9 +23,6 @@ from sagas.expressions.work_budget import charge
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
 from sagas.text.exact_numbers import BINARY, comparable, is_exact_double, is_multiple, is_whole
 
-MAX_VALUES = 250_000
-"""Values (elements, fields) of one input."""
-
 _TEXT_PER_STEP = 32
 """Characters of a value that is compared as a text, for one step."""
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 
+from sagas.input_limits import MAX_DURATION
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LENGTH = 100
-MAX_DURATION = 100 * 365.25 * 86400
-"""Seconds; a timer of more would overflow what Temporal and Python calculate with."""
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _PATTERN = r"(\d+(\.\d+)?(ms|s|m|h|d))+"

@@ -31,8 +31,8 @@ from sagas.expressions.values import (
     to_cel,
     type_name,
 )
+from sagas.input_limits import MAX_INTEGER_DIGITS
 from sagas.text.digests import name_uuid, sha256_hex
-from sagas.text.exact_json import MAX_INTEGER_DIGITS
 from sagas.text.shortening import shorten
 
 Style = Literal["function", "method", "both"]

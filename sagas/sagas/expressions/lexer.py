@@ -15,7 +15,7 @@ from sagas.expressions.errors import ExpressionError
 from sagas.expressions.limits import MAX_SOURCE_LENGTH
 from sagas.expressions.other_languages import INTEGER_DIVISION, OPERATORS, operator_at
 from sagas.expressions.values import parse_decimal
-from sagas.text.exact_json import MAX_INTEGER_DIGITS
+from sagas.input_limits import MAX_INTEGER_DIGITS
 
 TokenKind = Literal["constant", "name", "op", "end"]
 

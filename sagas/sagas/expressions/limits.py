@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from sagas.expressions.errors import LimitError
-from sagas.text.exact_json import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS
+from sagas.input_limits import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS
 
 MAX_STEPS = 100_000
 """Steps of one evaluation: an iteration, an element that a function reads, 1 KiB of text, or as much other work. A step

@@ -28,10 +28,11 @@ from sagas.expressions.limits import (
     WorkMeter,
     check_integer,
 )
-from sagas.text.exact_json import MAX_DIGITS, decimal_problem, number_text
+from sagas.input_limits import MAX_DECIMAL_DIGITS
+from sagas.text.exact_json import decimal_problem, number_text
 from sagas.text.shortening import shorten
 
-DECIMAL_DIGITS = MAX_DIGITS
+DECIMAL_DIGITS = MAX_DECIMAL_DIGITS
 _TRAPS = [decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow, decimal.Underflow]
 EXACT = decimal.Context(
     prec=DECIMAL_DIGITS,

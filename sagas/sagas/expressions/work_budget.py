@@ -7,10 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from sagas.errors import UsageError
-
-MAX_CHECK_STEPS = 400_000
-"""Of one input: keywords that are applied to values, what they touch beyond, and steps of expressions. They take one to
-two seconds of CPU."""
+from sagas.input_limits import MAX_CHECK_STEPS
 
 _PAUSE_STEPS = 250
 """Steps between two pauses of a check, about a millisecond."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from sagas.input_limits import MAX_TASK_STEPS
 from sagas.machine.state import SagaRun
 from sagas.protocol.messages import StartTimer
-
-TASK_STEPS = 50_000
-"""Steps of expressions after which the rest of the work is left to the next workflow task."""
 
 PAUSE, PAUSE_SECONDS = "pause", 0.001
 """The timer that continues the work."""
@@ -14,7 +12,7 @@ PAUSE, PAUSE_SECONDS = "pause", 0.001
 
 def must_pause(run: SagaRun) -> bool:
     """True if the rest of the work is left to a timer, which is started."""
-    if not run.work.exceeds(TASK_STEPS) or not run.may_pause:
+    if not run.work.exceeds(MAX_TASK_STEPS) or not run.may_pause:
         return False
     if not run.paused:
         run.paused = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+from sagas.input_limits import MAX_UNPACKED_BYTES
 from sagas.text.exact_json import decode_json, encode_json
 
 _LARGE = 1024 * 1024
@@ -19,7 +20,6 @@ _SMALL_MEMORY = 5
 """zlib's `memLevel`."""
 
 _FOLDED = b"saga-folded\n"
-_MAX_BYTES = 256 * 1024 * 1024
 
 
 def compress(data: bytes, level: int) -> bytes:
@@ -105,7 +105,7 @@ def _unfold(parts: list[tuple[int, int]], rest: bytes) -> bytes:
     data = bytearray()
     taken = 0
     for start, length in parts:
-        if length < 0 or len(data) + length > _MAX_BYTES or start >= len(data):
+        if length < 0 or len(data) + length > MAX_UNPACKED_BYTES or start >= len(data):
             raise ValueError("it has a part that is nowhere")
         if start < 0:
             data += rest[taken : taken + length]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError
+from sagas.input_limits import MAX_SETTINGS_BYTES
 from sagas.settings.trust import require_own
 from sagas.text.bounded_files import read_bounded
 from sagas.text.exact_json import decode_json, exact_number
@@ -63,9 +64,6 @@ def _boot_id() -> str:
 # The files of `saga dev up`. They survive a crash or a reboot, after which another program may listen on their ports.
 DEV_FOLDER = Path(".saga") / "dev"
 DEV_FILE = Path(".saga") / "dev.toml"
-
-MAX_BYTES = 1 << 20
-"""Maximum size of a settings file."""
 
 _SERVICE = {"temporal": "temporal", "connections": "postgres", "catalogs": "postgres", "kafka": "kafka"}
 """The service that each table of the file describes."""
@@ -128,7 +126,7 @@ def _exact_number(text: str) -> Decimal:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, with exact numbers. Raises UsageError if it cannot be read or is not valid TOML."""
     try:
-        content = read_bounded(path, MAX_BYTES)
+        content = read_bounded(path, MAX_SETTINGS_BYTES)
         # tomllib takes quadratic time for the parts of a key.
         if any(line.partition(b"=")[0].count(b".") > _MAX_KEY_PARTS for line in content.splitlines()):
             raise UsageError(f"{path} is not valid TOML: a key is nested too deeply")

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sagas.errors import UsageError, did_you_mean
+from sagas.input_limits import MAX_SETTINGS_BYTES
 from sagas.settings.connections import HttpService, SqlConnection
-from sagas.settings.dev_stack import DEV_FILE, MAX_BYTES, read_dev_file, read_toml
+from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
 from sagas.settings.forms import Form, Variable
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.masking import remember_settings, without_credentials
@@ -142,7 +143,7 @@ def _load(
 def _place(file: Path, setting: str) -> str:
     """The name of the file, and the line if it is clear."""
     try:
-        line = line_of(read_bounded(file, MAX_BYTES).decode(), setting)
+        line = line_of(read_bounded(file, MAX_SETTINGS_BYTES).decode(), setting)
     except (OSError, ValueError, UsageError):  # it has been changed since it was read
         line = None
     return file.name if line is None else f"{file.name}:{line}"

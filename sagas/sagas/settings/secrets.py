@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sagas.errors import UsageError
+from sagas.input_limits import MAX_SECRET_BYTES
 from sagas.settings.masking import remember_secret, remember_url
 from sagas.settings.wrong_setting import WrongSetting
 from sagas.text.shell import shell_command
-
-_MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,9 @@ def resolve_secret(value: str | Secret | Mapping[str, Any], *, setting: str, roo
     try:
         # Editors and `echo` end a file with a line feed that is not part of the secret.
         with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise UsageError(f"{setting} reads the file {path}, which is larger than {_MAX_BYTES} bytes")
+            content = file.read(MAX_SECRET_BYTES + 1)
+        if len(content) > MAX_SECRET_BYTES:
+            raise UsageError(f"{setting} reads the file {path}, which is larger than {MAX_SECRET_BYTES} bytes")
         return _remembered(content.decode().rstrip("\r\n"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"

@@ -9,8 +9,8 @@ from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from sagas.text.exact_json import MAX_INTEGER_DIGITS
-from sagas.text.json_values import MAX_DEPTH, MAX_INTEGER_BITS, encodable, json_problem
+from sagas.input_limits import MAX_INTEGER_DIGITS, MAX_JSON_DEPTH
+from sagas.text.json_values import MAX_INTEGER_BITS, encodable, json_problem
 
 RAISED_AT = "raised_at"
 """The field of an error's details with the file and the line in the author's code that raised it."""
@@ -46,7 +46,7 @@ def _field(value: Any) -> Any:
     try:
         return _plain(value, 1)
     except _TooDeepError:
-        return f"(left out: it is nested deeper than {MAX_DEPTH} levels)"
+        return f"(left out: it is nested deeper than {MAX_JSON_DEPTH} levels)"
     except Exception as error:  # noqa: BLE001 - a mapping or a model is the author's code
         return f"(left out: reading it raised {type(error).__name__})"
 
@@ -56,7 +56,7 @@ class _TooDeepError(Exception):
 
 
 def _plain(value: Any, depth: int) -> Any:
-    if depth > MAX_DEPTH:
+    if depth > MAX_JSON_DEPTH:
         raise _TooDeepError
     match value:
         case None | bool():

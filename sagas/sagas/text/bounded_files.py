@@ -7,13 +7,12 @@ import os
 import stat
 from pathlib import Path
 
-MAX_BYTES = 5_000_000
-"""Maximum size of a definition or of an input in a file; Temporal accepts messages of 4 MiB."""
+from sagas.input_limits import MAX_FILE_BYTES
 
 _OPEN_STREAMS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
-def read_bounded(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+def read_bounded(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file, or of a stream that the shell has opened for this command (`<(…)`, `/dev/stdin`).
 
     Raises:

@@ -16,29 +16,21 @@ from typing import Any
 
 import msgspec
 
+from sagas.input_limits import MAX_DECIMAL_DIGITS, MAX_INTEGER_DIGITS
 from sagas.text.json_mistakes import InvalidJson
 from sagas.text.shortening import shorten
-
-MAX_DIGITS = 1_000
-"""The digits that a decimal may have, written without exponent before or after its decimal point."""
-
-MAX_INTEGER_DIGITS = 4_000
-"""Digits of an integer. Python refuses to convert integers of more than 4,300 digits to strings."""
-
-MAX_INTEGER_BITS = 13_287
-"""The largest number of bits that always fits into :data:`MAX_INTEGER_DIGITS` digits."""
 
 _NOT_ASCII = re.compile("[^\x00-\x7f]")
 
 
 def exact_number(text: str) -> Decimal:
-    """The number of a literal with a fraction or an exponent. Raises ValueError above :data:`MAX_DIGITS`."""
+    """The number of a literal with a fraction or an exponent. Raises ValueError above :data:`MAX_DECIMAL_DIGITS`."""
     try:
-        number = Decimal(text) if len(text) <= MAX_DIGITS + 10 else None
+        number = Decimal(text) if len(text) <= MAX_DECIMAL_DIGITS + 10 else None
     except ArithmeticError:  # an exponent that no Decimal has
         number = None
     if number is None or decimal_problem(number) is not None:
-        raise ValueError(f"the number {shorten(text, 40)} has more than {MAX_DIGITS:,} digits")
+        raise ValueError(f"the number {shorten(text, 40)} has more than {MAX_DECIMAL_DIGITS:,} digits")
     return number
 
 
@@ -46,9 +38,9 @@ def decimal_problem(number: Decimal) -> str | None:
     """Why JSON or the engine has no form for the number; None if they have."""
     if not number.is_finite():
         return f"{number} is not a JSON number"
-    has_more_digits = len(str(number)) > MAX_DIGITS and len(number.as_tuple().digits) > MAX_DIGITS
-    if has_more_digits or abs(number.adjusted()) >= MAX_DIGITS:
-        return f"it has a decimal of more than {MAX_DIGITS:,} digits"
+    has_more_digits = len(str(number)) > MAX_DECIMAL_DIGITS and len(number.as_tuple().digits) > MAX_DECIMAL_DIGITS
+    if has_more_digits or abs(number.adjusted()) >= MAX_DECIMAL_DIGITS:
+        return f"it has a decimal of more than {MAX_DECIMAL_DIGITS:,} digits"
     return None
 
 

@@ -7,14 +7,12 @@ from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
-from sagas.text.exact_json import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS, decimal_problem, decode_unambiguous
-
-MAX_DEPTH = 100
-"""Levels of lists and objects inside each other. Python could read some more, but not write them again everywhere."""
+from sagas.input_limits import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS, MAX_JSON_DEPTH
+from sagas.text.exact_json import decimal_problem, decode_unambiguous
 
 
 def json_problem(
-    value: Any, *, max_values: float = math.inf, max_depth: int = MAX_DEPTH, half_pairs: bool = False
+    value: Any, *, max_values: float = math.inf, max_depth: int = MAX_JSON_DEPTH, half_pairs: bool = False
 ) -> str | None:
     """Why the value is refused; None if the engine takes it. Never recursive, so no value is too deep for it.
 
@@ -103,7 +101,7 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = decode_unambiguous(decoded)
     except RecursionError:
-        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
+        raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels") from None
     if problem := json_problem(value):
         raise ValueError(problem)
     return value

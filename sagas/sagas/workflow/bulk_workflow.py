@@ -28,9 +28,9 @@ from sagas.bulk.wire_format import (
     pack_states,
     state_summary,
 )
-from sagas.definition.schema_validation import MAX_VALUES
 from sagas.definition.snapshot import to_snapshot
 from sagas.expressions.limits import WorkMeter
+from sagas.input_limits import MAX_INPUT_VALUES
 from sagas.machine.view import shrink_view
 from sagas.presentation.batch_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
@@ -105,7 +105,7 @@ class BulkWorkflow:
     @workflow.run
     async def run(self, args: RawValue = NO_INPUT) -> Any:
         try:
-            request = read_request(first_value([args], max_values=2 * MAX_VALUES))
+            request = read_request(first_value([args], max_values=2 * MAX_INPUT_VALUES))
         except UnreadableValue as error:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
         starts = {saga.id: saga.input for saga in request.sagas}

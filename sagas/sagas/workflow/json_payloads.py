@@ -13,9 +13,10 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.exact_json import decode_json, decode_unambiguous, encode_json
 from sagas.text.json_mistakes import InvalidJson
-from sagas.text.json_values import MAX_DEPTH, encodable
+from sagas.text.json_values import encodable
 
 _JSON = b"json/plain"
 _NULL = b"binary/null"
@@ -48,7 +49,7 @@ def read_payload(payload: Payload, *, unambiguous: bool = False) -> Any:
     try:
         return decode_unambiguous(payload.data) if unambiguous else decode_json(payload.data)
     except RecursionError:
-        raise UnreadableValue(f"it is nested deeper than {MAX_DEPTH} levels") from None
+        raise UnreadableValue(f"it is nested deeper than {MAX_JSON_DEPTH} levels") from None
     except UnicodeDecodeError:
         raise UnreadableValue("it is not UTF-8 text") from None
     except InvalidJson as error:

@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from sagas.definition.schema_validation import MAX_VALUES
+from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.text.json_values import encodable, json_problem
 from sagas.workflow.client_values import optional_text, text
@@ -46,10 +46,6 @@ def activity_result(returned: RawValue | None) -> Any:
         return {"omitted": "unreadable", "reason": str(error)}
 
 
-MAX_WORDS = 8 * 1024
-"""Characters of the reason of a cancel and of the name of who sent it."""
-
-
 def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
     """The request of an update `cancel`, ``{"reason", "who"}``, in this workflow task."""
     who, reason = who_and_reason(request)
@@ -59,7 +55,7 @@ def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
 def who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """The operator and the reason in a request; None for what is no string, because any client may send it."""
     who, reason = (
-        encodable(value[:MAX_WORDS]) if isinstance(value, str) else None
+        encodable(value[:MAX_CANCEL_WORDS]) if isinstance(value, str) else None
         for value in (request.get("who"), request.get("reason"))
     )
     return who, reason
@@ -95,7 +91,7 @@ def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
     )
 
 
-def first_value(args: Sequence[RawValue], *, max_values: int = MAX_VALUES) -> Any:
+def first_value(args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES) -> Any:
     """The first argument; None without arguments. Raises UnreadableValue.
 
     What has too many values is not read: a workflow task has no time for it.

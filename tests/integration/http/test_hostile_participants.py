@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from saga_activities.http import HttpConnection, run_http
-from saga_activities.http.response import MAX_BODY_BYTES
+from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.slow_parameters import mostly_slow
 from tests.integration.http.conftest import Connect
@@ -57,7 +57,7 @@ async def test_a_decompression_bomb_is_cut_off(participant: RawServer, crm: Http
     outcome, peak = await peak_of(crm, op=op)
     assert outcome.kind == "done"
     assert outcome.result["omitted"] == "size"
-    assert outcome.result["bytes"] > MAX_BODY_BYTES
+    assert outcome.result["bytes"] > MAX_RESPONSE_BYTES
     assert peak < 20 * MEGABYTE
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saga_activities.http import HttpConnection, run_http
-from saga_activities.http.response import MAX_BODY_BYTES
+from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.payment_server import PaymentServer
 
@@ -110,12 +110,12 @@ async def test_text_and_empty_bodies(crm: HttpConnection) -> None:
 
 
 async def test_a_body_too_large_is_omitted_and_the_step_is_done(crm: HttpConnection) -> None:
-    size = MAX_BODY_BYTES + 1
+    size = MAX_RESPONSE_BYTES + 1
     outcome = await call(crm, {"path": "/large", "query": {"bytes": size}})
     assert outcome == Outcome.done({"omitted": "size", "bytes": size}, attempt=1)
     # A body that just fits is still too large once it is JSON with everything around it.
-    outcome = await call(crm, {"path": "/large", "query": {"bytes": MAX_BODY_BYTES}})
-    assert outcome.result == {"omitted": "size", "bytes": MAX_BODY_BYTES + 2}
+    outcome = await call(crm, {"path": "/large", "query": {"bytes": MAX_RESPONSE_BYTES}})
+    assert outcome.result == {"omitted": "size", "bytes": MAX_RESPONSE_BYTES + 2}
     short = await call(crm, {"path": "/large", "query": {"bytes": size}, "result": "response.status"})
     assert short.result == {"omitted": "size", "bytes": size}
 
@@ -145,6 +145,6 @@ async def test_a_probe_never_sends_the_key(server: PaymentServer, crm: HttpConne
 
 
 async def test_a_probe_of_a_huge_response_keeps_the_status(crm: HttpConnection) -> None:
-    outcome = await call(crm, {"path": "/large", "query": {"bytes": 3 * MAX_BODY_BYTES}}, op="probe")
+    outcome = await call(crm, {"path": "/large", "query": {"bytes": 3 * MAX_RESPONSE_BYTES}}, op="probe")
     assert outcome.result["status"] == 200
     assert (outcome.result["json"], outcome.result["text"], outcome.result["omitted"]) == (None, None, "size")

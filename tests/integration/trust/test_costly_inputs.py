@@ -13,14 +13,15 @@ from temporalio.client import WorkflowFailureError
 
 from saga_activities.input_checks import refused_inputs
 from saga_workers.client import Client
+from saga_workers.input_limits import MAX_TASK_CHECK_STEPS
 from saga_workers.start.bulk_rows import cut_rows
 from saga_workers.start.row_starts import StartRow
 from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size
 from saga_workers.start.start_requests import StartRequest
-from saga_workers.worker.definition_trust import MAX_TASK_STEPS
 from sagas.definition.input_validation import validate_input
 from sagas.errors import UsageError
-from sagas.expressions.work_budget import MAX_CHECK_STEPS, bounded
+from sagas.expressions.work_budget import bounded
+from sagas.input_limits import MAX_CHECK_STEPS
 from sagas.settings.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
@@ -66,7 +67,7 @@ def steps(project: Project, input: Any) -> int:
 
 
 async def test_a_costly_input_is_checked_outside_of_the_workflow_task(project: Project) -> None:
-    assert MAX_TASK_STEPS < steps(project, COSTLY) < MAX_CHECK_STEPS
+    assert MAX_TASK_CHECK_STEPS < steps(project, COSTLY) < MAX_CHECK_STEPS
     async with running_worker(project) as client:
         run = await client.start("tree", COSTLY)
         await run.result()

@@ -28,25 +28,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import Server
 
+from saga_workers.input_limits import HEAD_TIMEOUT, MAX_CONNECTIONS, MAX_HEAD_BYTES, SEND_TIMEOUT
 from sagas.errors import UsageError
 from sagas.settings.addresses import split_listen_address
 from sagas.text.exact_json import readable_json
 from sagas.text.json_values import without_half_pairs
 
 log = logging.getLogger("saga.http")
-
-MAX_HEAD_BYTES = 16 * 1024
-"""Maximum bytes of a request line and its headers."""
-
-HEAD_TIMEOUT = 10.0
-"""Seconds until a request's head must be complete; also the idle time of a connection between two requests."""
-
-SEND_TIMEOUT = 15.0
-"""Seconds until the client must have read a response."""
-
-MAX_CONNECTIONS = 512
-"""At the same time. A further one takes the place of the one that has been waiting for its client for longest; if all
-are being answered, it gets 503."""
 
 SHUTDOWN_GRACE = 5
 """Seconds that responses under way have to end when the server stops."""

@@ -25,6 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_workers.bulk.acceptance import NotClaimed
 from saga_workers.client import Client
+from saga_workers.input_limits import CHECK_TIMEOUT
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator, using_locator
 from saga_workers.runtime.health import health_server, temporal_readiness
@@ -61,9 +62,6 @@ MAX_CONCURRENT_WAITS = 256
 
 REQUEST_TIMEOUT = 15.0
 """Seconds that Temporal has to answer, including the wait for a turn, but not the `wait` of a start."""
-
-CHECK_TIMEOUT = 10.0
-"""Seconds until an input must be checked, including the wait for earlier inputs of the same token."""
 
 MAX_SHARED = 500
 """Sagas that share a workflow. Callers wait for all of them to be claimed."""

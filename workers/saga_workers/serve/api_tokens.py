@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from saga_workers.input_limits import MAX_WRONG_TOKENS, WRONG_TOKENS_PER_SECOND
 from sagas.errors import UsageError
 from sagas.settings import Settings
 from sagas.settings.secrets import Secret, resolve_secret
@@ -19,10 +20,6 @@ from sagas.settings.serve import ServeSettings, ServeToken
 
 MIN_TOKEN = 16
 """Characters of a token below which a warning is logged."""
-
-MAX_FAILURES = 20
-FAILURES_PER_SECOND = 0.2
-"""Wrong tokens of one address that are answered with 401: at once, and after these."""
 
 _BUCKETS = 4096
 
@@ -65,7 +62,7 @@ class FailedTokens:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._salt = secrets.token_bytes(16)
-        self._buckets = [TokenBucket(FAILURES_PER_SECOND, clock, most=MAX_FAILURES) for _ in range(_BUCKETS)]
+        self._buckets = [TokenBucket(WRONG_TOKENS_PER_SECOND, clock, most=MAX_WRONG_TOKENS) for _ in range(_BUCKETS)]
 
     def of(self, address: str) -> TokenBucket:
         """The bucket of an address; a host has a whole network of addresses in IPv6."""

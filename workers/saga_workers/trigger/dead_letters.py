@@ -17,6 +17,7 @@ from typing import Any
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import producer_config
 from saga_activities.kafka.errors import classify_kafka_error
+from saga_workers.input_limits import MAX_KEPT_BYTES
 from saga_workers.runtime.logs import fields
 from saga_workers.topics.topic_inventory import DEAD_LETTER_SUFFIX
 from saga_workers.trigger.consumed_record import ConsumedRecord
@@ -35,8 +36,6 @@ from sagas.text.printable import printable_line
 log = logging.getLogger("saga.trigger")
 
 MAX_REASON_LENGTH = 1_000
-_MAX_KEPT_BYTES = 16 * 1024
-"""Maximum bytes of key and headers in the dead letter of a record that is too large."""
 _DELIVERY_TIMEOUT = 30.0
 _FLUSH_TIMEOUT = 0.5
 """Seconds to wait for the brokers at a time, so that a stop is noticed in between."""
@@ -61,7 +60,7 @@ def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: 
     # A dead letter that was republished and failed again names only its last failure.
     kept = [(name, value) for name, value in record.raw_headers if not name.startswith("sagadlq")]
     key = record.key
-    if omit_value and len(key or b"") + sum(len(name) + len(value or b"") for name, value in kept) > _MAX_KEPT_BYTES:
+    if omit_value and len(key or b"") + sum(len(name) + len(value or b"") for name, value in kept) > MAX_KEPT_BYTES:
         key, kept = None, []
     return {
         "topic": record.topic + DEAD_LETTER_SUFFIX,

@@ -19,6 +19,7 @@ from temporalio.worker import (
 )
 
 from saga_activities.input_checks import refused_inputs
+from saga_workers.input_limits import MAX_TASK_BYTES, MAX_TASK_CHECK_STEPS, MAX_TASK_VALUES
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
@@ -40,14 +41,6 @@ log = logging.getLogger("saga.worker")
 
 _READ_INTERVAL = 1.0
 """Seconds between two readings of the project's files, however many strangers start sagas."""
-
-MAX_TASK_VALUES = 20_000
-MAX_TASK_BYTES = 128 * 1024
-"""Values and bytes of JSON that are validated in a workflow task, which must not take two seconds."""
-
-
-MAX_TASK_STEPS = 10_000
-"""Of validating all inputs of a workflow task, which takes a tenth of a second. An activity validates the others."""
 
 
 def _is_left_to_activity(starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
@@ -91,7 +84,7 @@ class ProjectTrust:
         definition = self._trusted_definition(workflow_id, starts, header, signature)
         if definition is None or definition.saga != saga:
             return False
-        with contextlib.suppress(TooComplex), bounded(MAX_TASK_STEPS):
+        with contextlib.suppress(TooComplex), bounded(MAX_TASK_CHECK_STEPS):
             return not any(validate_input(definition, input)[1] for input in starts.values())
         return False
 

@@ -6,14 +6,9 @@ from decimal import Decimal
 from typing import Any
 
 from sagas.definition.saga_ids import UNPRINTABLE
+from sagas.input_limits import MAX_LOCK_KEY_LENGTH, MAX_LOCK_KEYS
 from sagas.text.exact_json import number_text
 from sagas.text.printable import printable_line
-
-MAX_KEYS = 100
-"""Keys of one saga."""
-
-MAX_KEY = 200
-"""Characters of a key."""
 
 _SHOWN = 40
 
@@ -22,8 +17,8 @@ def checked_lock_keys(values: Any) -> tuple[str, ...]:
     """The keys in the order of all requests, each once. Raises ValueError if one cannot be a key."""
     if not isinstance(values, list):
         raise ValueError("locks.keys: not a list")
-    if len(values) > MAX_KEYS:
-        raise ValueError(f"locks.keys: a saga has at most {MAX_KEYS} keys, not {len(values)}")
+    if len(values) > MAX_LOCK_KEYS:
+        raise ValueError(f"locks.keys: a saga has at most {MAX_LOCK_KEYS} keys, not {len(values)}")
     return tuple(sorted({_checked_key(value) for value in values}))
 
 
@@ -35,8 +30,10 @@ def _checked_key(value: Any) -> str:
     shown = printable_line(value[:_SHOWN])
     if not value:
         raise ValueError("locks.keys: a key is empty")
-    if len(value) > MAX_KEY:
-        raise ValueError(f"locks.keys: the key {shown}… has {len(value)} characters; the maximum is {MAX_KEY}")
+    if len(value) > MAX_LOCK_KEY_LENGTH:
+        raise ValueError(
+            f"locks.keys: the key {shown}… has {len(value)} characters; the maximum is {MAX_LOCK_KEY_LENGTH}"
+        )
     if UNPRINTABLE.search(value):
         raise ValueError(f"locks.keys: the key {shown} must not contain control characters")
     if value != value.strip():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from sagas.definition.analysis.lock_keys import MAX_KEYS, checked_lock_keys
+from sagas.definition.analysis.lock_keys import checked_lock_keys
 from sagas.definition.analysis.sql_anomalies import lost_updates, non_commutative_statement, uncommitted_reads
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.model import checked_entry
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 from sagas.definition.parser.field_types import ParsedMapping, quoted_names
 from sagas.definition.parser.yaml_nodes import YamlNode
+from sagas.input_limits import MAX_LOCK_KEYS
 from sagas.text.shortening import shorten
 
 
@@ -62,8 +63,8 @@ def _check_keys(node: YamlNode, report: Report) -> None:
     """Check the keys without expressions; the others are checked when the saga requests them."""
     if not isinstance(node.value, list):
         return
-    if not node.value or len(node.value) > MAX_KEYS:
-        report.add("SAGA253", node, f"a saga has 1 to {MAX_KEYS} keys, not {len(node.value)}")
+    if not node.value or len(node.value) > MAX_LOCK_KEYS:
+        report.add("SAGA253", node, f"a saga has 1 to {MAX_LOCK_KEYS} keys, not {len(node.value)}")
     for key in node.value:
         if isinstance(key.value, str) and "${{" in key.value:
             continue

@@ -25,21 +25,14 @@ from ruamel.yaml.events import (
 
 from sagas.definition.diagnostics import Position, Report
 from sagas.definition.parser.yaml_errors import report_yaml_error
+from sagas.input_limits import MAX_DEFINITION_CHARACTERS, MAX_DEFINITION_DIGITS, MAX_DEFINITION_NODES, MAX_JSON_DEPTH
 from sagas.text.exact_json import exact_number
-from sagas.text.json_values import MAX_DEPTH
 from sagas.text.shortening import shorten
 
 try:
     from _ruamel_yaml import CParser  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
 except ImportError:  # no wheel for this platform; the pure Python parser is equivalent but slower
     CParser = None
-
-MAX_NODES = 100_000
-MAX_LITERAL_DIGITS = 3_000
-"""Digits of an integer, also in hexadecimal, where 3,000 digits are 3,613 decimal ones: Python prints at most 4,300."""
-
-MAX_CHARACTERS = 5_000_000
-"""Characters of one file."""
 
 _TAG_HELP = "remove the tag, or quote the whole value if it begins with `!`, as an expression may"
 _CORE = "tag:yaml.org,2002:"
@@ -165,8 +158,8 @@ class _InvalidYaml(Exception):
 
 def load_yaml(text: str, report: Report) -> YamlNode | None:
     """The root node of the single document in ``text``; None after reporting a mistake."""
-    if len(text) > MAX_CHARACTERS:
-        report.add("SAGA100", Position(1, 1), f"the file has more than {MAX_CHARACTERS:,} characters")
+    if len(text) > MAX_DEFINITION_CHARACTERS:
+        report.add("SAGA100", Position(1, 1), f"the file has more than {MAX_DEFINITION_CHARACTERS:,} characters")
         return None
     try:
         text.encode()
@@ -226,8 +219,8 @@ class _Composer:
     def _node(self, event: Any, depth: int) -> tuple[YamlNode, int]:
         """A node, and the number of nodes it stands for after its aliases are expanded."""
         position = _position(event)
-        if depth > MAX_DEPTH:
-            raise _InvalidYaml("SAGA100", position, f"values are nested deeper than {MAX_DEPTH} levels")
+        if depth > MAX_JSON_DEPTH:
+            raise _InvalidYaml("SAGA100", position, f"values are nested deeper than {MAX_JSON_DEPTH} levels")
         if isinstance(event, AliasEvent):
             name = str(event.anchor)
             if name in self._open_anchors:
@@ -249,8 +242,8 @@ class _Composer:
             node, size = self._sequence(position, depth)
         else:
             raise _InvalidYaml("SAGA100", position, "the YAML ends too early")
-        if size > MAX_NODES:
-            raise _InvalidYaml("SAGA100", position, f"the file expands to more than {MAX_NODES} values")
+        if size > MAX_DEFINITION_NODES:
+            raise _InvalidYaml("SAGA100", position, f"the file expands to more than {MAX_DEFINITION_NODES} values")
         if anchor:
             self._open_anchors.discard(anchor)
             self._anchors[anchor] = node
@@ -350,8 +343,10 @@ def _core_value(text: str, position: Position, kind: str | None) -> Any:
     if text in _CONSTANTS:
         value: Any = _CONSTANTS[text]
     elif _INTEGER.match(text):
-        if len(text) > MAX_LITERAL_DIGITS:
-            raise _InvalidYaml("SAGA100", position, f"a number of more than {MAX_LITERAL_DIGITS:,} digits is refused")
+        if len(text) > MAX_DEFINITION_DIGITS:
+            raise _InvalidYaml(
+                "SAGA100", position, f"a number of more than {MAX_DEFINITION_DIGITS:,} digits is refused"
+            )
         value = int(text, 0) if text[:2] in ("0o", "0x") else int(text)
     elif _FLOAT.match(text):
         try:

@@ -214,16 +214,16 @@ def test_sharing_changes_nothing_of_what_sagas_do(seeds: range) -> None:
 
 
 def test_sharing_changes_nothing_of_when_expressions_are_left_to_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_budget, "TASK_STEPS", 3)
-    monkeypatch.setattr("sagas.bulk.happy_path.TASK_STEPS", 3)
+    monkeypatch.setattr(task_budget, "MAX_TASK_STEPS", 3)
+    monkeypatch.setattr("sagas.bulk.happy_path.MAX_TASK_STEPS", 3)
     for seed in range(150):
         live(seed)
 
 
 def test_an_end_without_commands_is_left_to_a_timer_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task's expressions have taken long when a call ends whose sibling is still open."""
-    monkeypatch.setattr(task_budget, "TASK_STEPS", 3)
-    monkeypatch.setattr("sagas.bulk.happy_path.TASK_STEPS", 3)
+    monkeypatch.setattr(task_budget, "MAX_TASK_STEPS", 3)
+    monkeypatch.setattr("sagas.bulk.happy_path.MAX_TASK_STEPS", 3)
     do = Operation(uses="shop.take", with_={}, connection="shop")
     first = StepDefinition(id="a", name="A", kind="compensatable", do=do, guarantee="guarded")
     heavy = replace(do, with_={"list": "${{ input.items.map(item, item) }}"})

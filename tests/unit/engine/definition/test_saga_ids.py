@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sagas.definition.saga_ids import (
-    MAX_SAGA_ID_BYTES,
-    MAX_WORKFLOW_ID_BYTES,
-    check_saga_id,
-    saga_id_problem,
-    workflow_id_problem,
-)
+from sagas.definition.saga_ids import check_saga_id, saga_id_problem, workflow_id_problem
 from sagas.errors import UsageError
+from sagas.input_limits import MAX_SAGA_ID_BYTES, MAX_WORKFLOW_ID_BYTES
 from sagas.protocol.payloads import UNDO_SUFFIX, idempotency_key, notification_workflow_id
 
 HOSTILE = st.text(

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
-from sagas.expressions.work_budget import MAX_CHECK_STEPS, TooComplex, bounded
+from sagas.expressions.work_budget import TooComplex, bounded
+from sagas.input_limits import MAX_CHECK_STEPS
 
 SECONDS = 20.0
 """Of CPU: on two cores that other tests use as well, a step takes several times as long as alone."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from saga_activities.input_checks import MAX_WAITING, InputChecks
+from saga_activities.input_checks import InputChecks
+from saga_activities.input_limits import MAX_WAITING_CHECKS
 from saga_cli.commands.run.start_from import make_start_rows
 from saga_cli.inputs import InputRow
 from saga_workers.start.saga_starter import SagaStarter
@@ -86,7 +87,7 @@ async def test_the_inputs_of_a_caller_wait_for_each_other_and_not_for_those_of_o
         ended.append(caller)
 
     until = threading.Event()
-    hostile = [asyncio.create_task(run("a", until)) for _ in range(MAX_WAITING + 1)]
+    hostile = [asyncio.create_task(run("a", until)) for _ in range(MAX_WAITING_CHECKS + 1)]
     await asyncio.sleep(0.05)
     assert checks.is_busy("a")
     assert not checks.is_busy("b")

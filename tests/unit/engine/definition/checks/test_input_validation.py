@@ -10,7 +10,7 @@ import pytest
 
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
-from sagas.definition.schema_validation import MAX_VALUES
+from sagas.input_limits import MAX_INPUT_VALUES
 
 SCHEMA = {
     "type": "object",
@@ -135,7 +135,7 @@ def test_no_input_stalls_its_validation(schema: Any, value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([0] * (MAX_VALUES + 1), "input: it has more than 250,000 values"),
+        ([0] * (MAX_INPUT_VALUES + 1), "input: it has more than 250,000 values"),
         (nested(101, lambda inner: {"a": inner}), "input: it is nested deeper than 100 levels"),
         ([10**5_000], "input: it has an integer of more than 4,000 digits"),
         ([float("nan")], "input: nan is not a JSON number"),

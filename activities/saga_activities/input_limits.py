@@ -1,0 +1,31 @@
+"""Limits on responses, records and the checks of inputs, which protect a process from what comes from outside.
+
+The table in `docs/explanation/security.md` has all of them; a test compares it with this module.
+"""
+
+from __future__ import annotations
+
+MAX_RESPONSE_BYTES = 2 * 1024 * 1024
+"""Bytes of the body of a response. A larger one is not kept."""
+
+MAX_TOKEN_BYTES = 16 * 1024
+"""Bytes of an OAuth2 token."""
+
+MAX_RECORD_BYTES = 16 * 1024 * 1024
+"""Bytes of the value of a record that is read."""
+
+MAX_RECORD_VALUES = 1_000_000
+"""Elements and fields of one record. A compressed record of a few kilobytes could fill the memory otherwise, and stop
+all other readers of the process while it is parsed."""
+
+QUICK_CHECK_STEPS = 1_000
+"""Steps of a check that is made at once; it takes about five milliseconds."""
+
+QUICK_CHECK_BYTES = 32 * 1024
+"""Bytes of an input that is read at once. Reading takes up to half a microsecond for each byte, and counts no steps."""
+
+MAX_CHECKED_CALLERS = 4
+"""Callers whose inputs are checked at the same time, each of which may take 200 MiB."""
+
+MAX_WAITING_CHECKS = 2
+"""Inputs of one caller that wait for a check which may be sent again instead."""

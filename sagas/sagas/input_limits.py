@@ -1,0 +1,74 @@
+"""Limits on definitions, inputs, signals and settings, which protect a process from what comes from outside.
+
+The table in `docs/explanation/security.md` has all of them; a test compares it with this module.
+
+The limits of one expression are in :mod:`sagas.expressions.limits`, those of Temporal in
+:mod:`sagas.protocol.size_limits`.
+"""
+
+from __future__ import annotations
+
+MAX_JSON_DEPTH = 100
+"""Levels of lists and objects inside each other. Python could read some more, but not write them again everywhere."""
+
+MAX_DECIMAL_DIGITS = 1_000
+"""The digits that a decimal may have, written without exponent before or after its decimal point."""
+
+MAX_INTEGER_DIGITS = 4_000
+"""Digits of an integer. Python refuses to convert integers of more than 4,300 digits to strings."""
+
+MAX_INTEGER_BITS = 13_287
+"""The largest number of bits that always fits into :data:`MAX_INTEGER_DIGITS` digits."""
+
+MAX_INPUT_VALUES = 250_000
+"""Values (elements, fields) of one input."""
+
+MAX_CHECK_STEPS = 400_000
+"""Steps of the checks of one input: keywords that are applied to values, what they touch beyond, and steps of
+expressions. They take one to two seconds of CPU."""
+
+MAX_TASK_STEPS = 50_000
+"""Steps of expressions after which the rest of the work is left to the next workflow task."""
+
+MAX_FILE_BYTES = 5_000_000
+"""Maximum size of a definition or of an input in a file; Temporal accepts messages of 4 MiB."""
+
+MAX_DEFINITION_NODES = 100_000
+"""Values of one file, after its aliases are replaced."""
+
+MAX_DEFINITION_DIGITS = 3_000
+"""Digits of an integer in a file, also in hexadecimal, where 3,000 digits are 3,613 decimal ones: Python prints at most
+4,300."""
+
+MAX_DEFINITION_CHARACTERS = 5_000_000
+"""Characters of one file."""
+
+MAX_SAGA_ID_BYTES = 512
+"""Maximum bytes of an id in UTF-8. The keys of the guard tables have this many characters."""
+
+MAX_LABEL_BYTES = 2048
+"""Temporal's limit for one search attribute, which has all labels of a saga as JSON."""
+
+MAX_WORKFLOW_ID_BYTES = 1000
+"""Temporal's limit for every id, which is also that of nested sagas."""
+
+MAX_DURATION = 100 * 365.25 * 86400
+"""Seconds; a timer of more would overflow what Temporal and Python calculate with."""
+
+MAX_LOCK_KEYS = 100
+"""Lock keys of one saga."""
+
+MAX_LOCK_KEY_LENGTH = 200
+"""Characters of a lock key."""
+
+MAX_CANCEL_WORDS = 8 * 1024
+"""Characters of the reason of a cancel and of the name of who sent it."""
+
+MAX_UNPACKED_BYTES = 256 * 1024 * 1024
+"""Bytes of a compressed state or definition when it is unpacked."""
+
+MAX_SETTINGS_BYTES = 1 << 20
+"""Maximum size of a settings file."""
+
+MAX_SECRET_BYTES = 1 << 16
+"""Maximum size of a file with a secret."""

@@ -1,0 +1,44 @@
+"""Limits on HTTP requests, records and workflow tasks, which protect a process from what comes from outside.
+
+The table in `docs/explanation/security.md` has all of them; a test compares it with this module.
+"""
+
+from __future__ import annotations
+
+MAX_HEAD_BYTES = 16 * 1024
+"""Maximum bytes of a request line and its headers."""
+
+HEAD_TIMEOUT = 10.0
+"""Seconds until a request's head must be complete; also the idle time of a connection between two requests."""
+
+SEND_TIMEOUT = 15.0
+"""Seconds until the client must have read a response."""
+
+MAX_CONNECTIONS = 512
+"""Connections at the same time. A further one takes the place of the one that has been waiting for its client for
+longest; if all are being answered, it gets 503."""
+
+BODY_TIMEOUT = 10.0
+"""Seconds until a request's body must be complete."""
+
+MAX_WRONG_TOKENS = 20
+"""Wrong tokens of one address that are answered with 401 at once; further ones get 429."""
+
+WRONG_TOKENS_PER_SECOND = 0.2
+"""Wrong tokens of one address that are answered with 401 after these."""
+
+CHECK_TIMEOUT = 10.0
+"""Seconds until an input must be checked, including the wait for earlier inputs of the same token."""
+
+MAX_TASK_VALUES = 20_000
+"""Values that are validated in a workflow task, which must not take two seconds."""
+
+MAX_TASK_BYTES = 128 * 1024
+"""Bytes of JSON that are validated in a workflow task."""
+
+MAX_TASK_CHECK_STEPS = 10_000
+"""Steps of validating all inputs of a workflow task, which takes a tenth of a second. An activity validates the
+others."""
+
+MAX_KEPT_BYTES = 16 * 1024
+"""Maximum bytes of key and headers in the dead letter of a record that is too large."""
