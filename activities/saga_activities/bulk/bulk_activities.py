@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,7 +22,9 @@ from saga_activities.reported_failure import reported_failure
 from sagas.bulk.wire_format import (
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
+    DELAY_ACTIVITY,
     DETACH_ACTIVITY,
+    LONGEST_DELAY,
     RECORD_ACTIVITY,
     decode_chunk,
     unpack_states,
@@ -63,7 +66,12 @@ class BulkActivities:
         with repeat_heartbeats(attempt) as beaten:
             if activity_type == CHUNK_ACTIVITY:
                 return await self._perform_chunk(request, beaten)
-            perform = {CLAIM_ACTIVITY: self._claim, RECORD_ACTIVITY: self._record, DETACH_ACTIVITY: self._detach}
+            perform = {
+                CLAIM_ACTIVITY: self._claim,
+                RECORD_ACTIVITY: self._record,
+                DETACH_ACTIVITY: self._detach,
+                DELAY_ACTIVITY: _delay,
+            }
             return await perform[activity_type](request)
 
     def _engine(self) -> Any:
@@ -141,6 +149,11 @@ class BulkActivities:
         records = [_record_of(summary, text, request, at) for summary, text in unpack_states(request["sagas"])]
         await claims.record(self._engine(), records, bulk_id=request["bulk_id"])
         return {}
+
+
+async def _delay(request: Mapping[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(min(float(request["seconds"]), LONGEST_DELAY))
+    return {}
 
 
 def _reported(outcome: Outcome, call: Invocation, number: int) -> Outcome:

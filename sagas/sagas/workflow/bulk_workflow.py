@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
 from sagas.bulk.wire_format import (
@@ -19,8 +19,10 @@ from sagas.bulk.wire_format import (
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
     CLAIMED_UPDATE,
+    DELAY_ACTIVITY,
     DETACH_ACTIVITY,
     DETACH_UPDATE,
+    LONGEST_DELAY,
     RECORD_ACTIVITY,
     decode_outcomes,
     encode_chunk,
@@ -55,6 +57,7 @@ and the ledger know what has been done."""
 
 _CHUNK_TIMEOUT = timedelta(seconds=60)
 _ENGINE_TIMEOUT = timedelta(seconds=30)
+_DELAY_GRACE = timedelta(seconds=2)
 
 _LEDGER_WORK = frozenset({CLAIM_ACTIVITY, RECORD_ACTIVITY})
 
@@ -210,7 +213,7 @@ class BulkWorkflow:
         return machine
 
     async def _wake(self, seconds: float) -> None:
-        await workflow.sleep(timedelta(seconds=seconds), summary="the next retry or deadline of a saga")
+        await _wait_for(seconds)
         self._tasks.discard(_TIMER)
         machine = self._current()
         self._execute(machine.woken(workflow.time()))
@@ -413,6 +416,26 @@ class BulkWorkflow:
         if self._machine is None:
             return "claims the ids of its sagas"
         return bulk_details(self._machine, self._left)
+
+
+async def _wait_for(seconds: float) -> None:
+    summary = "the next retry or deadline of a saga"
+    if seconds >= LONGEST_DELAY:
+        await workflow.sleep(timedelta(seconds=seconds), summary=summary)
+        return
+    try:
+        await workflow.execute_activity(
+            DELAY_ACTIVITY,
+            raw_json({"seconds": seconds}),
+            result_type=RawValue,
+            summary=summary,
+            schedule_to_close_timeout=timedelta(seconds=seconds) + _DELAY_GRACE,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise asyncio.CancelledError from None
+        await workflow.sleep(timedelta(seconds=seconds), summary=summary)  # its worker is lost, or has no time for it
 
 
 def _heartbeat_timeout(call: Call) -> timedelta:
