@@ -94,6 +94,11 @@ class SharedStatement:
         (statement,) = statements_of(arguments)
         return SharedStatement(statement, statement["sql"], statement.get("params") or {})
 
+    @property
+    def expected_rows(self) -> int | None:
+        """The number of rows that it must return or affect; None: any."""
+        return self.statement.get("expect_rows")
+
     def judge(self, returned: StatementResult) -> list[dict[str, Any]]:
         """The result of one call. Raises :class:`Rejected` if its ``expect_rows`` is not met."""
         _check_rows(self.statement, len(returned.rows) if returned.rows is not None else returned.rowcount)

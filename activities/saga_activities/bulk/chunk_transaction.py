@@ -94,6 +94,21 @@ class PostgresChunk(PostgresTransaction):
     async def back_to_savepoint(self) -> None:
         await self._send("ROLLBACK TO SAVEPOINT saga_item", ())
 
+    async def run_block(self, block: str, items: tuple[str, str], answer: str) -> str:
+        """Run a DO block in one round trip. ``items``: name and text of the setting that it reads.
+
+        Returns the text of the setting ``answer``, which it has set. Raises psycopg's errors.
+        """
+        self.sql.check_allowed()
+        self.sql.used = True
+        text = block.replace("%", "%%")
+        cursor = await self._send(
+            f"SELECT pg_catalog.set_config(%s, %s, true); {text}; SELECT pg_catalog.current_setting(%s)",
+            (*items, answer),
+        )
+        (counts,) = await cursor.fetchone() or ("",)
+        return counts
+
     @property
     def raw(self) -> Any:
         """The driver's connection, for statements in a pipeline."""

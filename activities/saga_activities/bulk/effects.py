@@ -1,8 +1,9 @@
 """The effects of a chunk: the actions of all entries whose guard rows are won, in one transaction.
 
 Fastest first: a batch action takes all items; single SQL statements and events are sent together; any other action runs
-item by item, each in a savepoint. If an item of a shared statement is rejected or fails, the transaction is given up,
-and the chunk is repeated with a savepoint for each item: what one item does is never another one's business.
+item by item, each in a savepoint. A statement that changes rows on PostgreSQL is run by the server, each item in its
+own subtransaction. If an item of another shared form is rejected or fails, the transaction is given up, and the chunk
+is repeated with a savepoint for each item: what one item does is never another one's business.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
+from sqlalchemy.exc import DBAPIError
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bodies.sql_action import SharedStatement, has_one_statement, run_for_all
+from saga_activities.bodies.sql_action import SharedStatement, has_one_statement, returns_no_rows, run_for_all
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, PostgresChunk
 from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
+from saga_activities.bulk.statement_block import BlockCall, BlockEnd, run_block
 from saga_activities.guard.database_errors import classify_database_error, is_lock_timeout
 from saga_activities.guard.guard import keep_alive
+from saga_activities.guard.session import StatementResult
 from saga_activities.guard.transaction import ChangesKept
 from saga_activities.messaging.outbox import PreparedEvents, insert_prepared
 from sagas.actions import Action
@@ -99,7 +103,7 @@ class ChunkEffects:
             else:
                 rest.append(script)
         for action, together in shared.items():
-            await self._run_together(action, together)
+            rest += await self._run_together(action, together)
         for script in rest:
             self.alone = script
             await self._run_alone(script)
@@ -111,20 +115,23 @@ class ChunkEffects:
             return isinstance(self._tx, PostgresChunk) and has_one_statement(request.arguments)
         return request.action in messaging.EMITTERS or self._bodies.batch_action(request.action) is not None
 
-    async def _run_together(self, action: str, scripts: Sequence[EntryScript]) -> None:
+    async def _run_together(self, action: str, scripts: Sequence[EntryScript]) -> Sequence[EntryScript]:
+        """Returns those that have to run on their own, so that their errors are the driver's."""
         batch = self._bodies.batch_action(action)
+        failed: Sequence[EntryScript] = ()
         try:
             async with asyncio.timeout(self._together_until - time.time()):
                 if batch is not None:
                     await self._run_batch_action(batch, scripts)
                 elif action == "sql":
-                    await self._run_statements(scripts)
+                    failed = await self._run_statements(scripts)
                 else:
                     await self._emit(scripts)
         except TimeoutError as error:  # one of them hangs, or together they take too long
             raise NeedsSavepoints from error
-        if not all(self._has_room(script) for script in scripts):
+        if not all(self._has_room(script) for script in scripts if script not in failed):
             raise NeedsSavepoints
+        return failed
 
     def _has_room(self, script: EntryScript) -> bool:
         """Count its result. False: it does not fit beside the others, so it must be left to the next chunk."""
@@ -162,8 +169,8 @@ class ChunkEffects:
             else:
                 _take_result(script, result)
 
-    async def _run_statements(self, scripts: Sequence[EntryScript]) -> None:
-        """Run one statement for all items, in one pipeline; each is judged by its own row count."""
+    async def _run_statements(self, scripts: Sequence[EntryScript]) -> Sequence[EntryScript]:
+        """Run one statement for all items, each judged by its own row count. Returns those that have failed."""
         assert isinstance(self._tx, PostgresChunk)
         try:
             statements = [SharedStatement.of(_request(script).arguments) for script in scripts]
@@ -172,13 +179,21 @@ class ChunkEffects:
                 raise NeedsSavepoints
             parsed = parse_guarded(first.text, "postgresql")
             exact = await self._tx.new_session().exact(parsed, [statement.parameters for statement in statements])
+            if returns_no_rows(first.text):
+                calls = [
+                    BlockCall(parameters, statement.expected_rows)
+                    for statement, parameters in zip(statements, exact.parameters, strict=True)
+                ]
+                if (ends := await run_block(self._tx, exact.statement, calls)) is not None:
+                    return _take_ends(scripts, statements, ends)
             returned = await run_for_all(self._tx.raw, exact.statement, exact.parameters)
             results = [statement.judge(rows) for statement, rows in zip(statements, returned, strict=True)]
-        except (psycopg.Error, Rejected, UsageError) as error:
+        except (psycopg.Error, DBAPIError, Rejected, UsageError) as error:
             _raise_if_transaction_lost(error)
             raise NeedsSavepoints from error
         for script, result in zip(scripts, results, strict=True):
             _take_result(script, result)
+        return ()
 
     async def _emit(self, scripts: Sequence[EntryScript]) -> None:
         prepared: list[PreparedEvents] = []
@@ -247,6 +262,26 @@ def _take_result(script: EntryScript, result: Any) -> None:
     script.go_on(result)
     if script.error is not None:
         raise NeedsSavepoints
+
+
+def _take_ends(
+    scripts: Sequence[EntryScript], statements: Sequence[SharedStatement], ends: Sequence[BlockEnd]
+) -> list[EntryScript]:
+    """Give each script the end of its statement. Returns those whose statement has failed."""
+    failed: list[EntryScript] = []
+    for script, statement, end in zip(scripts, statements, ends, strict=True):
+        if end.rows is None:
+            failed.append(script)
+            continue
+        try:
+            result = statement.judge(StatementResult(None, end.rows))
+        except Rejected as rejection:
+            script.fail(rejection)
+        else:
+            _take_result(script, result)
+        if end.kept != (script.error is None):
+            raise NeedsSavepoints
+    return failed
 
 
 def _raise_if_transaction_lost(error: BaseException) -> None:

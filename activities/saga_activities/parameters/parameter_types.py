@@ -26,12 +26,10 @@ async def parameter_types(
         raise DBAPIError.instance(sent, values, error, psycopg.Error, dialect=connection.dialect) from error
 
 
-def types_of(raw: Any, statement: ParsedSql, values: Mapping[str, Any]) -> Any:
-    """Ask for the type of each parameter, in the way of psycopg's generators: of text that of its place."""
+def own_types(raw: Any, statement: ParsedSql, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """The types that psycopg gives to the parameters, in the statement's order; 0: the place decides, as for text."""
     import psycopg
-    from psycopg import generators
     from psycopg.adapt import PyFormat, Transformer
-    from psycopg.pq import DiagnosticField, ExecStatus
 
     transformer = Transformer(raw)
 
@@ -41,8 +39,17 @@ def types_of(raw: Any, statement: ParsedSql, values: Mapping[str, Any]) -> Any:
         except psycopg.ProgrammingError:  # a value that SQLAlchemy converts
             return 0
 
+    return tuple(own_type(values[name]) for name in statement.parameters)
+
+
+def types_of(raw: Any, statement: ParsedSql, values: Mapping[str, Any]) -> Any:
+    """Ask for the type of each parameter, in the way of psycopg's generators: of text that of its place."""
+    import psycopg
+    from psycopg import generators
+    from psycopg.pq import DiagnosticField, ExecStatus
+
     text = statement.render("numeric_dollar").text
-    raw.pgconn.send_prepare(b"", text.encode(), [own_type(values[name]) for name in statement.parameters])
+    raw.pgconn.send_prepare(b"", text.encode(), own_types(raw, statement, values))
     (*_, result) = yield from generators.execute(raw.pgconn)
     if result.status == ExecStatus.COMMAND_OK:
         raw.pgconn.send_describe_prepared(b"")
