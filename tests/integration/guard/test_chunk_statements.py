@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk import effects
-from saga_activities.bulk.chunk_runner import ChunkRunner
+from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections
@@ -105,7 +105,7 @@ class BothWays:
     def __init__(self, database: GuardDatabase) -> None:
         self.database = database
         bodies = ActionBodies(Actions([]))
-        self._runner = ChunkRunner(database.guard, bodies)
+        self._performer = ChunkPerformer(database.guard, bodies)
         self._single = Dispatcher(bodies, database.connections, HttpConnections({}))
 
     async def run(
@@ -119,7 +119,7 @@ class BothWays:
                 for given in parameters
             ]
             if way == "chunk":
-                ended = await self._runner.perform(calls, new_attempt())
+                ended = await self._performer.perform(calls, new_attempt())
             else:
                 ended = [await self._single.perform(call, new_attempt()) for call in calls]
             outcomes.append([_described(outcome, way) for outcome in ended])
