@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from saga_cli.context import global_options
 from saga_cli.output import echo, make_console, print_document, wants_json
 from sagas.errors import SagaError
 from sagas.protocol.saga_view import SagaView
+from sagas.settings.python_processes import python_command
 from sagas.text.shell import saga_command, shell_command
 
 from . import report
@@ -248,9 +248,8 @@ async def _reconcile_once(reconcile: Reconcile, command: str, done: DaysReport, 
 
 def run_saga_command(words: Sequence[str], folder: Path) -> None:
     """Run `saga` with these words in the demo's folder. Raises SagaError with what it said when it fails."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "saga_cli.main", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
+    argv = python_command("saga_cli.main", *words)
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         message = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
         raise SagaError(f"`{shell_command('saga', *words)}` failed: {message}")

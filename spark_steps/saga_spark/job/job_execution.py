@@ -29,6 +29,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.storage import spark_path
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError, did_you_mean
+from sagas.settings.python_processes import with_script_folder
 from sagas.settings.trust import require_own_modules
 from sagas.text.author_errors import make_ordinary
 from sagas.text.exact_json import decode_json, encode_json
@@ -271,6 +272,7 @@ def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folde
     }
     environment = {
         **os.environ,
+        **({} if "://" in main else with_script_folder(Path(main))),
         "SAGA_STAGE": next(iter(output_paths.values()))
         if len(output_paths) == 1
         else encode_json(output_paths).decode(),

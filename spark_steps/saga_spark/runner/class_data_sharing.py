@@ -14,6 +14,7 @@ from saga_spark.runner.java import QUIET_OPTIONS, spark_class_archive, write_cla
 from saga_spark.runner.spark_session import ClassicSessions
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, SagaError
+from sagas.settings.python_processes import SAFE_PATH, python_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,8 +34,8 @@ def make_archive(file: Path) -> None:
 
 
 def _record_in_subprocess(draft: Path) -> None:
-    argv = [sys.executable, "-m", "saga_spark.runner.class_data_sharing", str(draft)]
-    env = {**os.environ, "SAGA_SPARK_SCRATCH": str(draft.parent)}
+    argv = python_command("saga_spark.runner.class_data_sharing", str(draft))
+    env = {**os.environ, **SAFE_PATH, "SAGA_SPARK_SCRATCH": str(draft.parent)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     if not draft.exists():
         output = (done.stderr or done.stdout).strip().splitlines()

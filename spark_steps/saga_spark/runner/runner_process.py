@@ -25,6 +25,7 @@ from saga_spark.runner.runner_protocol import LOST, decode_message, encode_messa
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Unavailable, UsageError
 from sagas.settings.private_files import make_private_folder, open_private_log
+from sagas.settings.python_processes import SAFE_PATH, python_command
 from sagas.settings.spark import DEFAULT_WORK
 
 MAX_MESSAGE_BYTES = 2**28
@@ -97,7 +98,7 @@ class RunnerProcess:
         try:
             with open_private_log(self.log) as log:
                 self._child = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "saga_spark.runner", "--answers", str(write_end)),
+                    *python_command("saga_spark.runner", "--answers", str(write_end)),
                     stdin=PIPE,
                     stdout=log,
                     stderr=STDOUT,
@@ -169,6 +170,7 @@ class RunnerProcess:
         paths = [*self._settings.python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **os.environ,
+            **SAFE_PATH,
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
             "PYSPARK_PYTHON": sys.executable,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -12,6 +11,7 @@ from typing import ClassVar
 from saga_workers.devstack.os_process import Launch
 from saga_workers.devstack.ports import HOST
 from saga_workers.devstack.service import Service, http_get
+from sagas.settings.python_processes import python_command
 
 _IGNORED_FOLDERS = {"node_modules", "__pycache__", "venv", "env", "build", "dist", "site-packages"}
 _MAX_FILES = 5_000
@@ -46,8 +46,7 @@ class ProjectProcess(Service):
         return digest.hexdigest()
 
     def launch(self, ports: Mapping[str, int], data: Mapping[str, str]) -> Launch:
-        # -P: a module of the project called `cli` or `workers` must not shadow the engine's.
-        argv = [sys.executable, "-P", "-m", "saga_cli.main", self.name, "--health", f"{HOST}:{ports['health_port']}"]
+        argv = python_command("saga_cli.main", self.name, "--health", f"{HOST}:{ports['health_port']}")
         if self.settings.config_file:
             argv += ["--config", str(self.settings.config_file)]
         return Launch(argv, self.settings.root, {**os.environ, "PYTHONUNBUFFERED": "1"})

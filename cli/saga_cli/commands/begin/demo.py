@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from saga_cli.context import global_options
 from saga_cli.main import CHECKOUT_DEMO
+from sagas.settings.python_processes import python_command_of
 
 
 def demo(
@@ -22,7 +22,8 @@ def demo(
     """
     options = global_options()
     words = ["--baskets", str(baskets), "-o", options.format, *(["--debug"] if options.debug else [])]
-    return subprocess.run([sys.executable, "-m", "demo", *words], cwd=_project(options.config), check=False).returncode
+    project = _project(options.config)
+    return subprocess.run(python_command_of(project, "demo", *words), cwd=project, check=False).returncode
 
 
 def _project(config: str | None) -> Path:

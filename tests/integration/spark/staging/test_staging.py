@@ -111,8 +111,9 @@ def no_frame(spark, inputs):
 PROGRAM = """
 import json, os, sys
 from pyspark.sql import SparkSession
+from program_names import FACTOR
 files = json.loads(os.environ["SAGA_INPUTS"])["numbers"]["files"]
-factor = json.loads(os.environ["SAGA_PARAMS"])["factor"]
+factor = json.loads(os.environ["SAGA_PARAMS"])[FACTOR]
 if sys.argv[1] == "fail":
     raise RuntimeError("the program does not like this day")
 spark = SparkSession.builder.getOrCreate()
@@ -175,6 +176,7 @@ async def staging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Env
     (root / "jobs").mkdir()
     (root / "jobs" / "staged_jobs.py").write_text(JOBS)
     (root / "program.py").write_text(PROGRAM)
+    (root / "program_names.py").write_text("FACTOR = 'factor'")
     pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
     conf = {**QUICK, "spark.test.word": SECRET, "spark.ui.enabled": "true"}
     runner = RunnerClient(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
