@@ -50,7 +50,7 @@ def test_a_wrapped_function_shows_the_signature_it_wraps() -> None:
     def take(step: Step, sku: str, quantity: int = 1) -> None: ...
 
     parameters = read_signature(take).parameters
-    assert [(one.name, one.required) for one in parameters] == [("sku", True), ("quantity", False)]
+    assert [(parameter.name, parameter.required) for parameter in parameters] == [("sku", True), ("quantity", False)]
 
 
 def test_the_error_is_raised_when_the_file_is_loaded(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("dialect", "text", "why"), REFUSED, ids=[f"{one[0]}: {one[1]}" for one in REFUSED])
+@pytest.mark.parametrize(
+    ("dialect", "text", "why"), REFUSED, ids=[f"{refusal[0]}: {refusal[1]}" for refusal in REFUSED]
+)
 def test_what_is_not_understood_is_refused(dialect: str, text: str, why: str) -> None:
     with pytest.raises(NotImageable) as refused:
         analyse(text, dialect)

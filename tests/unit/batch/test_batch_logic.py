@@ -127,7 +127,7 @@ def test_failures_are_grouped_by_reason() -> None:
     groups = group_failures(
         [("a", "COMPENSATED", no_money), ("b", "TERMINATED", None)] + [(f"p{n}", "RESIDUE", items[n]) for n in range(3)]
     )
-    assert [(one.count, one.state, one.step, one.kind, one.example) for one in groups] == [
+    assert [(group.count, group.state, group.step, group.kind, group.example) for group in groups] == [
         (3, "RESIDUE", "pick", "rejected", "p0"),
         (1, "COMPENSATED", "debit", "rejected", "a"),
         (1, "TERMINATED", None, "unknown", "b"),

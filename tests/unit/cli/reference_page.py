@@ -103,15 +103,17 @@ def _section(verb: CommandEntry, command: Any) -> Iterator[str]:
 
 
 def _options(name: str, command: Any) -> Iterator[str]:
-    parameters = [one for one in command.params if one.name != "help"]
-    arguments = [one for one in parameters if one.param_type_name == "argument"]
-    words = [name, *(_placeholder(one) for one in arguments)]
+    parameters = [param for param in command.params if param.name != "help"]
+    arguments = [parameter for parameter in parameters if parameter.param_type_name == "argument"]
+    words = [name, *(_placeholder(argument) for argument in arguments)]
     if len(arguments) < len(parameters):
         words.append("[OPTIONS]")
     yield f"```\n{' '.join(words)}\n```\n"
     yield _help(command)
     if parameters:
-        rows = [f"| `{_name(one)}` | {_cell(one.help or '')}{_choices(one)} |" for one in parameters]
+        rows = [
+            f"| `{_name(parameter)}` | {_cell(parameter.help or '')}{_choices(parameter)} |" for parameter in parameters
+        ]
         yield "\n".join(["| | meaning |", "|---|---|", *rows]) + "\n"
 
 
@@ -143,10 +145,10 @@ def _name(parameter: Any) -> str:
 
 def _choices(parameter: Any) -> str:
     choices = get_args(getattr(getattr(parameter, "type_descriptor", None), "annotation", None))
-    if not choices or not all(isinstance(one, str) for one in choices):
+    if not choices or not all(isinstance(choice, str) for choice in choices):
         return ""
     default = f", default `{parameter.default}`" if parameter.default is not None else ""
-    return f" ({', '.join(f'`{one}`' for one in choices)}{default})"
+    return f" ({', '.join(f'`{choice}`' for choice in choices)}{default})"
 
 
 def _cell(text: str) -> str:

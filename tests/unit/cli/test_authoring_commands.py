@@ -71,7 +71,7 @@ def test_validate_uses_the_settings(
     )
     settings = '[connections.shop]\nurl = "sqlite:///shop.db"\n'
     (tmp_path / "saga.toml").write_text(settings)
-    assert {one["code"] for one in document(capsys, "validate", code=1)} == {"SAGA410", "SAGA412"}
+    assert {row["code"] for row in document(capsys, "validate", code=1)} == {"SAGA410", "SAGA412"}
     (tmp_path / "saga.toml").write_text(settings + '[kafka]\noutbox = "shop"\n[spark]\nledger = "shop"\n')
     assert document(capsys, "validate") == []
 
@@ -83,12 +83,12 @@ def test_validate_reports_a_schema_file_that_does_not_exist(
     settings = '[connections.shop]\nurl = "sqlite:///shop.db"\n  schema = "tables.sql"\n'
     (broken / "saga.toml").write_text(f'definitions = ["."]\n{settings}')
     found = document(capsys, "validate", "--format", "json", code=1)
-    place = [(one["file"], one["line"], one["column"], one["code"]) for one in found]
+    place = [(row["file"], row["line"], row["column"], row["code"]) for row in found]
     assert place[0] == ("saga.toml", 4, 3, "SAGA110")
     assert place[1][0] == "bad.saga.yaml"
     assert "`shop` names tables.sql" in found[0]["message"]
     (broken / "tables.sql").touch()
-    assert [one["file"] for one in document(capsys, "validate", code=1)] == ["bad.saga.yaml"] * (len(found) - 1)
+    assert [row["file"] for row in document(capsys, "validate", code=1)] == ["bad.saga.yaml"] * (len(found) - 1)
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_strict_turns_warnings_into_errors(capsys: pytest.CaptureFixture[str], t
     )
     warnings = document(capsys, "validate", str(tmp_path))
     assert warnings
-    assert {one["severity"] for one in warnings} == {"warning"}
-    assert {one["severity"] for one in document(capsys, "validate", str(tmp_path), "--strict", code=1)} == {"error"}
+    assert {warning["severity"] for warning in warnings} == {"warning"}
+    assert {row["severity"] for row in document(capsys, "validate", str(tmp_path), "--strict", code=1)} == {"error"}
 
 
 def test_no_definition_gives_a_one_line_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -276,7 +276,12 @@ def test_graph_as_text_and_as_picture(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_actions(capsys: pytest.CaptureFixture[str]) -> None:
     listed = {row["name"]: row for row in document(capsys, "actions")}
-    assert [one["name"] for one in listed["inventory.reserve"]["arguments"]] == ["basket", "sku", "quantity", "amount"]
+    assert [argument["name"] for argument in listed["inventory.reserve"]["arguments"]] == [
+        "basket",
+        "sku",
+        "quantity",
+        "amount",
+    ]
     assert listed["inventory.reserve"]["connection"] == "shop"
     assert listed["http"]["built_in"]
     text = output(capsys, "actions", "payments.charge")
@@ -293,7 +298,10 @@ def test_actions_show_arguments_as_definitions_give_them(
     )
     monkeypatch.chdir(tmp_path)
     found = document(capsys, "actions", "stock.move")
-    assert [(one["name"], one["required"]) for one in found["arguments"]] == [("from", True), ("to", False)]
+    assert [(argument["name"], argument["required"]) for argument in found["arguments"]] == [
+        ("from", True),
+        ("to", False),
+    ]
     assert found["other_arguments"] == {"type": "integer", "schema": {"type": "integer"}}
     assert "any other" in output(capsys, "actions", "stock.move")
 

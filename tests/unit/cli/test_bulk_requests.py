@@ -27,7 +27,7 @@ async def test_every_saga_is_queried_despite_failures() -> None:
         return id
 
     answers = await ask_each(ends, ask)
-    assert [type(one) for one in answers] == [RefusedError, UsageError, SagaError, str]
+    assert [type(answer) for answer in answers] == [RefusedError, UsageError, SagaError, str]
     assert [worst_code(answers[number:]) for number in range(4)] == [9, 2, 1, 0]
 
 
@@ -66,5 +66,5 @@ async def test_a_saga_gets_one_query_at_a_time_and_none_after_a_timeout() -> Non
         return target
 
     answers = await ask_each(["a1", "b1", "a2", "b2", "b3", "a3"], ask, saga_of=lambda target: target[0])
-    assert [one if isinstance(one, str) else "?" for one in answers] == ["a1", "?", "a2", "?", "?", "a3"]
+    assert [answer if isinstance(answer, str) else "?" for answer in answers] == ["a1", "?", "a2", "?", "?", "a3"]
     assert sorted(asked) == ["a1", "a2", "a3", "b1"]

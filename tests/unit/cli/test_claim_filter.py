@@ -33,7 +33,7 @@ def test_a_conjunction_of_comparisons_is_applied_to_claims(where: str, matches: 
     assert parsed is not None
     rows = parsed.rows
     in_ledger = rows.saga in (None, CLAIM.saga) and all(
-        CLAIM.labels.get(one) == rows.labels[one] for one in rows.labels
+        CLAIM.labels.get(label) == rows.labels[label] for label in rows.labels
     )
     assert (in_ledger and all(condition(CLAIM) for condition in parsed.others)) is matches
 

@@ -77,7 +77,7 @@ def _diff(capsys: pytest.CaptureFixture[str], changed: str, *, code: int = 8) ->
 
 
 def _rows(document: Any) -> dict[tuple[str | None, str], Any]:
-    return {(one["step"], one["field"]): one for one in document["changes"]}
+    return {(change["step"], change["field"]): change for change in document["changes"]}
 
 
 def test_the_same_definition_in_another_layout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,7 @@ def test_the_same_definition_in_another_layout(capsys: pytest.CaptureFixture[str
 def test_descriptive_texts_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     found = _diff(capsys, BASE.replace("Take an order.", "Sell it.").replace("Order it", "Place it"), code=0)
     assert found["same"]
-    assert [(one["step"], one["field"], one["new_sagas"]) for one in found["changes"]] == [
+    assert [(change["step"], change["field"], change["new_sagas"]) for change in found["changes"]] == [
         (None, "description", None),
         ("order", "name", None),
     ]
@@ -190,7 +190,7 @@ def test_only_times_and_arguments_may_change_for_a_parked_saga(capsys: pytest.Ca
         capsys,
         BASE.replace("timeout: 10s", "timeout: 20s").replace('charge, with: {sku: "$', 'charge, with: {sku: "a$'),
     )
-    fields = {(one["step"], one["field"]) for one in found["changes"]}
+    fields = {(change["step"], change["field"]) for change in found["changes"]}
     assert {("charge", "with"), ("charge", "timeout"), ("charge", "compensate.timeout")} <= fields
     assert found["running_sagas"] == {
         "still_needed": _NOTHING,
@@ -282,7 +282,9 @@ def test_an_undo_that_loses_its_guard_needs_attention(capsys: pytest.CaptureFixt
 def test_what_a_change_of_the_input_means(
     capsys: pytest.CaptureFixture[str], old: str, new: str, meaning: str, attention: bool
 ) -> None:
-    [row] = [one for one in _diff(capsys, BASE.replace(old, new))["changes"] if one["field"].startswith("input")]
+    [row] = [
+        change for change in _diff(capsys, BASE.replace(old, new))["changes"] if change["field"].startswith("input")
+    ]
     assert meaning in row["new_sagas"]
     assert row["attention"] == attention
 
@@ -292,7 +294,7 @@ def test_an_input_schema_that_is_no_object(capsys: pytest.CaptureFixture[str], s
     plain = "saga: checkout\nsteps:\n  - {id: order, uses: shop.order, with: {sku: a}, pivot: true}\n"
     Path("definitions/checkout.saga.yaml").write_text(plain)
     found = _diff(capsys, plain.replace("steps:", f"input: {schema}\nsteps:"))
-    assert [one["field"] for one in found["changes"]] == ["input"]
+    assert [change["field"] for change in found["changes"]] == ["input"]
 
 
 def test_a_nested_saga_and_a_signal_are_still_needed(capsys: pytest.CaptureFixture[str]) -> None:

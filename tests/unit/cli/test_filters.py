@@ -47,7 +47,7 @@ def test_a_group_is_one_saga_step_operation_and_error() -> None:
         )
 
     groups = group_parked([waiting("s-2", "a#1", "no"), waiting("s-1", "a#7", "no"), waiting("s-3", "a", "it's down")])
-    assert [(one["count"], one["error"], one["oldest"][-3:]) for one in groups] == [
+    assert [(group["count"], group["error"], group["oldest"][-3:]) for group in groups] == [
         (2, "no", "01Z"),
         (1, "it's down", "03Z"),
     ]

@@ -48,8 +48,8 @@ def schema() -> dict[str, Any]:
 
 def _parts() -> list[type[JsonView]]:
     """All classes of the document, the document first."""
-    found = [SagaView, *(one for one in vars(saga_view).values() if isinstance(one, type))]
-    return [one for one in dict.fromkeys(found) if issubclass(one, JsonView) and one is not JsonView]
+    found = [SagaView, *(kind for kind in vars(saga_view).values() if isinstance(kind, type))]
+    return [name for name in dict.fromkeys(found) if issubclass(name, JsonView) and name is not JsonView]
 
 
 def _object(cls: type[Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _object(cls: type[Any]) -> dict[str, Any]:
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True)
-    return {one.name: hints[one.name] for one in fields(cls)}
+    return {field.name: hints[field.name] for field in fields(cls)}
 
 
 def _description(cls: type[Any]) -> str:
@@ -96,23 +96,23 @@ def _schema_of(hint: Any) -> dict[str, Any]:
         return {"type": "object", **({"additionalProperties": values} if values else {})}
     if hint in _JSON_TYPES:
         return {"type": _JSON_TYPES[hint]}
-    return _union([_schema_of(one) for one in get_args(hint)])
+    return _union([_schema_of(option) for option in get_args(hint)])
 
 
 _JSON_TYPES = {str: "string", int: "integer", bool: "boolean", type(None): "null"}
 
 
 def _without_none(hint: Any) -> Any:
-    [inner] = [one for one in get_args(hint) if one is not type(None)] or [hint]
+    [inner] = [option for option in get_args(hint) if option is not type(None)] or [hint]
     return inner
 
 
 def _union(options: list[dict[str, Any]]) -> dict[str, Any]:
     """One schema for several: values of enums are joined, and null becomes one of the types where that is possible."""
     nullable = {"type": "null"} in options
-    options = [one for one in options if one != {"type": "null"}]
-    if all("enum" in one for one in options):
-        return {"enum": [value for one in options for value in one["enum"]] + [None] * nullable}
+    options = [option for option in options if option != {"type": "null"}]
+    if all("enum" in option for option in options):
+        return {"enum": [value for option in options for value in option["enum"]] + [None] * nullable}
     if len(options) == 1 and nullable and "type" in options[0]:
         return {**options[0], "type": [options[0]["type"], "null"]}
     return {"anyOf": options + [{"type": "null"}] * nullable}
@@ -170,12 +170,12 @@ def _type_text(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, JsonView):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     if get_origin(hint) is Literal:
-        return ", ".join(f"`{one}`" for one in get_args(hint))
+        return ", ".join(f"`{option}`" for option in get_args(hint))
     if get_origin(hint) is tuple:
         return f"array of {_type_text(get_args(hint)[0])}"
     if get_origin(hint) is Mapping:
         return "object" if get_args(hint)[1] is Any else f"object of {_type_text(get_args(hint)[1])}"
     if hint in _JSON_TYPES:
         return _JSON_TYPES[hint]
-    texts = [_type_text(one) for one in get_args(hint) if one is not type(None)]
+    texts = [_type_text(option) for option in get_args(hint) if option is not type(None)]
     return ", ".join(texts) + (" or null" if type(None) in get_args(hint) else "")

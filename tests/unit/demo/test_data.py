@@ -83,12 +83,12 @@ def test_every_household_has_a_limit(week):
 
 
 def test_every_coupon_that_is_presented_was_sent_and_some_were_used_before(week):
-    sent = {(one.household, one.campaign, one.upc) for one in week.coupons}
+    sent = {(coupon.household, coupon.campaign, coupon.upc) for coupon in week.coupons}
     presented = {
         (basket.household, coupon.campaign, coupon.upc) for basket in week.baskets for coupon in basket.coupons
     }
     assert presented == sent
-    used = [one.used_on for one in week.coupons if one.used_on]
+    used = [coupon.used_on for coupon in week.coupons if coupon.used_on]
     assert used
     assert all(str(day) < week.first_day for day in used)
 

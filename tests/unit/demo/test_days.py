@@ -16,19 +16,19 @@ def sales(*amounts: str) -> list[DaySales]:
 
 
 def roles(days: Sequence[DaySales]) -> dict[str, str]:
-    return {one.role: str(one.sales.day) for one in plan_closes(days, RATE).closes}
+    return {closed.role: str(closed.sales.day) for closed in plan_closes(days, RATE).closes}
 
 
 def test_the_largest_day_costs_one_cent_more_than_the_agency_gets():
     plan = plan_closes(sales("100.00", "300.00", "200.00", "150.00"), RATE)
     assert plan.limit == Decimal("5.99")
-    assert {one.sales.day.day: one.role for one in plan.closes} == {
+    assert {closed.sales.day.day: closed.role for closed in plan.closes} == {
         18: "good",
         19: "refused",
         20: "undone",
         21: "tampered",
     }
-    paid = [commission(one.sales.amount, RATE) for one in plan.closes if one.role != "refused"]
+    paid = [commission(closed.sales.amount, RATE) for closed in plan.closes if closed.role != "refused"]
     assert all(amount <= plan.limit for amount in paid)
 
 
@@ -48,7 +48,7 @@ def test_with_fewer_days_roles_are_omitted_and_no_day_repeats():
 
 def test_of_more_days_only_the_first_ones_are_closed():
     plan = plan_closes(sales("1.00", "2.00", "3.00", "4.00", "5.00", "600.00"), RATE)
-    assert [(one.sales.day.day, one.role) for one in plan.closes] == [
+    assert [(closed.sales.day.day, closed.role) for closed in plan.closes] == [
         (18, "good"),
         (23, "refused"),
         (19, "undone"),
@@ -58,7 +58,7 @@ def test_of_more_days_only_the_first_ones_are_closed():
 
 def test_equal_largest_days_leave_no_day_refused():
     plan = plan_closes(sales("300.00", "300.10", "100.00", "50.00"), RATE)
-    assert "refused" not in {one.role for one in plan.closes}
+    assert "refused" not in {closed.role for closed in plan.closes}
     assert plan.limit == Decimal("6.00")
 
 

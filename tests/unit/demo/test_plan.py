@@ -15,14 +15,14 @@ def basket(id: str, units: int, amount: str = "10.00", household: str = "h", cou
 
 
 def week(baskets: Sequence[Basket], limit: str = "1000.00", coupons: Sequence[SentCoupon] = ()) -> Week:
-    limits = {one.household: Decimal(limit) for one in baskets}
+    limits = {basket.household: Decimal(limit) for basket in baskets}
     return Week(52, "2017-12-18", tuple(baskets), (), limits, tuple(coupons), len(baskets))
 
 
 def test_every_basket_is_one_order_and_the_oversized_one_comes_first():
     baskets = [basket(str(number), units=number + 1) for number in range(100)]
     plan = make_plan(week(baskets, limit="5000.00"))
-    assert sorted(order.basket.id for order in plan.orders) == sorted(one.id for one in baskets)
+    assert sorted(order.basket.id for order in plan.orders) == sorted(basket.id for basket in baskets)
     assert plan.orders[0] is plan.oversized
     assert plan.oversized.basket.units == 100
     assert plan.oversized.saga == "checkout"

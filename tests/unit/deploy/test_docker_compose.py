@@ -119,7 +119,7 @@ def test_each_service_has_only_its_own_secrets(compose: dict[str, Any], services
     holders: dict[str, set[str]] = {}
     for name, service in services.items():
         assert "env_file" not in service, name
-        files = [compose["configs"][one["source"]] for one in service.get("configs", ())]
+        files = [compose["configs"][row["source"]] for row in service.get("configs", ())]
         for variable, _ in REFERENCE.findall(json.dumps([service, files])):
             if re.search(r"PASSWORD|SECRET|TOKEN|KEY", variable):
                 holders.setdefault(variable, set()).add(name)
@@ -150,8 +150,8 @@ def test_services_use_the_database_roles_of_their_own(services: dict[str, Any]) 
 
 def test_kafka_asks_everybody_for_a_password(services: dict[str, Any]) -> None:
     environment = services["kafka"]["environment"]
-    listeners = dict(one.split("://") for one in environment["KAFKA_LISTENERS"].split(","))
-    protocols = dict(one.split(":") for one in environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
+    listeners = dict(part.split("://") for part in environment["KAFKA_LISTENERS"].split(","))
+    protocols = dict(part.split(":") for part in environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
     assert {protocols[name] for name in listeners} == {"SASL_PLAINTEXT"}
     assert listeners["CONTROLLER"].startswith("localhost:")
     assert environment["KAFKA_SUPER_USERS"] == "User:broker"
@@ -213,7 +213,7 @@ def test_every_service_gets_the_kafka_address(services: dict[str, Any]) -> None:
     for name in ("setup", "relay", "trigger"):
         assert "kafka" in services[name]["depends_on"], name
     extras = re.findall(r"extras=([a-z,]+)", (ROOT / "Dockerfile").read_text())
-    assert all("kafka" in one.split(",") for one in extras)
+    assert all("kafka" in extra.split(",") for extra in extras)
     assert len(extras) == 2
 
 

@@ -71,7 +71,7 @@ def test_licences(licence: str, accepted: bool) -> None:
 def test_the_licences_of_the_installed_packages_are_accepted() -> None:
     problems, bill = audit()
     assert [problem for problem in problems if "licence" in problem] == []
-    assert {"psycopg", "temporalio"} <= {one["name"] for one in bill["components"]}
+    assert {"psycopg", "temporalio"} <= {component["name"] for component in bill["components"]}
     one = component("ruamel.yaml", "1", ["ab"], "MIT")
     assert one["purl"] == "pkg:pypi/ruamel-yaml@1"
     assert one["externalReferences"][0]["hashes"] == [{"alg": "SHA-256", "content": "ab"}]

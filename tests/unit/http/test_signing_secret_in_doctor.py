@@ -43,7 +43,7 @@ def test_doctor_checks_signing_secrets(
         monkeypatch.setenv("HOOK_SECRET", secret)
     main.run(["doctor", "--json"])
     lines: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-    [line] = [one for one in lines if one["check"] == "connection hook"]
+    [line] = [line for line in lines if line["check"] == "connection hook"]
     assert line["ok"] is ok
     assert line["message"].startswith(message)
     assert not secret or secret not in json.dumps(lines)

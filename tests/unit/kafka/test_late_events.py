@@ -21,7 +21,7 @@ def test_unpublished_events_are_reported_with_a_hint() -> None:
 
 def test_refused_and_late_events_are_both_reported() -> None:
     held = UndecidedEvent("e-1", "HELD", "told", None, "gone-1", "tell", 5.0, 14, "nobody knows")
-    assert [one.check for one in _event_results("shop", [held], WaitingEvents(1, 61.0))] == [
+    assert [result.check for result in _event_results("shop", [held], WaitingEvents(1, 61.0))] == [
         "events of shop",
         "relay of shop",
     ]

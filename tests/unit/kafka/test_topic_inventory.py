@@ -87,7 +87,7 @@ def project(root: Path, steps: str = "", settings: str = "", head: str = "", act
         definition = f"saga: it\n{head}\nsteps:{steps}"
         (root / "definitions" / "it.saga.yaml").write_text(definition, encoding="utf-8")
     found = Project(load_settings(root, env={}))
-    assert not [one for one in found.diagnostics if one.severity == "error"]
+    assert not [diagnostic for diagnostic in found.diagnostics if diagnostic.severity == "error"]
     return found
 
 

@@ -149,8 +149,10 @@ def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     found = load_message_handlers(["./readers.py"], tmp_path)
-    assert [(one.name, one.topic, one.connection) for one in found.consumers] == [("book", "orders", "shop")]
-    assert [(one.name, one.to) for one in found.bridges] == [("copier", "copy")]
+    assert [(consumer.name, consumer.topic, consumer.connection) for consumer in found.consumers] == [
+        ("book", "orders", "shop")
+    ]
+    assert [(bridge.name, bridge.to) for bridge in found.bridges] == [("copier", "copy")]
 
 
 def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:

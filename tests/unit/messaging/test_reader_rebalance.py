@@ -89,14 +89,14 @@ class FakeClient:
         return not self._batches
 
     def commit(self, *, offsets: list[Any], asynchronous: bool) -> None:
-        self.commits += [one.offset for one in offsets]
+        self.commits += [offset.offset for offset in offsets]
         self._on_commit(None, offsets)
 
     def assignment(self) -> list[Any]:
         return []
 
     def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
-        return [TopicPartition(one.topic, one.partition, -1001) for one in partitions]
+        return [TopicPartition(partition.topic, partition.partition, -1001) for partition in partitions]
 
     def get_watermark_offsets(self, _: Any, **options: Any) -> tuple[int, int]:
         return 0, 0

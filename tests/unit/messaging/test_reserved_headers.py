@@ -75,12 +75,12 @@ def test_a_bridge_may_forward_but_not_change_reserved_headers() -> None:
 
     made = run_bridge_function(Bridge("split", "raw", "clean", split, 5), ConsumedRecord(Read()), "group")  # pyright: ignore[reportArgumentType]
     assert made.dead_letter_reason is None
-    headers = [dict(one["headers"]) for one in made.records]
-    assert [(one["ce_source"], one["kind"], one["part"]) for one in headers] == [
+    headers = [dict(record["headers"]) for record in made.records]
+    assert [(header["ce_source"], header["kind"], header["part"]) for header in headers] == [
         (b"/till", b"x", b"0"),
         (b"/till", b"x", b"1"),
     ]
-    assert len({one["ce_id"] for one in headers}) == 2
+    assert len({header["ce_id"] for header in headers}) == 2
 
     def forge(message: Message) -> Event:
         return Event("clean", "k", 1, {**message.headers, "ce_source": "/forged"})

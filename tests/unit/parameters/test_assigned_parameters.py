@@ -177,7 +177,7 @@ def test_all_columns_of_written_rows_are_those_of_their_table_in_its_order() -> 
 def test_tables_keep_their_names() -> None:
     (target,) = assigned_parameters('insert into shop."Order Lines" as o (a) values (:a)', P)
     assert (target.table, target.schema, target.name) == ('shop."Order Lines"', "shop", "Order Lines")
-    of_join = {one.parameter: one.name for one in assigned_parameters("update t, y set t.a = :a, y.b = :b", M)}
+    of_join = {target.parameter: target.name for target in assigned_parameters("update t, y set t.a = :a, y.b = :b", M)}
     assert of_join == {"a": "t", "b": "y"}
 
 

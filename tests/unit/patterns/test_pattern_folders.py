@@ -33,7 +33,7 @@ def _readme(pattern: Pattern) -> str:
 @each_folder
 def test_its_definitions_are_valid_and_short(pattern: Pattern) -> None:
     project = _project(pattern)
-    assert [str(one) for one in project.diagnostics] == []
+    assert [str(diagnostic) for diagnostic in project.diagnostics] == []
     assert pattern.name in project.definitions
     lines = [line for path in pattern.definitions for line in path.read_text(encoding="utf-8").splitlines()]
     assert 0 < len(lines) <= MAX_YAML_LINES
@@ -57,7 +57,7 @@ def _is_explained(cell: FailurePoint) -> bool:
     if cell.residue:
         return False
     if cell.state == "PARKED":
-        return bool(cell.parked) and all(one["why"] and one["decisions"] for one in cell.parked)
+        return bool(cell.parked) and all(parked_step["why"] and parked_step["decisions"] for parked_step in cell.parked)
     return cell.state == "COMPLETED" or (cell.state == "COMPENSATED" and cell.reason is not None)
 
 

@@ -24,7 +24,7 @@ def test_concurrent_commands_make_one_private_key(tmp_path: Path) -> None:
     assert len({keys.ids for keys in made}) == 1
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
     assert (tmp_path / ".saga" / ".gitignore").read_text() == "*\n"
-    assert {one.name for one in (tmp_path / ".saga").iterdir()} == {".gitignore", "definition.key"}
+    assert {path.name for path in (tmp_path / ".saga").iterdir()} == {".gitignore", "definition.key"}
 
 
 def test_the_first_key_signs_and_all_verify(tmp_path: Path) -> None:

@@ -126,21 +126,23 @@ def file_with(table: type[Table], key: str | None) -> str:
 def observed(settings: Settings) -> Mapping[str, Any]:
     """What the parts that use the settings make of them."""
     databases = DatabaseConnections(settings.sql_connections())
-    guards = [databases.guard(one.name) for one in settings.sql_connections()]
+    guards = [databases.guard(connection.name) for connection in settings.sql_connections()]
     return {
         "project": (settings.definitions, settings.actions, settings.serve),
         "checks": Project(settings).context.connections,
         "temporal": settings.temporal,
         "worker": settings.worker,
-        "schemas": [one.schema_file for one in settings.sql_connections()],
-        "databases": [(one.engine.url, vars(one.engine.pool)["_pool"].maxsize, one.isolation) for one in guards],
-        "http": [http_settings(one) for one in settings.http_services()],
+        "schemas": [connection.schema_file for connection in settings.sql_connections()],
+        "databases": [
+            (guard.engine.url, vars(guard.engine.pool)["_pool"].maxsize, guard.isolation) for guard in guards
+        ],
+        "http": [http_settings(service) for service in settings.http_services()],
         "plain": [service.allow_plain_http for service in settings.http_services()],
         "ledger": settings.ledger,
         "kafka": settings.kafka,
         "spark": spark_settings(settings),
         "effects": effect_tables(settings),
-        "locks": [one.name for one in settings.sql_connections() if one.keeps_locks],
+        "locks": [connection.name for connection in settings.sql_connections() if connection.keeps_locks],
     }
 
 
@@ -315,6 +317,6 @@ def test_no_idempotency_header_in_any_case_means_that_no_key_is_honoured(
     definition = "saga: s\nsteps:\n  - id: a\n    uses: http\n    with: {connection: crm, method: POST, path: /x}\n"
     (tmp_path / "definitions" / "s.saga.yaml").write_text(definition)
     settings = load_settings(tmp_path, env={})
-    warnings = {one.code for one in Project(settings).diagnostics}
+    warnings = {diagnostic.code for diagnostic in Project(settings).diagnostics}
     assert ("SAGA221" in warnings) == (not honoured), warnings
     assert (http_settings(settings.connection("crm")).key_header is not None) == honoured

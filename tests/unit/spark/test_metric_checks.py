@@ -122,7 +122,7 @@ def test_the_report_shows_violations_escaped() -> None:
     document = {
         "verdict": overall_verdict(results),
         "saga": {"id": "day-1", "step": "facts"},
-        "checks": [one.to_json() for one in results],
+        "checks": [result.to_json() for result in results],
         "outputs": {"output": {"rows": 1, "bytes": 2, "hash": "0", "files": 1}},
     }
     page, text = audit_task.report_html(document), audit_task.report_markdown(document)

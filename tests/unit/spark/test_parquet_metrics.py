@@ -82,7 +82,11 @@ def test_each_column_is_counted_alone(spark: SparkSession, files: str, tmp_path:
     """A difference in one column cannot hide in the other ones."""
     pairs = {name: [f"{name} or.null", name] for name in COLUMNS}
     frame = spark.read.parquet(files)
-    sums = [one for name, pair in pairs.items() for one in fingerprint_aggregates(row_words(frame.schema, pair), name)]
+    sums = [
+        aggregate
+        for name, pair in pairs.items()
+        for aggregate in fingerprint_aggregates(row_words(frame.schema, pair), name)
+    ]
     row = frame.agg(*sums).first()
     assert row is not None
     table = pq.read_table(files)

@@ -106,7 +106,7 @@ def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> No
     assert found["verdict"] == "different"
     assert found["counts"] == {"missing_left": 1, "missing_right": 1, "differing": 2, "duplicate": 1}
     assert found["buckets"]["different"] <= 5
-    by_key = {one["key"]["id"]: one for one in found["samples"]}
+    by_key = {sample["key"]["id"]: sample for sample in found["samples"]}
     assert by_key[40]["kind"] == "missing_left"
     assert by_key[40]["left"] is None
     assert by_key[0]["kind"] == "missing_right"

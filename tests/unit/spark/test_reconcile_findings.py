@@ -138,7 +138,7 @@ def row(**values: Any) -> str:
 
 
 def classes_of(findings: Iterable[Any]) -> set[tuple[Any, ...]]:
-    return {(one["class"], one["saga_id"], one["step"], one["place"]) for one in findings}
+    return {(finding["class"], finding["saga_id"], finding["step"], finding["place"]) for finding in findings}
 
 
 @pytest.fixture
@@ -225,19 +225,19 @@ def corrupt_guard(system: ShopSystem) -> set[tuple[Any, ...]]:
 def corrupt_tables(system: ShopSystem) -> set[tuple[Any, ...]]:
     """The guard against the tables."""
     orders = system.rows["orders"]
-    orders[:] = [one for one in orders if one["bound"] != "c-1"]
+    orders[:] = [order for order in orders if order["bound"] != "c-1"]
     orders.append({"bound": None, "row": row(order_id=77), "a0": "1"})
     orders.append({"bound": "c-0", "row": row(order_id=78), "a0": "0.50"})
     orders.append({"bound": "c-2", "row": row(order_id=79), "a0": "2.50"})
-    next(one for one in orders if one["bound"] == "c-4")["a0"] = "4.51"
+    next(order for order in orders if order["bound"] == "c-4")["a0"] = "4.51"
     system.rows["charge"].append({"bound": "ghost/charge", "row": row(id="g"), "time": NOW - 50})
     system.rows["charge"].append({"bound": "old/charge", "row": row(id="o"), "time": HORIZON - 50})
     system.rows["lines"].append({"bound": "9", "row": row(line_id="9-1")})
-    system.rows["lines"][:] = [one for one in system.rows["lines"] if one["bound"] != "5"]
+    system.rows["lines"][:] = [line for line in system.rows["lines"] if line["bound"] != "5"]
     system.rows["reservation"].append({"bound": "c-7", "row": row(sku="a")})
     system.rows["reservation"].append({"bound": "who", "row": row(sku="b")})
     system.rows["notes"].append({"bound": "c-6", "row": row(note="left")})
-    system.rows["notes"][:] = [one for one in system.rows["notes"] if one["bound"] != "c-8"]
+    system.rows["notes"][:] = [note for note in system.rows["notes"] if note["bound"] != "c-8"]
     system.events.append(("shop", "c-10", "never", 1, "e", "orders", "NEW", NOW - 50, None))
     return {
         ("saga_without_effect", "c-1", "place", "shop.orders"),
@@ -263,7 +263,7 @@ def test_each_class_is_found(spark: SparkSession, system: ShopSystem) -> None:
     found = system.check(spark)
     assert classes_of(found) == wanted
     assert len(found) == len(wanted)
-    by_saga = {one["saga_id"]: one for one in found if one["place"] == "shop.orders"}
+    by_saga = {row["saga_id"]: row for row in found if row["place"] == "shop.orders"}
     assert json.loads(by_saga["c-4"]["details"])["total"] == "4.510000000"
     assert json.loads(by_saga["c-4"]["details"])["expected.total"] == "4.500000000"
     assert json.loads(by_saga["c-0"]["row"]) == {"order_id": 78}
@@ -278,8 +278,8 @@ def test_a_window_ignores_earlier_data(spark: SparkSession, system: ShopSystem) 
     system.rows["charge"].append({"bound": "early/charge", "row": row(id="e"), "time": NOW - 4000})
     near = ORDERS.model_copy(update={"tolerance": Decimal("0.01")})
     lines = system.check(spark, since=NOW - 1800, effects=(CHARGES, near))
-    assert "c-4" not in {one["saga_id"] for one in lines}
-    found = classes_of(one for one in lines if one["place"] != "shop.orders")
+    assert "c-4" not in {line["saga_id"] for line in lines}
+    found = classes_of(line for line in lines if line["place"] != "shop.orders")
     assert found == {
         ("event_without_effect", "c-10", "never", "shop.saga_outbox"),
         ("event_held", "c-2", "place", "shop.saga_outbox"),

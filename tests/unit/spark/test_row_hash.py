@@ -139,7 +139,7 @@ def test_a_write_pass_counts_what_a_pass_over_the_rows_counts(spark: SparkSessio
     row = frame.agg(*metrics.expressions()).first()
     assert row is not None
     assert seen == metrics.to_observed(row.asDict(), {"id": 0, "n": 0})
-    assert [one.nulls for one in seen.columns] == [0, 0, 1_333]
+    assert [column.nulls for column in seen.columns] == [0, 0, 1_333]
     assert seen.counts == {"odd": 1_000, "n": str(sum(range(2_000)))}
 
 

@@ -32,13 +32,15 @@ def bulk_machine(*, parallel: bool = False) -> BulkMachine:
 
 def test_it_runs_no_further_step_after_it_has_left() -> None:
     bulk = bulk_machine()
-    [first] = [one for one in bulk.start([NewSaga("order-1", {}, {})], 0.0) if isinstance(one, PerformChunk)]
+    [first] = [
+        command for command in bulk.start([NewSaga("order-1", {}, {})], 0.0) if isinstance(command, PerformChunk)
+    ]
     bulk.detach("order-1", "somebody acts on it", 1.0, cancel=CancelRequested(1.0, who="me", message="wrong order"))
     done = Outcome.done({}, attempt=1)
     assert bulk.chunk_ended(first.id, [done], 2.0) == [Detach(("order-1",))]
     alone = Machine.restore(bulk.members["order-1"].leave_happy_path().snapshot())
     assert alone.view().state == "COMPENSATING"
-    assert [one.action for one in alone.reissue(3.0) if isinstance(one, Call)] == ["refund"]
+    assert [command.action for command in alone.reissue(3.0) if isinstance(command, Call)] == ["refund"]
 
 
 def test_one_whose_first_call_has_not_begun_ends_at_once() -> None:
@@ -92,27 +94,31 @@ def test_a_cancel_of_single_sagas_is_left_to_who_asks() -> None:
 
 
 def chunk_of(commands: Sequence[BulkCommand]) -> PerformChunk:
-    return next(one for one in commands if isinstance(one, PerformChunk))
+    return next(command for command in commands if isinstance(command, PerformChunk))
 
 
 def test_a_call_that_a_chunk_postpones_does_not_begin_after_its_cancel() -> None:
     """Going backward starts no attempt (rule 2)."""
     bulk = bulk_machine(parallel=True)
-    chunks = [one for one in bulk.start([NewSaga("order-1", {}, {})], 0.0) if isinstance(one, PerformChunk)]
-    [deposit], [rest] = ([one for one in chunks if one.calls[0].call.step == step] for step in ("deposit", "rest"))
+    chunks = [command for command in bulk.start([NewSaga("order-1", {}, {})], 0.0) if isinstance(command, PerformChunk)]
+    [deposit], [rest] = (
+        [chunk for chunk in chunks if chunk.calls[0].call.step == step] for step in ("deposit", "rest")
+    )
     refused = Outcome("rejected", failure=Failure("Rejected", "no"), attempt=1, retryable=False)
     bulk.chunk_ended(deposit.id, [refused], 1.0)
     commands = bulk.chunk_ended(rest.id, [None], 2.0)
-    assert [one for one in commands if isinstance(one, PerformChunk)] == []
+    assert [command for command in commands if isinstance(command, PerformChunk)] == []
     assert commands == [Record(("order-1",))]
     assert bulk.counts() == {"COMPENSATED": 1}
 
 
 def test_one_that_a_lost_attempt_may_have_performed_is_made_sure_of() -> None:
     bulk = bulk_machine(parallel=True)
-    chunks = [one for one in bulk.start([NewSaga("order-1", {}, {})], 0.0) if isinstance(one, PerformChunk)]
-    [deposit], [rest] = ([one for one in chunks if one.calls[0].call.step == step] for step in ("deposit", "rest"))
+    chunks = [command for command in bulk.start([NewSaga("order-1", {}, {})], 0.0) if isinstance(command, PerformChunk)]
+    [deposit], [rest] = (
+        [chunk for chunk in chunks if chunk.calls[0].call.step == step] for step in ("deposit", "rest")
+    )
     refused = Outcome("rejected", failure=Failure("Rejected", "no"), attempt=1, retryable=False)
     bulk.chunk_ended(deposit.id, [refused], 1.0)
-    [again] = [one for one in bulk.chunk_ended(rest.id, [None], 2.0, 2) if isinstance(one, PerformChunk)]
+    [again] = [command for command in bulk.chunk_ended(rest.id, [None], 2.0, 2) if isinstance(command, PerformChunk)]
     assert [item.call.op for item in again.calls] == ["seal"]

@@ -105,7 +105,9 @@ def test_attempts_are_known_after_leaving(bulk: BulkMachine) -> None:
     (call,) = [command for command in alone.reissue(2.0) if isinstance(command, Call)]
     assert call.earlier_attempts == 1
     alone.next(TimerFired("detached", 2.0))
-    (seal,) = [one for one in alone.next(CallEnded(call.id, REFUSED, 3.0, 1)) if isinstance(one, Call)]
+    (seal,) = [
+        each_call for each_call in alone.next(CallEnded(call.id, REFUSED, 3.0, 1)) if isinstance(each_call, Call)
+    ]
     assert seal.op == "seal"
     assert alone.view().steps[0].attempts == 2
 

@@ -231,12 +231,12 @@ def test_an_end_without_commands_is_left_to_a_timer_as_well(monkeypatch: pytest.
     definition = Definition(saga="order", steps=(first, replace(first, id="b"), last))
     pair = Pair.of(definition, 1)
     started = pair.call("start", [NewSaga(id, {"items": [1, 2, 3, 4, 5]}, {}) for id in IDS[:2]], 1.0)
-    chunk = {(one.calls[0].call.id, one.calls[0].saga_id): one.id for one in started if isinstance(one, PerformChunk)}
+    chunk = {(run.calls[0].call.id, run.calls[0].saga_id): run.id for run in started if isinstance(run, PerformChunk)}
     done = [Outcome.done(attempt=1)]
     pair.call("chunk_ended", chunk["a", IDS[0]], done, 2.0)
     pair.call("woken", 2.0)
     pair.call("chunk_ended", chunk["b", IDS[0]], done, 3.0)  # begins a task, and evaluates the arguments of c
-    assert any(isinstance(one, Wake) for one in pair.call("chunk_ended", chunk["a", IDS[1]], done, 3.0))
+    assert any(isinstance(command, Wake) for command in pair.call("chunk_ended", chunk["a", IDS[1]], done, 3.0))
 
 
 def test_a_result_beyond_the_budget_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,12 +256,12 @@ def test_most_sagas_have_no_machine() -> None:
     rejected = Outcome("rejected", failure=Failure("Some", "no"), attempt=1, retryable=False)
     [first] = [c for c in bulk.start([NewSaga(id, {}, {}) for id in IDS], 1.0) if isinstance(c, PerformChunk)]
     commands = bulk.chunk_ended(first.id, [*[done] * 5, rejected], 2.0)
-    for chunk in [one for one in commands if isinstance(one, PerformChunk)]:
+    for chunk in [command for command in commands if isinstance(command, PerformChunk)]:
         sealed = chunk.calls[0].call.op == "seal"
         bulk.chunk_ended(
             chunk.id, [Outcome.done(attempt=1, marker="sealed") if sealed else done] * len(chunk.calls), 3.0
         )
-    assert [isinstance(one.progress, HappyPathSaga) for one in bulk.members.values()] == [True] * 5 + [False]
+    assert [isinstance(member.progress, HappyPathSaga) for member in bulk.members.values()] == [True] * 5 + [False]
     assert bulk.counts() == {"COMPLETED": 5, "COMPENSATED": 1}
 
 

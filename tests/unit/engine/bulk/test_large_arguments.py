@@ -18,8 +18,8 @@ def test_a_saga_with_too_large_arguments_fails_alone() -> None:
     bulk = BulkMachine(definition, ExecutionPlan(definition), {}, chunk_size=10)
     long = "x" * (MAX_PAYLOAD_BYTES // 2)
     commands = bulk.start([NewSaga("long", {"text": long}, {}), NewSaga("short", {"text": ""}, {})], 0.0)
-    chunk = next(one for one in commands if isinstance(one, PerformChunk))
-    assert [one.saga_id for one in chunk.calls] == ["short"]
+    chunk = next(command for command in commands if isinstance(command, PerformChunk))
+    assert [call.saga_id for call in chunk.calls] == ["short"]
     bulk.chunk_ended(chunk.id, [Outcome.done(None, attempt=1)], 1.0)
     assert bulk.counts() == {"COMPENSATED": 1, "COMPLETED": 1}
     reason = bulk.view("long").reason

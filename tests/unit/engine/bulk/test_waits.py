@@ -37,12 +37,12 @@ def _bulk(wait: dict[str, Any]) -> BulkMachine:
 
 def _first_step_done(bulk: BulkMachine, inputs: tuple[dict[str, Any], ...] = ({}, {})) -> list[BulkCommand]:
     sagas = [NewSaga(f"order-{number}", one, {}) for number, one in enumerate(inputs, 1)]
-    [chunk] = [one for one in bulk.start(sagas, 0.0) if isinstance(one, PerformChunk)]
+    [chunk] = [command for command in bulk.start(sagas, 0.0) if isinstance(command, PerformChunk)]
     return bulk.chunk_ended(chunk.id, [DONE] * len(sagas), 1.0)
 
 
 def _calls(commands: list[BulkCommand]) -> list[tuple[str, str, str]]:
-    items = [item for one in commands if isinstance(one, PerformChunk) for item in one.calls]
+    items = [item for command in commands if isinstance(command, PerformChunk) for item in command.calls]
     return [(item.saga_id, item.call.op, item.call.action) for item in items]
 
 
@@ -58,7 +58,7 @@ def test_each_saga_waits_as_long_as_its_input_says() -> None:
     bulk = _bulk({"for": "${{ input.hold }}"})
     commands = _first_step_done(bulk, ({"hold": "2s"}, {"hold": "6s"}, {"hold": "0s"}))
     assert Detach(("order-2",)) in commands
-    assert [one for one in commands if isinstance(one, Wake)] == [Wake(0.0)]
+    assert [command for command in commands if isinstance(command, Wake)] == [Wake(0.0)]
     assert _calls(bulk.woken(1.0)) == [("order-3", "do", "charge")]
     assert _calls(bulk.woken(3.0)) == [("order-1", "do", "charge")]
 
@@ -98,7 +98,9 @@ def test_a_wait_that_begins_anew_is_a_whole_one() -> None:
 def test_a_neighbour_that_fails_does_not_wait() -> None:
     bulk = _bulk({"for": "5s"})
     [chunk] = [
-        one for one in bulk.start([NewSaga(f"order-{n}", {}, {}) for n in (1, 2)], 0.0) if isinstance(one, PerformChunk)
+        command
+        for command in bulk.start([NewSaga(f"order-{n}", {}, {}) for n in (1, 2)], 0.0)
+        if isinstance(command, PerformChunk)
     ]
     refused = Outcome("rejected", failure=Failure("Rejected", "no money"), attempt=1, retryable=False)
     bulk.chunk_ended(chunk.id, [DONE, refused], 1.0)

@@ -82,13 +82,13 @@ def render() -> str:
 def _example(code: str) -> str:
     if code in ACROSS_FILES:
         return f"Example: {ACROSS_FILES[code]}\n"
-    mistake = next(one for one in MISTAKES if one.code == code)
+    mistake = next(mistake for mistake in MISTAKES if mistake.code == code)
     _, diagnostics = parse_text(
         mistake.clean,
         "shop.saga.yaml",
         mistake.project,
     )
-    found = next(one for one in diagnostics if one.code == code)
+    found = next(diagnostic for diagnostic in diagnostics if diagnostic.code == code)
     return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{found}\n    {found.help}\n```\n".replace("\n    \n", "\n")
 
 
@@ -96,13 +96,13 @@ def render_language(page: str) -> str:
     """The page with its tables written again."""
     for name, record in _RECORDS.items():
         rows = [
-            f"| `{one.name}` | {_summary(one)} |"
-            for one in record.fields
-            if name != "probe" or one not in COMPENSATE.fields
+            f"| `{field.name}` | {_summary(field)} |"
+            for field in record.fields
+            if name != "probe" or field not in COMPENSATE.fields
         ]
         rows += [f"| `{field}` | not in this version, comes with {part} |" for field, part in record.planned.items()]
         page = _between(page, f"<!-- table: {name} -->", ["| field | meaning |", "|---|---|", *rows])
-    rows = [f"| `{one.name}` | {one.summary} | {_arguments(one)} |" for one in BUILTINS.values()]
+    rows = [f"| `{name.name}` | {name.summary} | {_arguments(name)} |" for name in BUILTINS.values()]
     return _between(page, "<!-- actions -->", ["| `uses` | what it does | arguments |", "|---|---|---|", *rows])
 
 

@@ -39,7 +39,7 @@ def test_files_that_do_not_mention_the_saga_are_not_read(tmp_path: Path) -> None
 def test_a_second_definition_of_the_same_name_is_still_found(tmp_path: Path) -> None:
     found = project(tmp_path, a=PAY, b=PAY)
     found.definition("pay")  # the first file counts, as ever
-    assert [one.code for one in found.diagnostics] == ["SAGA111"]
+    assert [diagnostic.code for diagnostic in found.diagnostics] == ["SAGA111"]
 
 
 def test_an_unknown_saga_is_reported_with_the_nearest_name(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ CHARGE = "steps.charge.result"
 
 
 def guards(source: str) -> list[tuple[str, bool]]:
-    return [(".".join(found.path), found.guarded) for found in compile_expression(source).references]
+    return [(".".join(reference.path), reference.guarded) for reference in compile_expression(source).references]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_paths_in_the_order_of_the_source(source: str, paths: list[str]) -> None
 def test_offsets_count_from_the_start_of_the_source() -> None:
     expression = compile_expression("${{  input.a + steps.b.result }}")
     assert expression.source == "input.a + steps.b.result"
-    assert [(found.path, found.offset) for found in expression.references] == [
+    assert [(reference.path, reference.offset) for reference in expression.references] == [
         (("input", "a"), 0),
         (("steps", "b", "result"), 10),
     ]
@@ -97,5 +97,5 @@ NULLS = {"steps": {"charge": {"result": None, "state": "FAILED"}, "other": {"res
 )
 def test_guarded_references_accept_null(source: str) -> None:
     expression = compile_expression(source.replace("R", CHARGE))
-    assert all(found.guarded for found in expression.references if found.path[2] == "result")
+    assert all(reference.guarded for reference in expression.references if reference.path[2] == "result")
     expression.evaluate(NULLS)

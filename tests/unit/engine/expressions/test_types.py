@@ -79,4 +79,4 @@ def test_nothing_wrong_is_reported(source: str) -> None:
 
 
 def test_every_mistake_is_reported_once_in_order() -> None:
-    assert [one.offset for one in check("foo(1) + bar(2) + input.flag")] == [0, 0, 9]
+    assert [each_check.offset for each_check in check("foo(1) + bar(2) + input.flag")] == [0, 0, 9]

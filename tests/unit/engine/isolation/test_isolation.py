@@ -45,7 +45,10 @@ def parse(text: str) -> Definition:
 
 
 def risks(definition: Definition) -> dict[str, dict[str, list[str]]]:
-    return {one.step: {risk.anomaly: list(risk.covered_by) for risk in one.risks} for one in isolation_of(definition)}
+    return {
+        anomaly.step: {risk.anomaly: list(risk.covered_by) for risk in anomaly.risks}
+        for anomaly in isolation_of(definition)
+    }
 
 
 def test_the_anomalies_of_each_kind_of_step() -> None:
@@ -59,7 +62,7 @@ def test_the_anomalies_of_each_kind_of_step() -> None:
         "order": {},
         "ship": {},
     }
-    found = {one.step: one for one in isolation_of(definition)}
+    found = {anomaly.step: anomaly for anomaly in isolation_of(definition)}
     assert [one for one in found if found[one].visible] == ["take", "hold", "add"]
     # `take` follows the condition that uses the read, `ship` uses it itself.
     assert found["look"].risks[0].steps == ("take", "ship")
@@ -71,7 +74,9 @@ def test_nobody_sees_a_prepared_transaction() -> None:
     prepared = [step.id for step in definition.steps if step.do.two_phase]
     assert prepared
     assert {
-        one.step: (one.visible, one.hidden) for one in isolation_of(definition) if one.step in prepared
+        anomaly.step: (anomaly.visible, anomaly.hidden)
+        for anomaly in isolation_of(definition)
+        if anomaly.step in prepared
     } == dict.fromkeys(prepared, (False, "prepared"))
 
 
@@ -87,7 +92,7 @@ def test_locks_cover_what_runs_while_they_are_held() -> None:
 
 def test_nothing_is_visible_that_is_never_undone() -> None:
     forward = "saga: shop\nrecovery: forward\nsteps:\n  - {id: a, uses: http, with: {url: 'http://a', method: POST}}\n"
-    assert [one.visible for one in isolation_of(parse(forward))] == [False]
+    assert [anomaly.visible for anomaly in isolation_of(parse(forward))] == [False]
 
 
 def test_the_declaration_is_not_part_of_a_run() -> None:

@@ -82,9 +82,9 @@ def test_a_lost_update_needs_a_version_check(update: str, expect: str, codes: li
     version = 'version: "${{ steps.look.result[0].version }}"' if ":version" in update else ""
     text = SAGA.format(update=update, expect=expect, version=version)
     definition, diagnostics = parse_text(text, "a.saga.yaml", ProjectContext())
-    assert [one.code for one in diagnostics if one.code.startswith("SAGA26")] == codes
+    assert [diagnostic.code for diagnostic in diagnostics if diagnostic.code.startswith("SAGA26")] == codes
     assert definition is not None
-    [fuzzy] = next(one for one in isolation_of(definition) if one.step == "look").risks
+    [fuzzy] = next(anomaly for anomaly in isolation_of(definition) if anomaly.step == "look").risks
     assert (fuzzy.covered_by == ("version check",)) == ("and version" in update and bool(expect))
 
 
@@ -115,7 +115,7 @@ def test_a_pivot_may_not_rely_on_what_others_may_undo(table: str, confirm: str, 
     text = RELY.format(table=table, confirm=confirm, value=value)
     definition, diagnostics = parse_text(text, "a.saga.yaml", ProjectContext())
     assert definition is not None, diagnostics
-    assert [one.code for one in diagnostics if one.code.startswith("SAGA26")] == codes
+    assert [diagnostic.code for diagnostic in diagnostics if diagnostic.code.startswith("SAGA26")] == codes
 
 
 def test_rows_of_an_automatic_compensation_are_locked() -> None:

@@ -276,7 +276,11 @@ def op(uses: str, with_: Any = None, *, on: str | None = None, **more: Any) -> O
 def undo(
     *uses: str | Operation, confirmed: Operation | None = None, on: str | None = "shop", always: bool = False
 ) -> Compensation:
-    return Compensation(tuple(one if isinstance(one, Operation) else op(one, on=on) for one in uses), confirmed, always)
+    return Compensation(
+        tuple(operation if isinstance(operation, Operation) else op(operation, on=on) for operation in uses),
+        confirmed,
+        always,
+    )
 
 
 def step(

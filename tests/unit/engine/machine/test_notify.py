@@ -21,7 +21,7 @@ def tell(*when: Milestone, with_: Any = None, **more: Any) -> Notification:
 
 
 def moments(driver: MachineDriver) -> list[str]:
-    return [one.id for one in driver.notified]
+    return [row.id for row in driver.notified]
 
 
 def event(command: Notify) -> dict[str, Any]:

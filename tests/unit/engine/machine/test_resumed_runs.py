@@ -36,7 +36,7 @@ def test_a_terminated_run_is_resumed(name: str) -> None:
     driver.hold, driver.flights = set(), {}
     driver.log.clear()
     lost = machine.lost_calls(driver.now)
-    assert [one.id for one in lost] == [held]
+    assert [row.id for row in lost] == [held]
     driver.feed(CancelRequested(driver.now, kind="terminated", who="kim", message="somebody ended it"))
     for event in lost:
         driver.feed(event)

@@ -57,7 +57,7 @@ def test_the_end_of_the_saga_releases_its_rows() -> None:
     driver = MachineDriver(saga(step("a"), AUTO)).start()
     assert driver.state == "COMPLETED"
     assert driver.view.row_locks == ("shop",)
-    assert [one.row_locks for one in driver.released] == [("shop",)]
+    assert [event.row_locks for event in driver.released] == [("shop",)]
 
 
 def test_a_saga_whose_step_never_ran_has_no_rows() -> None:

@@ -217,7 +217,7 @@ def test_an_undo_requests_them_again_and_waits_without_limit(restore: bool) -> N
     driver.feed(LocksChanged(driver.now))
     answer(driver, "granted")
     assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])
-    assert [one.holder for one in driver.released] == ["s1~2", "s1~2~undo"]
+    assert [event.holder for event in driver.released] == ["s1~2", "s1~2~undo"]
 
 
 def test_a_saga_that_only_goes_forward_can_be_refused_before_it_starts(restore: bool) -> None:

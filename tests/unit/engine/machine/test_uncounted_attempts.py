@@ -27,7 +27,7 @@ def lose(driver: MachineDriver, id: str, attempt: int = 1) -> MachineDriver:
 
 
 def row(driver: MachineDriver, id: str) -> dict[str, Any]:
-    return next(one for one in driver.story["steps"] if one["id"] == id)
+    return next(step for step in driver.story["steps"] if step["id"] == id)
 
 
 @pytest.mark.parametrize("restore", [False, True])

@@ -97,7 +97,7 @@ class World(Environment):
         source = random.Random(f"{self._seed} {self.saga_id} {name} {self.made[name]}")
         fate: Fate = "ok"
         if source.random() * 100 < self._percent:
-            fate = source.choice([one for one in CHOICES[call.op] if one not in EXCLUDED])
+            fate = source.choice([choice for choice in CHOICES[call.op] if choice not in EXCLUDED])
         received = replace(sent, saga="", intervals=(), ignores_cancel=False, beats=False, earlier_attempts=earlier)
         shown = json.dumps(without_times(dict(received.arguments)), sort_keys=True)
         self.calls.setdefault(name, []).append(f"{shown} {replace(received, arguments={})}")
@@ -151,7 +151,7 @@ _TIMES = {"at", "since", "started_at", "ended_at", "committed_at", "deadline_at"
 def without_times(story: Any) -> Any:
     if isinstance(story, Mapping):
         return {name: without_times(value) for name, value in story.items() if name not in _TIMES}
-    return [without_times(one) for one in story] if isinstance(story, list | tuple) else story
+    return [without_times(row) for row in story] if isinstance(story, list | tuple) else story
 
 
 # --- a saga on its own -----------------------------------------------------------------------------------------------

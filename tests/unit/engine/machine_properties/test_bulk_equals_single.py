@@ -25,7 +25,8 @@ def random_case(source: random.Random) -> Case:
     case = make_case(ChoiceSequence(source.randbytes(160)), savepoints=ChoiceSequence(source.randbytes(64)))
     definition = batchable(case.definition, ChoiceSequence(source.randbytes(64)))
     steps = [
-        replace(one, do=replace(one.do, retry=replace(one.do.retry, give_up_after=None))) for one in definition.steps
+        replace(step, do=replace(step.do, retry=replace(step.do.retry, give_up_after=None)))
+        for step in definition.steps
     ]
     return replace(case, definition=replace(definition, steps=tuple(steps), deadline=None, warn_after=None))
 
@@ -53,7 +54,7 @@ def compare(seed: int) -> Counter[str]:
         seen[f"{'left' if kept.left else 'stayed'} {single.story['state']}"] += 1
         seen["left between two attempts"] += kept.between_attempts
         seen.update(f"step {row['state']}" for row in single.story["steps"])
-        seen["savepoint repeated"] += any(one["runs"] > 1 for one in single.story.get("savepoints") or ())
+        seen["savepoint repeated"] += any(row["runs"] > 1 for row in single.story.get("savepoints") or ())
     return seen
 
 
@@ -77,7 +78,7 @@ def test_bulk_execution_equals_single_execution(seeds: range) -> None:
     seen: Counter[str] = Counter()
     for seed in seeds:
         seen.update(compare(seed))
-    assert not {one for one in MUST_BE_SEEN if not seen[one]}
+    assert not {event for event in MUST_BE_SEEN if not seen[event]}
     assert seen["cancelled between two attempts"] < len(seeds) * len(SAGAS) / 20
 
 

@@ -77,7 +77,7 @@ def _attempts_of_a_lost_chunk_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     whole = BulkMachine.chunk_ended
 
     def ended(machine: BulkMachine, id: int, outcomes: Sequence[Outcome | None], at: float, attempt: int = 1) -> Any:
-        first = [one and (replace(one, attempt=1) if one.attempt else one) for one in outcomes]
+        first = [outcome and (replace(outcome, attempt=1) if outcome.attempt else outcome) for outcome in outcomes]
         return whole(machine, id, first, at, 1)
 
     patch.setattr(BulkMachine, "chunk_ended", ended)

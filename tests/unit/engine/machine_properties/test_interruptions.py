@@ -29,7 +29,7 @@ def interrupt(
     Double faults come first: when the fault occurred less than twice, the run with a single one would be the same.
     """
     same: dict[tuple[str | None, str, Fate, int], int] = {}
-    chosen = [one for one in faults(definition) if one.times in (0, *numbers)]
+    chosen = [fault for fault in faults(definition) if fault.times in (0, *numbers)]
     for step, op, fault, times in sorted(chosen, key=lambda one: -one.times):
         at, events = 0, 1
         while at <= events:

@@ -35,7 +35,9 @@ def test_a_simulated_run_knows_who_would_be_told() -> None:
     assert first["with"]["json"] == {"how": "COMPLETED", "n": 1}
     assert (second["with"], second["problem"].startswith("notify.1.json: ")) == (None, True)
     bad = simulate(definition, {"n": 7})
-    assert [(one["when"], one["with"]["json"]["how"]) for one in bad.notifications] == [("compensated", "COMPENSATED")]
+    assert [(notification["when"], notification["with"]["json"]["how"]) for notification in bad.notifications] == [
+        ("compensated", "COMPENSATED")
+    ]
     without, _ = parse_text(SAGA.partition("notify:")[0], "told.saga.yaml", ProjectContext())
     assert without is not None
     assert failure_points(definition, {"n": 1}) == failure_points(without, {"n": 1}), "a table without them is the same"

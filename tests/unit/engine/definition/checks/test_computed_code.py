@@ -31,7 +31,7 @@ PROJECT = ProjectContext(
 
 def read(steps: str) -> tuple[Any, list[str]]:
     definition, diagnostics = parse_text(HEAD + steps, "shop.saga.yaml", PROJECT)
-    return definition, [one.code for one in diagnostics]
+    return definition, [diagnostic.code for diagnostic in diagnostics]
 
 
 @pytest.mark.parametrize(

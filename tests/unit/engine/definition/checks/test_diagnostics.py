@@ -23,10 +23,10 @@ from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
 def test_a_mistake_is_reported_with_code_and_position(mistake: Mistake) -> None:
     definition, diagnostics = parse_text(mistake.clean, "a.saga.yaml", mistake.project)
-    found = {(one.code, one.line, one.column) for one in diagnostics}
+    found = {(diagnostic.code, diagnostic.line, diagnostic.column) for diagnostic in diagnostics}
     assert (mistake.code, *mistake.place) in found, diagnostics
-    assert {one.code for one in diagnostics} <= {mistake.code, *mistake.also}, diagnostics
-    assert (definition is None) == any(one.severity == "error" for one in diagnostics)
+    assert {diagnostic.code for diagnostic in diagnostics} <= {mistake.code, *mistake.also}, diagnostics
+    assert (definition is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
 
 
 def test_every_code_has_a_test_and_a_page() -> None:
@@ -57,7 +57,7 @@ def _send(step: object, to: str) -> None: ...
 def test_several_mistakes_are_reported_at_once() -> None:
     text = "saga: shop\nsteps:\n  - {id: a, uses: shop.bok}\n  - {id: b, uses: shop.reserve, with: {sku: 1}}\n"
     _, diagnostics = parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))
-    assert [one.code for one in diagnostics] == ["SAGA205", "SAGA401", "SAGA205", "SAGA404"]
+    assert [diagnostic.code for diagnostic in diagnostics] == ["SAGA205", "SAGA401", "SAGA205", "SAGA404"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_several_mistakes_are_reported_at_once() -> None:
 )
 def test_the_help_is_the_word_to_write(step: str, help: str) -> None:
     _, diagnostics = parse_text(f"saga: shop\nsteps:\n  - {{{step}}}\n", "a.saga.yaml", ProjectContext(ACTIONS))
-    assert [one.help for one in diagnostics if one.severity == "error"] == [help]
+    assert [diagnostic.help for diagnostic in diagnostics if diagnostic.severity == "error"] == [help]
 
 
 def test_did_you_mean() -> None:
@@ -118,7 +118,7 @@ def test_ordinary_text_is_no_path(text: str) -> None:
         f"  - {{id: a, uses: http, with: {{connection: crm, path: /a, method: POST, json: {{x: {text}}}}}}}\n"
     )
     project = ProjectContext(ACTIONS, {"shop": {"kind": "sql"}, "crm": {"kind": "http"}}, vars=("limit",))
-    codes = [one.code for one in parse_text(definition, "a.saga.yaml", project)[1]]
+    codes = [diagnostic.code for diagnostic in parse_text(definition, "a.saga.yaml", project)[1]]
     assert "SAGA311" not in codes
 
 
@@ -144,10 +144,12 @@ def test_rows_are_a_list_of_what_returning_names(expression: str) -> None:
     assert parse_text(definition, "a.saga.yaml", ProjectContext(ACTIONS, {"shop": {"kind": "sql"}}))[1] == []
 
 
-@pytest.mark.parametrize("mistake", [one for one in MISTAKES if one.code == "SAGA408"], ids=lambda one: one.about)
+@pytest.mark.parametrize(
+    "mistake", [mistake for mistake in MISTAKES if mistake.code == "SAGA408"], ids=lambda one: one.about
+)
 def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
     _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", mistake.project)
-    [help] = [one.help for one in diagnostics if one.code == "SAGA408"]
+    [help] = [diagnostic.help for diagnostic in diagnostics if diagnostic.code == "SAGA408"]
     assert help != DIAGNOSTIC_CODES["SAGA408"].help
     assert any(sign in help for sign in ("`", "{", ": ")), "it says what to write"
 
@@ -158,7 +160,7 @@ def _write(folder: Path, **files: str) -> None:
 
 
 def _codes(diagnostics: list[Diagnostic]) -> list[tuple[str, str, int]]:
-    return [(one.code, Path(one.file).name, one.line) for one in diagnostics]
+    return [(diagnostic.code, Path(diagnostic.file).name, diagnostic.line) for diagnostic in diagnostics]
 
 
 PARENT = "saga: parent\nsteps:\n  - id: part\n    uses: saga\n    with: {name: child}\n"
@@ -259,7 +261,9 @@ def test_a_misspelt_variable_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_text("[vars]\nlimit = 5\n")
     (tmp_path / "definitions").mkdir()
     _write(tmp_path / "definitions", a=CHILD + 'output: "${{ vars.limti }}"\n')
-    [found] = [one for one in Project(load_settings(tmp_path)).diagnostics if one.code == "SAGA308"]
+    [found] = [
+        diagnostic for diagnostic in Project(load_settings(tmp_path)).diagnostics if diagnostic.code == "SAGA308"
+    ]
     assert (found.line, found.severity, found.help) == (CHILD.count("\n") + 1, "warning", "did you mean `limit`?")
 
 
@@ -279,7 +283,7 @@ def test_what_is_no_file_is_reported_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "other.yaml")
     (tmp_path / "link.saga.yaml").symlink_to("nowhere")
     _, diagnostics = load_definitions([tmp_path, Path("/dev/zero"), "x" * 5_000], ProjectContext(ACTIONS))
-    assert [one.message.removeprefix("the file cannot be read: ") for one in diagnostics] == [
+    assert [diagnostic.message.removeprefix("the file cannot be read: ") for diagnostic in diagnostics] == [
         "it is a pipe or a device, not a file",
         "it is a symbolic link to nowhere, which does not exist",
         "it is a pipe or a device, not a file",
@@ -320,4 +324,4 @@ def test_sarif_format() -> None:
 
 
 def test_strict_makes_errors_of_warnings() -> None:
-    assert [one.severity for one in with_warnings_as_errors([ONE])] == ["error"]
+    assert [diagnostic.severity for diagnostic in with_warnings_as_errors([ONE])] == ["error"]

@@ -37,7 +37,7 @@ def diagnostics(text: str) -> list[Diagnostic]:
 
 
 def codes(text: str) -> list[str]:
-    return [one.code for one in diagnostics(text)]
+    return [diagnostic.code for diagnostic in diagnostics(text)]
 
 
 def used(expression: str, more: str = "") -> list[str]:
@@ -177,7 +177,7 @@ def test_the_hint_names_what_to_write() -> None:
     ],
 )
 def test_it_is_an_error_where_the_saga_would_park(text: str, code: str) -> None:
-    assert [one for one in codes(text) if one in ("SAGA309", "SAGA310")] == [code]
+    assert [code for code in codes(text) if code in ("SAGA309", "SAGA310")] == [code]
 
 
 @pytest.mark.parametrize(

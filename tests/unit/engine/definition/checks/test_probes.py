@@ -37,7 +37,9 @@ def rows(step: object) -> list[dict[str, Any]]: ...
 
 def codes(probe: str, step: str = f"{CHARGE}, pivot: true", actions: Actions = ACTIONS) -> list[str]:
     text = f"saga: shop\nsteps:\n  - {{id: a, {step}, probe: {probe}}}\n"
-    return sorted(one.code for one in parse_text(text, "a.saga.yaml", ProjectContext(actions, CONNECTIONS))[1])
+    return sorted(
+        diagnostic.code for diagnostic in parse_text(text, "a.saga.yaml", ProjectContext(actions, CONNECTIONS))[1]
+    )
 
 
 @pytest.mark.parametrize("function", [unsaid, anything, found, not_found, mapping, output])

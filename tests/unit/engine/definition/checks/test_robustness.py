@@ -80,8 +80,10 @@ def removed(path: tuple[Any, ...]) -> Any:
 
 def parse(value: Any) -> None:
     found, diagnostics = parse_text(json.dumps(value), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
-    assert (found is None) == any(one.severity == "error" for one in diagnostics), diagnostics
-    assert all("\n" not in one.message and one.line >= 1 and one.column >= 1 for one in diagnostics)
+    assert (found is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics), diagnostics
+    assert all(
+        "\n" not in diagnostic.message and diagnostic.line >= 1 and diagnostic.column >= 1 for diagnostic in diagnostics
+    )
 
 
 def test_the_full_definition_is_valid() -> None:

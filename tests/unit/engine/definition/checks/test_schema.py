@@ -41,7 +41,7 @@ def test_valid_definitions_pass(text: str) -> None:
 
 @pytest.mark.parametrize(
     "mistake",
-    [one for one in MISTAKES if one.code in STRUCTURAL and one.about not in BEYOND],
+    [mistake for mistake in MISTAKES if mistake.code in STRUCTURAL and mistake.about not in BEYOND],
     ids=lambda one: f"{one.code}-{one.about}",
 )
 def test_structural_mistakes_are_refused(mistake: Mistake) -> None:
@@ -55,7 +55,7 @@ def _is_computed(mistake: Mistake) -> bool:
 
 @pytest.mark.parametrize(
     "mistake",
-    [one for one in MISTAKES if one.code in ARGUMENTS and not _is_computed(one)],
+    [mistake for mistake in MISTAKES if mistake.code in ARGUMENTS and not _is_computed(mistake)],
     ids=lambda one: f"{one.code}-{one.about}",
 )
 def test_arguments_are_checked_with_the_actions(mistake: Mistake) -> None:
@@ -64,7 +64,7 @@ def test_arguments_are_checked_with_the_actions(mistake: Mistake) -> None:
 
 @pytest.mark.parametrize(
     "mistake",
-    [one for one in MISTAKES if one.code[:5] in ("SAGA2", "SAGA3")],
+    [mistake for mistake in MISTAKES if mistake.code[:5] in ("SAGA2", "SAGA3")],
     ids=lambda one: f"{one.code}-{one.about}",
 )
 def test_semantic_mistakes_pass_the_schema(mistake: Mistake) -> None:

@@ -29,7 +29,9 @@ def diagnostics_of(schema: str, expression: str) -> list[tuple[str, str | None]]
         f"saga: shop\ninput: {schema}\nsteps:\n  - id: a\n    uses: shop.reserve\n    pivot: true\n"
         f'    with: {{sku: "${{{{ {expression} }}}}"}}\n'
     )
-    return [(one.code, one.help) for one in parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))[1]]
+    return [
+        (diagnostic.code, diagnostic.help) for diagnostic in parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))[1]
+    ]
 
 
 @pytest.mark.parametrize(

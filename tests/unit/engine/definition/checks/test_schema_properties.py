@@ -206,7 +206,7 @@ def test_a_sensitive_value_is_refused_in_labels_and_hidden_in_messages(names: li
         f"saga: shop\ninput: {encode_json(whole).decode()}\nlabels: {{all: '${{{{ string(input.top) }}}}'}}\n"
         "steps:\n  - {id: a, uses: shop.book, pivot: true}\n"
     )
-    codes = {one.code for one in parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))[1]}
+    codes = {diagnostic.code for diagnostic in parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS))[1]}
     assert "SAGA117" in codes
     messages = problems(whole, {"top": value})
     assert (messages == []) is valid

@@ -75,21 +75,21 @@ def evaluate(schema: Any, value: Any, defined: Any) -> Evaluation:
 
     kinds = {"string": str, "object": dict, "array": list}
     done.require("type" not in schema or isinstance(value, kinds[schema["type"]]))
-    required = [one.valid for one in apply([defined] if "$ref" in schema else [])]
-    required += [one.valid for one in apply(schema.get("allOf", []))]
+    required = [command.valid for command in apply([defined] if "$ref" in schema else [])]
+    required += [command.valid for command in apply(schema.get("allOf", []))]
     if "anyOf" in schema:
-        required.append(any(one.valid for one in apply(schema["anyOf"])))
+        required.append(any(command.valid for command in apply(schema["anyOf"])))
     if "oneOf" in schema:
-        required.append([one.valid for one in apply(schema["oneOf"])].count(True) == 1)
+        required.append([command.valid for command in apply(schema["oneOf"])].count(True) == 1)
     if "not" in schema:
         required.append(not evaluate(schema["not"], value, defined).valid)
     if "if" in schema:
         (condition,) = apply([schema["if"]])
         branch = "then" if condition.valid else "else"
-        required += [one.valid for one in apply([schema[branch]] if branch in schema else [])]
+        required += [command.valid for command in apply([schema[branch]] if branch in schema else [])]
     if isinstance(value, dict):
         dependent = schema.get("dependentSchemas", {})
-        required += [one.valid for one in apply([dependent[name] for name in dependent if name in value])]
+        required += [command.valid for command in apply([dependent[name] for name in dependent if name in value])]
         required += [name in value for name in schema.get("required", [])]
         properties = schema.get("properties", {})
         for name in properties:

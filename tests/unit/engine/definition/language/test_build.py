@@ -159,7 +159,7 @@ def test_short_and_full_forms() -> None:
     assert step.compensate
     assert step.compensate.confirmed
     assert step.confirm
-    assert [one.with_ for one in step.compensate.alternates] == [{}, None]
+    assert [alternate.with_ for alternate in step.compensate.alternates] == [{}, None]
     assert (step.compensate.confirmed.uses, step.confirm.with_) == ("shop.book", None)
 
 

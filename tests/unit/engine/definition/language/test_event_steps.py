@@ -61,7 +61,7 @@ def test_held_events_alone_bring_their_own_undo_and_confirm() -> None:
     assert step.do.holds is True
     assert step.compensate is not None
     assert step.confirm is not None
-    assert [one.uses for one in step.compensate.alternates] == ["outbox.drop"]
+    assert [alternate.uses for alternate in step.compensate.alternates] == ["outbox.drop"]
     assert step.compensate.confirmed is None, "what has been published is not withdrawn"
     assert (step.confirm.uses, step.confirm.connection, step.confirm.with_) == ("outbox.release", "shop", {})
 
@@ -70,7 +70,7 @@ def test_a_step_with_an_effect_keeps_its_own_undo() -> None:
     step = only("uses: shop.hold, compensate: [bank.undo, shop.book]")
     assert step.compensate is not None
     assert step.confirm is not None
-    assert [one.uses for one in step.compensate.alternates] == ["bank.undo", "shop.book"]
+    assert [alternate.uses for alternate in step.compensate.alternates] == ["bank.undo", "shop.book"]
     assert step.compensate.confirmed == step.compensate.alternates[0], "released is no obstacle for the undo"
     assert step.confirm.uses == "outbox.release"
 

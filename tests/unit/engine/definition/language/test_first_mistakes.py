@@ -18,7 +18,11 @@ def errors(text: str) -> list[str]:
     place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
     found = parse_text(text.replace(MARK, ""), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))[1]
     assert (found[0].line, found[0].column) == place, found
-    return [f"{one.code} {one.message}; {one.help}" for one in found if one.severity == "error"]
+    return [
+        f"{diagnostic.code} {diagnostic.message}; {diagnostic.help}"
+        for diagnostic in found
+        if diagnostic.severity == "error"
+    ]
 
 
 def _sql(more: str) -> str:

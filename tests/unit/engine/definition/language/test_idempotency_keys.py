@@ -13,7 +13,7 @@ INSERT = "insert into entry values (:id)"
 
 
 def codes(text: str) -> list[str]:
-    return [one.code for one in parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))[1]]
+    return [diagnostic.code for diagnostic in parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))[1]]
 
 
 def by_http(forward: str, undo: str) -> list[str]:

@@ -39,7 +39,10 @@ def test_a_reply_has_five_minutes_and_other_operations_the_usual_time() -> None:
     reserve, book, _ = trip().steps
     assert reserve.do.timeout == 300
     assert reserve.compensate is not None
-    assert [(one.uses, one.timeout) for one in reserve.compensate.alternates] == [("http", 30), (REQUEST, 300)]
+    assert [(alternate.uses, alternate.timeout) for alternate in reserve.compensate.alternates] == [
+        ("http", 30),
+        (REQUEST, 300),
+    ]
     assert book.do.timeout == 30
     assert book.compensate is not None
     assert book.compensate.alternates[0].timeout == 300

@@ -97,7 +97,7 @@ def test_an_alias_bomb_is_refused(parser: str) -> None:
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     report = Report("a.yaml")
     assert load_yaml("\n".join(lines), report) is None
-    assert [one.code for one in report.diagnostics] == ["SAGA100"]
+    assert [diagnostic.code for diagnostic in report.diagnostics] == ["SAGA100"]
 
 
 def test_deep_nesting_is_refused(parser: str) -> None:
@@ -110,7 +110,7 @@ def test_deep_nesting_is_refused(parser: str) -> None:
 def test_invalid_yaml_gives_a_one_line_error(parser: str, text: str) -> None:
     report = Report("a.yaml")
     load_yaml(text, report)
-    assert all("\n" not in one.message for one in report.diagnostics)
+    assert all("\n" not in diagnostic.message for diagnostic in report.diagnostics)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_invalid_yaml_gives_a_one_line_error(parser: str, text: str) -> None:
 def test_an_unquoted_expression_is_explained(parser: str, line: str) -> None:
     report = Report("a.yaml")
     load_yaml(line, report)
-    assert [one.code for one in report.diagnostics] == ["SAGA101"], report.diagnostics
+    assert [diagnostic.code for diagnostic in report.diagnostics] == ["SAGA101"], report.diagnostics
 
 
 class Line(str):
@@ -155,14 +155,14 @@ def test_a_malformed_line_is_read_once(line: str, found: int | None) -> None:
 def test_a_quoted_expression_next_to_a_mistake_is_not_blamed(parser: str) -> None:
     report = Report("a.yaml")
     load_yaml('a: {b: "${{ input.a }}", c: [}', report)
-    assert [one.code for one in report.diagnostics] == ["SAGA100"]
+    assert [diagnostic.code for diagnostic in report.diagnostics] == ["SAGA100"]
 
 
 @pytest.mark.parametrize("text", ['a: "\\ud800"', '"\\ud800": a', 'a: ["b\\udfff"]'])
 def test_half_a_surrogate_pair_is_a_mistake(parser: str, text: str) -> None:
     report = Report("a.yaml")
     assert load_yaml(text, report) is None
-    assert [(one.code, one.message) for one in report.diagnostics] == [
+    assert [(diagnostic.code, diagnostic.message) for diagnostic in report.diagnostics] == [
         ("SAGA100", "the text has half a surrogate pair, which is not a character")
     ]
 

@@ -210,7 +210,7 @@ def _whoever_cannot_be_told_is_a_reason(patch: pytest.MonkeyPatch) -> None:
 
     def reached(run: SagaRun, moment: Any) -> None:
         whole(run, moment)
-        if any(isinstance(one, Notify) and one.call is None for one in run.commands):
+        if any(isinstance(command, Notify) and command.call is None for command in run.commands):
             run.overdue = True
 
     patch.setattr(notify, "notify_milestone", reached)

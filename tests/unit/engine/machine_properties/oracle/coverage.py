@@ -105,8 +105,10 @@ def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> 
 
 def of_commands(commands: Sequence[Command]) -> set[str]:
     """Labels of notifications, sent and failed."""
-    reported = [one for one in commands if isinstance(one, Notify)]
-    return {f"told {one.milestone}" for one in reported} | {"told nothing" for one in reported if one.call is None}
+    reported = [command for command in commands if isinstance(command, Notify)]
+    return {f"told {report.milestone}" for report in reported} | {
+        "told nothing" for report in reported if report.call is None
+    }
 
 
 def _place(message: str) -> set[str]:

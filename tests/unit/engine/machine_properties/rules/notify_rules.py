@@ -17,7 +17,7 @@ ENDS: Mapping[str, Milestone] = {"COMPLETED": "completed", "COMPENSATED": "compe
 
 def check(ledger: Ledger, before: Mapping[str, Any], commands: Sequence[Command]) -> None:
     """After each event exactly the subscribed notifications are sent."""
-    reported = [one for one in commands if isinstance(one, Notify)]
+    reported = [command for command in commands if isinstance(command, Notify)]
     expected = [
         (number, moment)
         for moment in _moments(before, ledger.story, commands)
@@ -30,14 +30,14 @@ def check(ledger: Ledger, before: Mapping[str, Any], commands: Sequence[Command]
         name = f"notify-{number}-{moment}"
         earlier = sum(one == name or one.startswith(f"{name}-") for one in known)
         names.append(name if earlier == 0 else f"{name}-{earlier + 1}")
-    if [one.id for one in reported] != names:
-        raise Violation("notify", f"told {[one.id for one in reported]}, to be told {names}")
+    if [report.id for report in reported] != names:
+        raise Violation("notify", f"told {[report.id for report in reported]}, to be told {names}")
     if [row["id"] for row in ledger.story["notifications"]] != known + names:
         raise Violation("notify", "the story does not name exactly those who were told")
     for (number, _), one in zip(expected, reported, strict=True):
         _check_one(ledger.definition.notify[number], one)
     ends = [at for at, one in enumerate(commands) if isinstance(one, Finish)]
-    if ends and any(isinstance(one, Notify) for one in commands[ends[0] :]):
+    if ends and any(isinstance(command, Notify) for command in commands[ends[0] :]):
         raise Violation("notify", "told after the end, when nobody listens any more")
 
 
@@ -47,7 +47,7 @@ def _moments(before: Mapping[str, Any], story: Mapping[str, Any], commands: Sequ
     if story["overdue"] and not (before and before["overdue"]):
         found.append("overdue")
     # It may continue and park again within one event: the search attributes show it.
-    found += ["parked" for one in commands if isinstance(one, RecordState) and one.state == "PARKED"]
+    found += ["parked" for command in commands if isinstance(command, RecordState) and command.state == "PARKED"]
     if story["state"] == "PARKED" != was and "parked" not in found:
         raise Violation("notify", "parked, but nobody can find it")
     if story["state"] in ENDS and was != story["state"]:
@@ -79,7 +79,7 @@ def without(definition: Definition) -> Definition:
 
 def received(commands: Sequence[Command]) -> list[Command]:
     """The commands that may change something."""
-    return [one for one in commands if not isinstance(one, Notify)]
+    return [command for command in commands if not isinstance(command, Notify)]
 
 
 def without_notifications(story: Mapping[str, Any]) -> dict[str, Any]:

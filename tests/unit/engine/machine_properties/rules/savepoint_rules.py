@@ -30,7 +30,7 @@ def check(ledger: Ledger, before: Mapping[str, Any]) -> None:
     if savepoint is None:
         _check_generations(ledger, before)
         return
-    item = next(one for one in ledger.story["savepoints"] if one["step"] == savepoint)
+    item = next(each_savepoint for each_savepoint in ledger.story["savepoints"] if each_savepoint["step"] == savepoint)
     if before["phase"] == "committed" or not (ledger.causes or definition_rules.synchronous(ledger)):
         raise Violation("rule 18", f"what follows {savepoint} runs again, but nothing has failed")
     if item["runs"] > item["attempts"]:

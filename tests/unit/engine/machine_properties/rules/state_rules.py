@@ -115,7 +115,7 @@ def _check_knowledge(ledger: Ledger, e: Mapping[str, Any]) -> None:
     if e["state"] != "NOTHING_TO_UNDO" or empty or ledger.decided(e["id"]):
         return
     received = ledger.received.get(idempotency_key(ledger.saga_id, e["id"], e["generation"]), [])
-    last = next((one for one in reversed(received) if not one.not_started), None)
+    last = next((message for message in reversed(received) if not message.not_started), None)
     rejected = last is not None and (last.kind == "rejected" or (last.failure and last.failure.type == ROW_LOCKED))
     word = "rejected" if rejected else "failed"  # a row that is locked for too long is a rejection
     if e["outcome"] != word or (e["compensation"] is not None and not closed):
