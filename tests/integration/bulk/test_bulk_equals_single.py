@@ -48,7 +48,7 @@ def write_project(folder: Path, address: str, url: str, seed: int, *, parallel: 
         f'[connections.bank]\nurl = "{url}"\nschema = "schema.sql"\n[ledger]\nconnection = "bank"\n'
     )
     project = Project(load_settings(config=str(folder / "saga.toml")))
-    errors = [one for one in project.diagnostics if one.severity == "error"]
+    errors = [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
     assert not errors, (errors, (folder / "random.saga.yaml").read_text())
     return project
 
@@ -83,9 +83,9 @@ async def test_bulk_execution_equals_single_execution(
         }
         for one in inputs[bulk] + inputs[single]:
             bank.query("insert into stock values (%s, 70)", one["id"])
-        rows = [BulkRow(one["id"], starter.make_request(one)) for one in inputs[bulk]]
+        rows = [BulkRow(input["id"], starter.make_request(input)) for input in inputs[bulk]]
         handle = await starter.start_bulk(rows, chunk_size=random.Random(seed).choice((7, 20, 100)))
-        await asyncio.gather(*(starter.start(starter.make_request(one)) for one in inputs[single]))
+        await asyncio.gather(*(starter.start(starter.make_request(input)) for input in inputs[single]))
         result = await asyncio.wait_for(handle.result(), LIMIT)
         assert sum(result["counts"].values()) == count
         repeated = False
@@ -122,7 +122,7 @@ def _attempts(value: Any) -> list[Any]:
     """All numbers of attempts in a story, in their order."""
     if isinstance(value, Mapping):
         return [one for name in value for one in ([value[name]] if name == "attempts" else _attempts(value[name]))]
-    return [one for item in value for one in _attempts(item)] if isinstance(value, list) else []
+    return [attempt for item in value for attempt in _attempts(item)] if isinstance(value, list) else []
 
 
 def _plain(value: Any) -> Any:

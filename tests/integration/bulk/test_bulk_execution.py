@@ -119,7 +119,7 @@ async def test_a_short_wait_is_inside_the_bulk_workflow(bank: Bank) -> None:
     await bank.client.temporal.get_workflow_handle("r-7").result()
     assert dict(bank.query("select id, text from note")) == {"r-0": "ok", "r-2": "ok", "r-7": "ok"}
     for id, length in (("r-1", 1), ("r-2", 2), ("r-7", 7)):
-        [rest] = [one for one in (await bank.client.view(id)).steps if one.step == "rest"]
+        [rest] = [step for step in (await bank.client.view(id)).steps if step.step == "rest"]
         assert rest.state == "DONE"
         assert rest.started_at is not None
         assert rest.ended_at is not None
@@ -165,7 +165,7 @@ async def test_a_cancelled_bulk_workflow_undoes_its_sagas(bank: Bank) -> None:
         blocker.execute("lock table note in access exclusive mode")  # the last step of every saga waits
         starter = await bank.client.starter("transfer")
         inputs = [transfer(number, to=f"a{number + 10}") for number in range(1, 6)]
-        handle = await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
+        handle = await starter.start_bulk([BulkRow(str(input["id"]), starter.make_request(input)) for input in inputs])
 
         async def credited() -> bool:
             query = "select 1 from account where id = 'a11' and balance = 110"
@@ -189,7 +189,7 @@ async def test_starts_whose_bulk_workflow_is_refused_run_singly(bank_project: tu
         bank.open_accounts(200)
         inputs = [{**transfer(number), "id": f"no-ledger-{number}"} for number in (1, 2)]
         handles = await client.start_many("transfer", inputs, bulk=True)
-        assert await asyncio.gather(*(one.result() for one in handles)) == [{"moved": 10}] * 2
+        assert await asyncio.gather(*(handle.result() for handle in handles)) == [{"moved": 10}] * 2
         await client.close()
     assert bank.query("select count(*) from note") == [(2,)]
 

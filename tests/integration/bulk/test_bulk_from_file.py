@@ -66,7 +66,7 @@ async def test_a_file_with_rejections_gives_the_same_counts_when_repeated(shop: 
     largest = shown["failures"][0]
     assert (largest["count"], largest["step"], largest["message"]) == (2, "debit", "no money")
     listed = (await shop.saga("--json", "batch", "list")).json
-    assert [one["id"] for one in listed] == [batch]
+    assert [row["id"] for row in listed] == [batch]
     lines = await shop.saga("batch", "show", batch)
     assert "2 COMPENSATED rejected at debit: no money" in lines.out
 
@@ -281,8 +281,8 @@ async def test_the_python_client_gives_one_handle_per_saga(shop: CommandLine, ba
     rows = transfers(fresh("many"), 12)
     rows[3]["amount"] = 1000
     handles = await bank.client.start_many("transfer", rows, bulk=True)
-    assert [one.id for one in handles] == [row["id"] for row in rows]
-    assert all(one.started for one in handles)
+    assert [handle.id for handle in handles] == [row["id"] for row in rows]
+    assert all(handle.started for handle in handles)
     await until(lambda: counted(bank, "select count(*) = 12 from saga_run"))
     assert await handles[0].result() == {"moved": 10}
     with pytest.raises(SagaFailed, match="no money"):

@@ -147,7 +147,11 @@ async def test_a_start_that_no_worker_has_claimed_is_repeated(
             return answer
 
         answers = await asyncio.gather(post(1), post(2), post(1))
-        assert [(one.status_code, one.json()["id"]) for one in answers] == [(503, "w-1"), (503, "w-2"), (503, "w-1")]
+        assert [(answer.status_code, answer.json()["id"]) for answer in answers] == [
+            (503, "w-1"),
+            (503, "w-2"),
+            (503, "w-1"),
+        ]
         assert (answers[0].headers["retry-after"], (await post(1, 11)).status_code) == ("5", 503)
         with psycopg.connect(url) as connection:
             connection.execute("insert into account values ('a1', 100), ('a2', 100)")
@@ -183,8 +187,8 @@ async def test_starts_that_are_too_large_together_are_started_in_parts(
     assert [type(answer).__name__ for answer in answers] == ["StartResult"] * 3 + ["UsageError"]
     assert "cannot be started" in str(answers[3])
     results = [answer for answer in answers if isinstance(answer, shared_starts.StartResult)]
-    assert len({one.bulk_id for one in results}) == 2
-    for one in {one.bulk_id for one in results if one.bulk_id is not None}:
+    assert len({result.bulk_id for result in results}) == 2
+    for one in {result.bulk_id for result in results if result.bulk_id is not None}:
         await bank.client.temporal.get_workflow_handle(one).result()
     assert sorted(bank.balances().values()) == [90, 90, 90, 100]
 

@@ -105,7 +105,7 @@ async def test_events_that_arrive_together_share_workflows(kafka: Broker, bank_p
     bad = [b"not json", {"id": "d-7"}, {"id": "d/1", "amount": 1}, deposit(98, 5)]
     events: list[Any] = [*map(deposit, range(300)), *bad, deposit(11), deposit(299), *map(deposit, range(97))]
     events[20] = deposit(20, -1)
-    produce_keyed(kafka, topic, [("k", one) for one in events])
+    produce_keyed(kafka, topic, [("k", event) for event in events])
     async with running_worker(project) as client, triggering(project) as metrics:
         bank = Bank(client, project, url)
         bank.open_accounts(1, balance=0)
@@ -124,9 +124,9 @@ async def test_events_that_arrive_together_share_workflows(kafka: Broker, bank_p
     failed = {id for id, state in bank.states().items() if state != "COMPLETED"}
     assert failed <= {f"{topic}-d-20"}, "whichever of its two events was first: in bulk the order of a key is not kept"
     assert bank.query("select count(*) from note") == [(300 - len(failed),)]
-    letters = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{topic}.dlq")]
-    assert sum("another input" in one for one in letters) == 2
-    assert sum("is not JSON" in one or "is not valid" in one or "/" in one for one in letters) == 3
+    letters = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{topic}.dlq")]
+    assert sum("another input" in letter for letter in letters) == 2
+    assert sum("is not JSON" in letter or "is not valid" in letter or "/" in letter for letter in letters) == 3
 
 
 async def test_signals_follow_the_starts_of_their_key(kafka: Broker, bank_project: tuple[Project, str]) -> None:
@@ -257,7 +257,7 @@ async def test_triggers_that_come_and_go_lose_and_repeat_nothing(
         await producing
         await until_in_thread(lambda: fully_consumed(kafka, group, topic))
         await until_in_thread(lambda: len(bank.states()) == total)
-        shares = [started_by(one) for one in triggers[1:]]
+        shares = [started_by(trigger) for trigger in triggers[1:]]
         assert all(0 < share < total for share in shares), shares
     finally:
         producing.cancel()
@@ -300,7 +300,7 @@ def owned(kafka: Broker, group: str) -> list[int]:
         raise
     if described.state != ConsumerGroupState.STABLE:
         return []
-    return sorted(len(one.assignment.topic_partitions) for one in described.members)
+    return sorted(len(member.assignment.topic_partitions) for member in described.members)
 
 
 async def test_events_wait_until_a_worker_claims_them(

@@ -112,7 +112,7 @@ async def test_it_ends_as_single_execution_ends(
         await asyncio.to_thread(workers[0].start)
         async with held(url, "insert into note values ('bulk-201', 'held')"):
             async with held(url, "update account set balance = 0 where id = 'bulk-source-101'"):
-                rows = [BulkRow(one["id"], starter.make_request(one)) for one in inputs]
+                rows = [BulkRow(input["id"], starter.make_request(input)) for input in inputs]
                 handle = await starter.start_bulk(rows, chunk_size=50)
                 await until(lambda: guards("note") > 0 and waits(), "the first step half done")
                 assert 0 < guards("debit") < SAGAS
@@ -127,7 +127,7 @@ async def test_it_ends_as_single_execution_ends(
         for start in range(0, len(alone), 50):
             part = singles[start : start + 50]
             await asyncio.gather(*(starter.start(starter.make_request(one)) for one in part))
-            await asyncio.gather(*(finished(client, one["id"]) for one in part))
+            await asyncio.gather(*(finished(client, row["id"]) for row in part))
         check_bank(bank, mark, singles)
         for one, other in zip((inputs[number - 1] for number in alone), singles, strict=True):
             ours, theirs = await client.view(one["id"]), await client.view(other["id"])
@@ -143,7 +143,9 @@ def check_bank(bank: Bank, mark: str, inputs: Sequence[Mapping[str, Any]]) -> No
     notes = {id for (id,) in bank.query("select id from note where id like %s", f"{mark}-%")}
     events = [id for (id,) in bank.query("select saga_id from saga_outbox where saga_id like %s", f"{mark}-%")]
     completed = {
-        one["id"]: one for one in inputs if one["amount"] <= BALANCE and one["to"] != "full" and one["text"] == "ok"
+        input["id"]: input
+        for input in inputs
+        if input["amount"] <= BALANCE and input["to"] != "full" and input["text"] == "ok"
     }
     for one in inputs:
         moved = one["amount"] if one["id"] in completed else 0
@@ -154,4 +156,4 @@ def check_bank(bank: Bank, mark: str, inputs: Sequence[Mapping[str, Any]]) -> No
     assert sorted(events) == sorted(completed)
     assert bank.query("select count(*) from saga_claim where saga_id like %s", f"{mark}-%") == [(0,)]
     states = {id: state for id, state in bank.states().items() if id.startswith(f"{mark}-")}
-    assert states == {one["id"]: "COMPLETED" if one["id"] in completed else "COMPENSATED" for one in inputs}
+    assert states == {input["id"]: "COMPLETED" if input["id"] in completed else "COMPENSATED" for input in inputs}

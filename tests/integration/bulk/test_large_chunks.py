@@ -45,7 +45,7 @@ async def test_one_workflow_task_sends_no_more_than_the_limit(
         bank = Bank(client, project, url)
         inputs = [{"id": f"wide-{number}", "text": "x" * TEXT_BYTES} for number in range(SAGAS)]
         starter = await client.starter("parallel")
-        rows = [BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs]
+        rows = [BulkRow(str(input["id"]), starter.make_request(input)) for input in inputs]
         handle = await starter.start_bulk(rows)
         result = await asyncio.wait_for(handle.result(), LIMIT)
         assert result["counts"] == {"COMPLETED": SAGAS}

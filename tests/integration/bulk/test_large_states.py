@@ -69,7 +69,7 @@ def large_project(bank_project: tuple[Project, str], tmp_path: Path) -> tuple[Pr
 
 async def start(bank: Bank, saga: str, inputs: list[dict[str, Any]]) -> WorkflowHandle[Any, Any]:
     starter = await bank.client.starter(saga)
-    return await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
+    return await starter.start_bulk([BulkRow(str(input["id"]), starter.make_request(input)) for input in inputs])
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ async def run(bank: Bank, mark: str) -> Counter[str]:
     """Two sagas in one bulk workflow; returns how often each activity type was scheduled on the server."""
     starter = await bank.client.starter("waiting")
     inputs = [{"id": f"{mark}-{number}", "waits": False} for number in (1, 2)]
-    handle = await starter.start_bulk([BulkRow(one["id"], starter.make_request(one)) for one in inputs])
+    handle = await starter.start_bulk([BulkRow(input["id"], starter.make_request(input)) for input in inputs])
     result = await asyncio.wait_for(handle.result(), LIMIT)
     assert result["counts"] == {"COMPLETED": 2}
     scheduled = Counter[str]()

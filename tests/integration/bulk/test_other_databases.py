@@ -38,7 +38,7 @@ async def test_each_saga_has_its_outcome(
     sagas = [transfer(n, amount=1000 if n % 5 == 0 else 10, text="fails" if n % 7 == 0 else "ok") for n in range(COUNT)]
     async with running_worker(project) as client:
         starter = await client.starter("transfer")
-        rows = [BulkRow(str(one["id"]), starter.make_request(one)) for one in sagas]
+        rows = [BulkRow(str(saga["id"]), starter.make_request(saga)) for saga in sagas]
         first = await (await starter.start_bulk(rows)).result()
         again = await (await starter.start_bulk(rows)).result()
         story = await client.view("t-7")
@@ -46,7 +46,7 @@ async def test_each_saga_has_its_outcome(
     failed = {n for n in range(COUNT) if n % 5 == 0 or n % 7 == 0}
     assert first["counts"] == {"COMPLETED": COUNT - len(failed), "COMPENSATED": len(failed)}
     assert again["counts"] == {}
-    assert {one["state"] for one in again["existing"].values()} == {"COMPLETED", "COMPENSATED"}
+    assert {row["state"] for row in again["existing"].values()} == {"COMPLETED", "COMPENSATED"}
     assert (story.state, story.steps[1].state) == ("COMPENSATED", "COMPENSATED")
     async with engine.connect() as connection:
         balances = {row[0]: row[1] for row in await connection.execute(sa.text("select id, balance from account"))}

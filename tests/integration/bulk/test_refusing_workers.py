@@ -31,7 +31,7 @@ async def test_another_worker_answers(bank: Bank, monkeypatch: pytest.MonkeyPatc
     mark = activity.removeprefix("saga.")
     inputs = [{"id": f"{mark}-{number}", "waits": number == 2} for number in (1, 2)]
     starter = await bank.client.starter("waiting")
-    rows = [BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs]
+    rows = [BulkRow(str(input["id"]), starter.make_request(input)) for input in inputs]
     handle = await starter.start_bulk(rows)
     result = await asyncio.wait_for(handle.result(), LIMIT)
     assert refused == [activity]

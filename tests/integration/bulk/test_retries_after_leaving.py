@@ -54,8 +54,10 @@ async def test_it_makes_the_attempts_that_are_left_when_they_are_due(retried: Ba
     assert outcome_of(left, "left") == outcome_of(alone, "stayed")
 
     history = await bank.client.temporal.get_workflow_handle("left-1").fetch_history()
-    waited = next(one for one in history.events if one.event_type == EventType.EVENT_TYPE_TIMER_STARTED)
-    scheduled = next(one for one in history.events if one.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED)
+    waited = next(event for event in history.events if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED)
+    scheduled = next(
+        event for event in history.events if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+    )
     assert waited.event_id < scheduled.event_id
     assert 0 < waited.timer_started_event_attributes.start_to_fire_timeout.ToSeconds() <= 6
     assert scheduled.activity_task_scheduled_event_attributes.retry_policy.maximum_attempts == 3
@@ -77,6 +79,6 @@ async def test_a_cancel_does_not_wait_for_the_next_attempt(retried: Bank) -> Non
     assert (view.reason.kind, view.steps[1].attempts) == ("cancelled", 2)
     history = await bank.client.temporal.get_workflow_handle("cancelled-1").fetch_history()
     done = EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
-    asked = [one.activity_task_scheduled_event_attributes for one in history.events if one.event_type == done]
-    assert "second" not in [one.activity_id for one in asked]
+    asked = [event.activity_task_scheduled_event_attributes for event in history.events if event.event_type == done]
+    assert "second" not in [request.activity_id for request in asked]
     assert bank.query("select count(*) from note") == [(0,)]

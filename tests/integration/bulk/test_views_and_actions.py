@@ -45,13 +45,13 @@ async def blocked_accounts(bank: Bank) -> AsyncIterator[None]:
 
 async def start_bulk(bank: Bank, saga: str, inputs: Sequence[Any]) -> WorkflowHandle[Any, Any]:
     starter = await bank.client.starter(saga)
-    return await starter.start_bulk([BulkRow(one["id"], starter.make_request(one)) for one in inputs])
+    return await starter.start_bulk([BulkRow(input["id"], starter.make_request(input)) for input in inputs])
 
 
 async def asked_to_leave(bulk: WorkflowHandle[Any, Any]) -> bool:
     """The bulk workflow knows that a saga is to leave."""
     events = (await bulk.fetch_history()).events
-    return any(one.HasField("workflow_execution_update_accepted_event_attributes") for one in events)
+    return any(event.HasField("workflow_execution_update_accepted_event_attributes") for event in events)
 
 
 async def wait_until(bank: Bank, saga_id: str, state: str) -> SagaView:
@@ -73,12 +73,14 @@ async def test_a_saga_of_a_bulk_workflow_is_seen_cancelled_and_undone(bank: Bank
         assert view.labels == {"from": "a1"}
         assert view.steps[0].state == "RUNNING"
         asked = query_sagas(bank.client.locator, SagaFilter(), limit=1000)
-        listed = {one.id: one.state async for one in asked}  # with those of other tests
+        listed = {request.id: request.state async for request in asked}  # with those of other tests
         assert {f"t-{n}": listed.get(f"t-{n}") for n in (1, 2, 3)} == {f"t-{n}": "RUNNING" for n in (1, 2, 3)}
         assert not [id for id in listed if id.startswith("bulk~")]
         of_one = SagaFilter("transfer", ("RUNNING",), labels={"from": "a2"})
         asked = query_sagas(bank.client.locator, of_one, limit=1000, ask_running=True)
-        assert [(one.id, len(one.steps)) async for one in asked if one.id.startswith("t-")] == [("t-2", 3)]
+        assert [(request.id, len(request.steps)) async for request in asked if request.id.startswith("t-")] == [
+            ("t-2", 3)
+        ]
         with pytest.raises(RefusedError, match="t-3 is RUNNING; only a COMPLETED saga"):
             await bank.client.undo("t-3", reason="test", who="me")
         cancelled = asyncio.ensure_future(bank.client.cancel("t-2", reason="not wanted", who="me"))
@@ -258,7 +260,7 @@ async def test_a_cancel_is_sent_again_while_temporal_is_busy(
         {"COMPLETED": 1, "COMPENSATED": 1} if together else {"COMPLETED": 1, "DETACHED": 1}
     )
     events = (await bulk.fetch_history()).events
-    assert sum(one.HasField("workflow_execution_update_accepted_event_attributes") for one in events) == 1
+    assert sum(event.HasField("workflow_execution_update_accepted_event_attributes") for event in events) == 1
     await until(lambda: bank.states().get("t-2") == "COMPENSATED")
     assert bank.balances()["a2"] == 100
 
@@ -276,12 +278,12 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> 
         assert "by mistake" in (view.reason.message or "")
     with pytest.raises(RefusedError, match="was terminated with its bulk workflow"):
         await bank.client.cancel("t-1")
-    stuck = [one async for one in list_stuck(locator, SagaFilter(), limit=1000)]
-    assert {one.id for one in stuck} >= {"t-1", "t-2"}  # with those of other tests
+    stuck = [stuck_saga async for stuck_saga in list_stuck(locator, SagaFilter(), limit=1000)]
+    assert {stuck_saga.id for stuck_saga in stuck} >= {"t-1", "t-2"}  # with those of other tests
     left = await find_left_claims(locator, "bank")
-    assert {one.saga_id for one in left} == {"t-1", "t-2"}
+    assert {row.saga_id for row in left} == {"t-1", "t-2"}
     told = [told for told in await check_sagas(locator.temporal, bank.project) if "bulk workflow was" in told.message]
-    assert [(one.ok, one.message[3:15]) for one in told] == [(False, " and 1 more:")]
+    assert [(message.ok, message.message[3:15]) for message in told] == [(False, " and 1 more:")]
     assert told[0].help in ("saga resume t-1", "saga resume t-2")
     assert await continue_claimed(locator, "t-1", "me", "test") == "continued; it is COMPENSATED"
     assert (await bank.client.view("t-1")).state == "COMPENSATED"

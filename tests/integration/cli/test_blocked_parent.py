@@ -47,9 +47,11 @@ async def test_every_command_names_the_parked_child_of_a_blocked_parent(nested: 
     assert "⏸ trips waits for a nested saga" in shown
     assert f"saga resolve {child} car retry --reason" in shown
     groups = await until_shown(nested, ("parked", "--saga", "group"), lambda rows: bool(rows))
-    assert [(one["saga"], one["step"], one["op"], one["ids"]) for one in groups] == [("trip", "car", "undo", [child])]
+    assert [(group["saga"], group["step"], group["op"], group["ids"]) for group in groups] == [
+        ("trip", "car", "undo", [child])
+    ]
     everything = (await nested.saga("--json", "parked")).json
-    assert [one["count"] for one in everything] == [1]
+    assert [row["count"] for row in everything] == [1]
     stuck = (await nested.saga("--json", "list", "--stuck", "--saga", "group")).json
     assert [row["id"] for row in stuck] == [id]
     assert stuck[0]["stuck"][0].startswith(f"trips is blocked (do): the nested saga {child} waits")

@@ -121,7 +121,7 @@ async def test_interrupt_during_a_bulk_start_counts_started_sagas(cli: CommandLi
         r"stopped: (\d+) sagas? (?:was|were) started and (?:is|are) running, (\d+) rows? (?:is|are) not started", err
     )
     assert reported is not None, err
-    assert [int(one) for one in reported.groups()] == [tally["started"], tally["not_started"]]
+    assert [int(group) for group in reported.groups()] == [tally["started"], tally["not_started"]]
     assert tally["started"] + tally["not_started"] == 2000
     assert await describe_run(cli.client.temporal, f"b-{tally['started']}") is not None
     assert await describe_run(cli.client.temporal, f"b-{tally['started'] + 1}") is None

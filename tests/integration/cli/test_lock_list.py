@@ -78,7 +78,7 @@ async def test_owners_and_waiters_are_listed(project: Path) -> None:
     assert listed.returncode == 0
     [lock] = json.loads(listed.stdout)
     times = [lock.pop("since"), *(waiter.pop("since") for waiter in lock["waiters"])]
-    assert all(re.fullmatch(TIME, one) for one in times)
+    assert all(re.fullmatch(TIME, time) for time in times)
     waiters = [{"saga_id": "checkout-2"}, {"saga_id": "refund-1"}]
     assert lock == {"key": "order-7", "owner": "checkout-1", "waiters": waiters}
 

@@ -31,7 +31,9 @@ async def test_a_parked_saga_shows_everything_an_operator_needs(cli: CommandLine
     assert f"saga resolve {id} car retry --reason" in shown
     assert "remains  hotel, car" in shown
     groups = await until_shown(cli, ("parked",), lambda rows: bool(rows))
-    assert [(one["saga"], one["step"], one["op"], one["count"]) for one in groups] == [("trip", "car", "undo", 1)]
+    assert [(group["saga"], group["step"], group["op"], group["count"]) for group in groups] == [
+        ("trip", "car", "undo", 1)
+    ]
     assert groups[0]["ids"] == [id]
     stuck = (await cli.saga("--json", "list", "--stuck")).json
     assert stuck[0]["stuck"][0].startswith("car is parked (undo)")

@@ -47,7 +47,7 @@ async def test_show_during_a_step(cli_with_worker_process: CommandLine, worker: 
     (cli_with_worker_process.folder / "down").touch()
     await cli_with_worker_process.saga("start", "trip", "--id", id, "--set", "mode=retry")
     await until_shown(
-        cli_with_worker_process, ("show", id), lambda story: any((one["attempts"] or 0) > 1 for one in story["steps"])
+        cli_with_worker_process, ("show", id), lambda story: any((step["attempts"] or 0) > 1 for step in story["steps"])
     )
     worker.kill()
     text, document = await show_and_list(cli_with_worker_process, id)

@@ -328,6 +328,6 @@ async def test_a_retried_step_shows_its_error(cli: CommandLine) -> None:
 async def tried(cli: CommandLine, id: str, step: str, holds: Callable[[Any], bool]) -> Any:
     async def row() -> Any:
         story = (await cli.saga("--json", "show", id)).json
-        return next((one for one in story["steps"] if one["id"] == step and holds(one)), None)
+        return next((each_step for each_step in story["steps"] if each_step["id"] == step and holds(each_step)), None)
 
     return await until(row, f"{step} of {id}")

@@ -53,7 +53,7 @@ async def close_one(run_action: ActionRunner) -> LakeContents:
 
 
 def wrong(findings: Sequence[InvariantResult]) -> list[str]:
-    return [one.invariant.rule for one in findings if one.count]
+    return [finding.invariant.rule for finding in findings if finding.count]
 
 
 def rule(start: str) -> str:
@@ -88,7 +88,9 @@ async def test_an_inconsistent_lake_is_found(run_action: ActionRunner, start: st
 
 async def test_leftover_staged_files_of_a_refused_day_are_found(run_action: ActionRunner):
     left = (GOOD, replace(REFUSED, staged=("abc/g1/e1/part-0.parquet",)), UNDONE)
-    [found] = [one for one in await check_days(run_action.engine, left, await close_one(run_action), RATE) if one.count]
+    [found] = [
+        check for check in await check_days(run_action.engine, left, await close_one(run_action), RATE) if check.count
+    ]
     assert (found.invariant.subject, found.violations) == ("stage", ("abc/g1/e1/part-0.parquet",))
 
 

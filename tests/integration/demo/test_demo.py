@@ -124,18 +124,18 @@ def test_the_second_demo_resets_finance_and_the_topic(first, second, project):
     assert after["topic"] == after["finance"] == after["shop"]
     settings = load_settings(config=project / "saga.toml")
     events = read_events(settings.kafka, TOPIC, {})
-    assert len({one.id for one in events}) == len(events) == before["topic"]["orders"] + after["topic"]["orders"]
+    assert len({event.id for event in events}) == len(events) == before["topic"]["orders"] + after["topic"]["orders"]
     with psycopg.connect(settings.connection("finance").url.replace("+psycopg", "")) as connection:
         booked = connection.execute("select event_id, saga_id from booking").fetchall()
         inbox = connection.execute("select event_id from saga_inbox").fetchall()
-    assert {id for id, _ in booked} == {one.id for one in events if "-r2" in one.headers["sagaid"]}
+    assert {id for id, _ in booked} == {event.id for event in events if "-r2" in event.headers["sagaid"]}
     assert len(booked) == len(inbox) == after["finance"]["orders"]
     assert all("-r2" in saga_id for _, saga_id in booked)
 
 
 def test_the_three_sagas_took_part(first, project):
     listed = saga(project, "list", "--limit", "500", "-o", "json")
-    assert {"checkout", "checkout-tcc", "weekly-order"} <= {one["saga"] for one in json.loads(listed.stdout)}
+    assert {"checkout", "checkout-tcc", "weekly-order"} <= {row["saga"] for row in json.loads(listed.stdout)}
 
 
 def test_each_day_has_its_expected_outcome(first):
@@ -206,7 +206,7 @@ def test_a_second_demo_resets_the_shop(first, second, project):
 def test_the_guard_purges_the_sagas_of_the_first_demo(first, second, project):
     """They are below its watermark: no attempt of them can still arrive, and reconciliation ignores them."""
     ended = max(
-        datetime.fromisoformat(show(project, one)["ended_at"]) for one in json.loads(first.stdout)["worth_a_look"]
+        datetime.fromisoformat(show(project, line)["ended_at"]) for line in json.loads(first.stdout)["worth_a_look"]
     )
     url = load_settings(config=project / "saga.toml").connection("shop").url
     with psycopg.connect(url.replace("+psycopg", "")) as connection:

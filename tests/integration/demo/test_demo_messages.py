@@ -46,7 +46,7 @@ def test_a_notification_that_was_given_up_or_never_arrived_is_found():
     rows = {"a": DELIVERED, "b": replace(DELIVERED, state="EXHAUSTED", attempts=6), "c": DELIVERED}
     found = compare_deliveries(rows, {"a": ReceivedEvent(3, True), "b": ReceivedEvent(2, False)})
     assert (found.total, dict(found.attempts)) == (3, {3: 2})
-    assert [one.violations for one in found.results] == [("b",), ("c",)]
+    assert [result.violations for result in found.results] == [("b",), ("c",)]
 
 
 @pytest.fixture

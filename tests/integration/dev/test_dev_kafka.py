@@ -101,10 +101,10 @@ def test_a_saga_publishes_and_its_events_start_another(with_kafka: Project) -> N
     project.saga("start", "orders", "--input", '{"topic": "order-events"}', "--wait")
     cluster = KafkaAdmin(load_settings(project.root, env={}).kafka)
     end = time.monotonic() + LIMIT
-    while sum(one.last_stable for one in cluster.offsets("heard").values()) < 2:
+    while sum(offset.last_stable for offset in cluster.offsets("heard").values()) < 2:
         assert time.monotonic() < end, project.saga("dev", "logs", "relay") + project.saga("dev", "logs", "trigger")
         time.sleep(0.2)
-    findings = {one["check"]: one for one in json.loads(project.saga("doctor", "-o", "json"))}
+    findings = {row["check"]: row for row in json.loads(project.saga("doctor", "-o", "json"))}
     assert [name for name, one in findings.items() if name.startswith("kafka") and not one["ok"]] == []
     assert findings["kafka topics"]["message"] == "heard, order-events, order-events.dlq"
 

@@ -63,7 +63,7 @@ def test_without_java_the_rest_of_the_stack_works_and_doctor_names_it(
     assert json.loads(done.stdout)["worker"]["state"] == "running"
 
     done = project.call("doctor", "--json")
-    checks = {one["check"]: one for one in json.loads(done.stdout)}
+    checks = {row["check"]: row for row in json.loads(done.stdout)}
     wrong = {name for name, one in checks.items() if one["ok"] is False}
     assert (done.returncode, wrong) == (1, {"java"}), checks
     assert {"spark packages", "spark ledger", "spark stage", "catalog lake", "connection shop"} <= checks.keys()
@@ -75,7 +75,7 @@ def settings_of(root: Path, text: str) -> Any:
 
 
 async def findings(root: Path, text: str) -> dict[str, Any]:
-    return {one.check: one for one in await check_spark(settings_of(root, text))}
+    return {check.check: check for check in await check_spark(settings_of(root, text))}
 
 
 async def test_doctor_checks_what_the_first_job_needs_without_side_effects(tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ def test_setup_is_repeatable_and_doctor_passes(project: Project) -> None:
     assert "saga_guard" in plan["sql"]["shop"]
     assert any("SagaLabels" in command for command in plan["commands"])
 
-    checks = {one["check"]: one for one in json.loads(project.call("doctor", "--json").stdout)}
+    checks = {row["check"]: row for row in json.loads(project.call("doctor", "--json").stdout)}
     for name in ("server", "namespace", "search attributes", "connection shop", "clock of shop", "clock of the server"):
         assert checks[name]["ok"] is True, checks[name]
     assert checks["workers"]["ok"] is False  # none was started
@@ -372,16 +372,16 @@ def test_setup_is_repeatable_and_doctor_passes(project: Project) -> None:
 def test_doctor_without_a_server(project: Project) -> None:
     done = project.call("doctor", "--json")
     assert done.returncode == 1
-    checks = {one["check"]: one for one in json.loads(done.stdout)}
+    checks = {row["check"]: row for row in json.loads(done.stdout)}
     assert checks["connection shop"]["ok"] is False
     assert "saga dev up" in checks["connection shop"]["help"]
     assert checks["definition keys"]["ok"] is None  # doctor itself makes none
 
     (project.root / "saga.toml").write_text('[worker]\naccept = "any"\n', encoding="utf-8")
-    checks = {one["check"]: one for one in json.loads(project.call("doctor", "--json").stdout)}
+    checks = {row["check"]: row for row in json.loads(project.call("doctor", "--json").stdout)}
     assert checks["definition keys"]["ok"] is False
     (project.root / "saga.toml").write_text(f'[worker]\ndefinition_key = "{"n" * 32} {"o" * 32}"\n', encoding="utf-8")
-    checks = {one["check"]: one for one in json.loads(project.call("doctor", "--json").stdout)}
+    checks = {row["check"]: row for row in json.loads(project.call("doctor", "--json").stdout)}
     assert checks["definition keys"]["ok"] is True
     assert "also verifies (worker.definition_key)" in checks["definition keys"]["message"]
 

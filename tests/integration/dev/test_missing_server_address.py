@@ -122,7 +122,7 @@ def test_doctor_reports_the_missing_server(
     (tmp_path / "saga.toml").touch()
     monkeypatch.chdir(tmp_path)
     assert main.run(["doctor", "--json"]) == 1
-    [server] = [one for one in json.loads(capsys.readouterr().out) if one["check"] == "server"]
+    [server] = [row for row in json.loads(capsys.readouterr().out) if row["check"] == "server"]
     assert (server["ok"], server["message"]) == (False, DOWN)
 
 
@@ -158,7 +158,7 @@ def test_a_foreign_server_on_the_port_of_a_crashed_one_is_not_used(project: Proj
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"error: {DOWN}")
     status = project.status()
     assert (status["temporal"]["state"], status["postgres"]["state"]) == ("failed", "failed")
-    doctor = {one["check"]: one for one in json.loads(project.call("doctor", "--json").stdout)}
+    doctor = {row["check"]: row for row in json.loads(project.call("doctor", "--json").stdout)}
     assert doctor["server"]["message"] == DOWN
     assert doctor["connection shop"]["ok"] is False
 

@@ -61,7 +61,7 @@ class Environment:
 
     def log(self) -> list[str]:
         """The attempts in their order: ``do a``, ``undo a`` …"""
-        return [one.what for one in self.asked]
+        return [request.what for request in self.asked]
 
     async def effects(self) -> list[str]:
         """The steps whose guarded effect is there now, and `confirm x` for what was made final."""
@@ -125,8 +125,8 @@ class Environment:
     @contextlib.asynccontextmanager
     async def serving(self, *definitions: str, variables: Mapping[str, Any] | None = None, **options: Any):
         """A worker for these definitions (YAML texts); gives a client."""
-        texts = [textwrap.dedent(one) for one in definitions]
-        names = [one.split("saga:", 1)[1].split()[0] for one in texts]
+        texts = [textwrap.dedent(definition) for definition in definitions]
+        names = [text.split("saga:", 1)[1].split()[0] for text in texts]
         self.project = make_project(
             self.folder / f"project-{uuid.uuid4()}",
             dict(zip(names, texts, strict=True)),

@@ -170,10 +170,12 @@ async def test_the_residue_of_a_skipped_undo_names_its_rows(env: Environment) ->
         story = await resolve(client, parked["id"], "take", "skip")
         residue = story["residue"]
         assert story["state"] == "RESIDUE"
-        assert [(one["step"], one["kind"], one["system"]) for one in residue] == [("take", "effect_stays", "shop")] * 2
-        assert {one["key"] for one in residue} == {"the row sku=A of stock", "the row id=1 of taken"}
+        assert [(left_effect["step"], left_effect["kind"], left_effect["system"]) for left_effect in residue] == [
+            ("take", "effect_stays", "shop")
+        ] * 2
+        assert {left_effect["key"] for left_effect in residue} == {"the row sku=A of stock", "the row id=1 of taken"}
         assert await stock(env) == {"A": 40, "B": 5}
-        await paste(env, [line for one in residue for line in one["command"].splitlines()])
+        await paste(env, [line for left_effect in residue for line in left_effect["command"].splitlines()])
     assert (await stock(env), await rows(env, "select * from taken")) == ({"A": 5, "B": 5}, [])
 
 
@@ -195,7 +197,7 @@ async def test_another_saga_waits_for_the_row(env: Environment) -> None:
         assert await stock(env) == {"A": 4, "B": 4}
         go.set()
         stories = [await finished(client, first), await finished(client, second)]
-    assert [one["state"] for one in stories] == ["COMPLETED", "COMPLETED"]
+    assert [document["state"] for document in stories] == ["COMPLETED", "COMPLETED"]
     assert await stock(env) == {"A": 3, "B": 4}
 
 

@@ -214,7 +214,9 @@ async def test_no_new_run_while_a_nested_saga_runs(env: Environment) -> None:
         assert (await finished(client, saga))["state"] == "COMPLETED"
 
 
-@pytest.mark.parametrize("scenario", [one for one in SCENARIOS if one.long], ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize(
+    "scenario", [scenario for scenario in SCENARIOS if scenario.long], ids=lambda scenario: scenario.name
+)
 async def test_every_task_replays_in_every_run(env: Environment, scenario: Scenario) -> None:
     async with playing(env, scenario, max_cached_workflows=0) as client:
         saga, _ = await perform(client, scenario)
@@ -262,9 +264,9 @@ async def test_five_thousand_items(env: Environment, temporal: TemporalServer) -
         assert await asyncio.wait_for(handle(client, saga).result(), 300) == 5000
         assert await runs(client, saga) > 1
     assert len(env.asked) == 5000
-    assert len({one.key for one in env.asked}) == 5000
+    assert len({request.key for request in env.asked}) == 5000
 
 
 async def _running(client, saga: str, step: str) -> bool:
     rows = (await client.show(saga))["steps"]  # none before the run has begun
-    return any((one["id"], one["state"]) == (step, "RUNNING") for one in rows)
+    return any((row["id"], row["state"]) == (step, "RUNNING") for row in rows)

@@ -157,11 +157,11 @@ async def check_commands(client: Client, deleted: DeletedRun) -> None:
     assert stuck.stuck is not None
     assert command in stuck.stuck[0]
     told = await check_sagas(client.temporal, client.project)
-    assert [(one.ok, one.help) for one in told if id in one.message] == [(False, command)]
+    assert [(message.ok, message.help) for message in told if id in message.message] == [(False, command)]
     [missing] = await find_missing_runs(locator, settings, id, [])
     assert missing.saga == "deletable"
-    orphans = [one for one in await list_orphans(locator, settings) if one.owner == id]
-    left = [Finding("lock_left", id, details={"holder": one.holder}) for one in orphans]
+    orphans = [orphan for orphan in await list_orphans(locator, settings) if orphan.owner == id]
+    left = [Finding("lock_left", id, details={"holder": orphan.holder}) for orphan in orphans]
     left += await find_unowned(locator, settings, id, {})
     assert [finding.kind for finding in left] == ["lock_left", "prepared_unowned"]
     findings = with_one_remedy([missing, *left])

@@ -287,11 +287,11 @@ async def problems(shop: Shop, cell: tuple[Cause, str], story: dict[str, Any]) -
         seen.append(("counted", (bad[operation] if operation else bad)["attempts"], cause.attempts))
         seen.append(("outcome", bad["outcome"], "done" if operation else "failed"))
     if state == "PARKED":
-        seen += [("parked", [one["step"] for one in story["parked"]], ["bad"])]
+        seen += [("parked", [parked_step["step"] for parked_step in story["parked"]], ["bad"])]
         seen += [
             (
                 "command",
-                any("retry" in one for one in story["parked"][0]["commands"]) if story["parked"] else None,
+                any("retry" in command for command in story["parked"][0]["commands"]) if story["parked"] else None,
                 True,
             )
         ]

@@ -104,7 +104,7 @@ async def test_each_cause_in_each_phase(patient_heartbeats: None, temporal: Temp
                 cause.attempts,
                 int(parks),
             )
-            assert [one["step"] for one in story["parked"]] == (["bad"] if parks else [])
+            assert [parked_step["step"] for parked_step in story["parked"]] == (["bad"] if parks else [])
             operation = {"undo": "compensation", "confirm": "confirmation"}.get(phase)
             error = (row(story, "bad")[operation] if operation else row(story, "bad"))["error"]
             assert error["details"]["statement"] == cause.statement

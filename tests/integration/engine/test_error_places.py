@@ -144,7 +144,7 @@ async def settled(client: Client, saga_id: str) -> dict[str, Any]:
     """The story when the saga is over or parked, and no notification is under way."""
     story = await finished(client, saga_id)
     async with asyncio.timeout(LIMIT):
-        while any(one["state"] == "PENDING" for one in story["notifications"]):
+        while any(notification["state"] == "PENDING" for notification in story["notifications"]):
             await asyncio.sleep(0.1)
             story = await client.show(saga_id)
     return story
@@ -190,12 +190,12 @@ async def test_checks_probes_and_notifications(
                     wanted |= {"reason": "bad", "do": "PENDING"}
             else:
                 parks = cause.attempts == 1  # after conflicts a probe is inconclusive, and the step is undone
-                seen["parked"] = [one["step"] for one in story["parked"]]
+                seen["parked"] = [parked_step["step"] for parked_step in story["parked"]]
                 wanted |= {"effects": int(parks), "state": "PARKED" if parks else "COMPENSATED"}
                 wanted["parked"] = ["bad"] if parks else []
             if seen != wanted:
                 wrong.append((saga_of(*cell), seen, wanted, story["parked"]))
-    assert not wrong, "\n".join(str(one) for one in wrong)
+    assert not wrong, "\n".join(str(row) for row in wrong)
     await shop.owner.dispose()
 
 
@@ -235,7 +235,7 @@ async def test_a_decision_without_a_repair(
             due: tuple[Any, ...] = ("RESIDUE", 1, ["bad"])
         else:
             due = ("COMPENSATED", 0, []) if backward else ("COMPLETED", 1, [])
-        seen = (story["state"], await effects(shop, id), [one["step"] for one in story["residue"]])
+        seen = (story["state"], await effects(shop, id), [left_effect["step"] for left_effect in story["residue"]])
         attempts = await shop.attempts(cell)
         return [*wrong, *([] if (seen, attempts) == (due, cell[0].attempts) else [f"{id}: {seen}, {attempts}"])]
 

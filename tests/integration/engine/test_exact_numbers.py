@@ -95,7 +95,7 @@ async def test_computed_numbers_are_numbers(env: Environment) -> None:
         await finished(client, id)
         assert await result_bytes(client, id) == b'{"sum":12.60,"text":"12.50"}'
     values = {call.what: call.value for call in env.asked}
-    assert [str(one) for one in values["do a"]] == ["25.00", "24.50"]
+    assert [str(row) for row in values["do a"]] == ["25.00", "24.50"]
     assert values["do b"] == "v0.10/1500000000000000000000000000000/9007199254740994"
 
 
@@ -121,8 +121,8 @@ async def test_a_worker_in_another_language_gets_and_sends_them(env: Environment
     """
     async with env.serving(definition) as client, Worker(client.temporal, task_queue=queue, activities=[foreign]):
         story = await run_saga(client, "abroad", NUMBERS)
-    sent = [decode_json(one) for one in got]
-    assert all(one.pop(ENVELOPE) for one in sent)
+    sent = [decode_json(record) for record in got]
+    assert all(message.pop(ENVELOPE) for message in sent)
     assert f'"all":{TEXT}'.encode() in got[0]
     assert b'"price":1.10' in got[0]
     assert f'"all":{TEXT}'.encode() in got[1]
@@ -175,7 +175,7 @@ async def test_a_heartbeat_shows_them(env: Environment) -> None:
 
         async def progress() -> Any:
             story = await client.show(id)
-            return next((one.get("progress") for one in story["steps"] if one["id"] == "a"), None)
+            return next((step.get("progress") for step in story["steps"] if step["id"] == "a"), None)
 
         assert str((await until(progress))["done"]) == "12.50"
         go.set()

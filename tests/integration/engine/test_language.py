@@ -78,8 +78,8 @@ async def test_for_each_gives_results_in_order_and_is_undone_from_the_last_item(
     assert bad["state"] == "COMPENSATED"
     undone = [what for what in env.log() if what.startswith("undo")]
     assert undone == ["undo reserve#2", "undo reserve#1", "undo reserve#0"]
-    undo = [one for one in env.asked if one.what == "undo reserve#1"]
-    assert [one.value for one in undo] == [21], "the short form takes the forward arguments"
+    undo = [request for request in env.asked if request.what == "undo reserve#1"]
+    assert [row.value for row in undo] == [21], "the short form takes the forward arguments"
     assert await env.effects() == []
 
 
@@ -290,8 +290,8 @@ async def test_alternates_are_tried_in_their_order(env: Environment) -> None:
     async with env.serving(definition) as client:
         story = await run_saga(client, "alternates")
     assert story["state"] == "COMPENSATED"
-    undo = [one for one in env.asked if one.what == "undo a"]
-    assert [(one.key.rsplit("/", 1)[1], one.value) for one in undo] == [("undo", 7), ("undo.1", "rejected")]
+    undo = [request for request in env.asked if request.what == "undo a"]
+    assert [(row.key.rsplit("/", 1)[1], row.value) for row in undo] == [("undo", 7), ("undo.1", "rejected")]
     assert row(story, "a")["compensation"]["alternate"] == 1
 
 
@@ -379,7 +379,7 @@ async def test_priority_fairness_queue_labels_and_vars(env: Environment) -> None
         ]
         history = await handle(client, story["id"]).fetch_history()
     scheduled = [e.activity_task_scheduled_event_attributes for e in history.events]
-    [priority] = [one.priority for one in scheduled if one.activity_id == "a"]
+    [priority] = [event.priority for event in scheduled if event.activity_id == "a"]
     assert (priority.priority_key, priority.fairness_key) == (2, "tenant-acme")
     assert env.asked[0].value == "50.00"
 

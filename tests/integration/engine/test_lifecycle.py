@@ -166,7 +166,7 @@ async def _builds(temporal: Temporal, saga: str) -> set[str]:
         for e in events
         if e.HasField("workflow_task_completed_event_attributes")
     ]
-    return {one.deployment_version.build_id for one in done}
+    return {outcome.deployment_version.build_id for outcome in done}
 
 
 async def _make_current(temporal: Temporal, version: WorkerDeploymentVersion) -> None:

@@ -298,7 +298,9 @@ async def _status(temporal: Temporal, saga: str) -> bool:
 
 async def _error(client, saga: str, step: str, type: str) -> bool:
     story = await client.show(saga)
-    return any(one["id"] == step and (one["error"] or {}).get("type") == type for one in story["steps"])
+    return any(
+        each_step["id"] == step and (each_step["error"] or {}).get("type") == type for each_step in story["steps"]
+    )
 
 
 UNREADABLE = [

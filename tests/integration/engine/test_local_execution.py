@@ -57,7 +57,7 @@ async def test_a_failure_is_retried_and_then_undone(env: Environment) -> None:
     async with env.serving(LOCAL) as client:
         story = await run_saga(client, "here")
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "failed")
-    assert [one.attempt for one in env.asked if one.what == "do b"] == [1, 2, 3]
+    assert [request.attempt for request in env.asked if request.what == "do b"] == [1, 2, 3]
     assert row(story, "b")["attempts"] == 3
     assert await env.effects() == []
 

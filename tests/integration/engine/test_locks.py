@@ -63,8 +63,8 @@ async def test_the_second_saga_runs_when_the_first_has_ended(locks: Environment)
         await wait_for_event(begun)
         second = await begin(client, "order", {"keys": ["order-7", "z"]})
         waiting = await until(lambda: _waits_for(client, second))
-        assert [(one["key"], one["owner"]) for one in waiting] == [("order-7", first)]
-        assert [one.what for one in locks.asked] == ["do a"]
+        assert [(event["key"], event["owner"]) for event in waiting] == [("order-7", first)]
+        assert [request.what for request in locks.asked] == ["do a"]
         go.set()
         stories = [await finished(client, one) for one in (first, second)]
     assert [story["state"] for story in stories] == ["COMPLETED", "COMPLETED"]
@@ -100,7 +100,7 @@ async def test_sagas_that_lock_a_b_and_b_a_all_end(locks: Environment) -> None:
     locks.plan["do b"] = [Rejected("no"), {"value": 1}]
     async with locks.serving(ORDER) as client:
         ids = [await begin(client, "order", {"keys": keys}) for keys in (["a", "b"], ["b", "a"]) * 4]
-        stories = await asyncio.gather(*(finished(client, one) for one in ids))
+        stories = await asyncio.gather(*(finished(client, id) for id in ids))
     assert sorted(story["state"] for story in stories) == ["COMPENSATED", *["COMPLETED"] * 7]
     spans = sorted((story["locks"]["since"], story["ended_at"]) for story in stories)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
@@ -258,10 +258,14 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
         assert reason.startswith("the release of its locks was attempted ")
         assert "shop" in reason
         assert advice.endswith(f"saga resolve {saga} saga.release skip --reason '…'")
-        listed = [one async for one in stuck.list_stuck(client.locator, SagaFilter(saga="order"), limit=1000)]
-        assert [advice in (one.stuck or ()) for one in listed if one.id == saga] == [True]
+        listed = [
+            stuck_saga async for stuck_saga in stuck.list_stuck(client.locator, SagaFilter(saga="order"), limit=1000)
+        ]
+        assert [advice in (row.stuck or ()) for row in listed if row.id == saga] == [True]
         told = await check_sagas(client.temporal, after)
-        assert [(one.ok, advice in one.message) for one in told if saga in one.message] == [(False, True)]
+        assert [(message.ok, advice in message.message) for message in told if saga in message.message] == [
+            (False, True)
+        ]
 
         decision = {"step": "saga.release", "decision": "retry", "reason": "because", "who": "ada"}
         with pytest.raises(RefusedError, match="possible: skip"):

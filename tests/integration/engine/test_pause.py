@@ -70,7 +70,7 @@ async def test_a_paused_saga_begins_no_step(env: Environment) -> None:
         story = await finished(client, saga)
     assert (story["state"], story.get("paused")) == ("COMPLETED", None)
     assert story["operator"][0]["who"] == "mia"
-    assert [one["decision"] for one in story["operator"]] == ["pause", "resume"]
+    assert [decision["decision"] for decision in story["operator"]] == ["pause", "resume"]
     assert env.log() == ["do a", "do b", "do c"]
 
 

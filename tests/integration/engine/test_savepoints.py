@@ -61,8 +61,8 @@ async def test_the_key_of_a_rejected_attempt_is_sealed_before_the_next_run(env: 
                     {"id": story["id"]},
                 )
             ).all()
-    assert ("c", 1, "do", "undo") in [tuple(one) for one in rows]
-    assert ("c", 2, "do", "do") in [tuple(one) for one in rows]
+    assert ("c", 1, "do", "undo") in [tuple(row) for row in rows]
+    assert ("c", 2, "do", "do") in [tuple(row) for row in rows]
 
 
 CORRECTED = """

@@ -111,7 +111,7 @@ async def _check_what_operators_see(env: Environment, client: Any, id: str, monk
     assert await find_unowned(client.locator, settings, id, {}) == []
     monkeypatch.setattr(prepared_transactions, "STUCK_AFTER", -1.0)
     reasons = (await stuck_prepared(env.project))[id]
-    assert [one.partition(" for ")[0] for one in reasons] == [
+    assert [reason.partition(" for ")[0] for reason in reasons] == [
         "debit#0 has a prepared transaction on bank: prepared",
         "debit#1 has a prepared transaction on bank: prepared",
     ]

@@ -190,7 +190,7 @@ async def test_a_refused_undo_parks_until_an_operator_decides(env: Environment, 
         run = await client.undo(saga, reason="returned", who="ada")
         await until(lambda: _parked(client, saga))
         story = await client.show(saga)
-        assert [(one["step"], one["op"]) for one in story["parked"]] == [("seat", "undo")]
+        assert [(parked_step["step"], parked_step["op"]) for parked_step in story["parked"]] == [("seat", "undo")]
         assert (states(story)["meal"], story["parked"][0]["why"]) == ("COMPENSATED", "Rejected: the till is closed")
         change(server, "delete from refunds where what = 'seat'")
         await resolve(client, f"{saga}~undo", "seat", "retry")

@@ -208,7 +208,7 @@ async def test_a_record_of_a_batch_that_cannot_be_read_is_refused(
         assert isinstance(cause, ApplicationError)
         assert cause.type == "SagaRefused"
         assert reason in cause.message
-        assert not [one async for one in run.fetch_history_events() if one.event_type == TASK_FAILED]
+        assert not [event async for event in run.fetch_history_events() if event.event_type == TASK_FAILED]
 
 
 async def test_the_record_of_a_batch_ignores_signals_that_it_cannot_read(env: Environment) -> None:
@@ -225,7 +225,7 @@ async def test_the_record_of_a_batch_ignores_signals_that_it_cannot_read(env: En
         await run.signal(CLOSED_SIGNAL, replace(REPORT, stopped="no file \udce4.jsonl").to_json())
         ended = await run.result()
         assert (ended["state"], ended["stopped"], ended["client"]) == ("STOPPED", "no file ?.jsonl", "one")
-        assert not [one async for one in run.fetch_history_events() if one.event_type == TASK_FAILED]
+        assert not [event async for event in run.fetch_history_events() if event.event_type == TASK_FAILED]
 
 
 async def test_a_cancel_with_words_that_are_no_strings_is_a_cancel(env: Environment) -> None:

@@ -76,13 +76,13 @@ async def test_a_child_pivot_that_completes_during_parent_rollback_parks_the_par
         go.set()
         story = await finished(client, saga)
         assert (story["state"], story["phase"]) == ("PARKED", "backward")
-        assert [(one["step"], one["op"], one["why"]) for one in story["parked"]] == [
+        assert [(parked_step["step"], parked_step["op"], parked_step["why"]) for parked_step in story["parked"]] == [
             ("child", "undo", "the nested saga refuses to be undone")
         ]
         assert (await client.show(f"{saga}/child"))["state"] == "COMPLETED"
         assert await env.effects() == ["a", "p", "x", "y"], "and nothing above it is undone"
         story = await resolve(client, saga, "child", "skip")
-    assert (story["state"], [one["step"] for one in story["residue"]]) == ("RESIDUE", ["child"])
+    assert (story["state"], [left_effect["step"] for left_effect in story["residue"]]) == ("RESIDUE", ["child"])
     assert await env.effects() == ["p", "x", "y"]
 
 

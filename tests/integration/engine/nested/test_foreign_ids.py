@@ -80,7 +80,7 @@ async def test_a_foreign_start_under_an_id_of_the_engine_is_refused_and_touches_
         ):
             assert reason in await refusal(plain, "line", input, id, queue)
             history = await plain.get_workflow_handle(id).fetch_history()
-            kinds = [one.WhichOneof("attributes") for one in history.events]
+            kinds = [event.WhichOneof("attributes") for event in history.events]
             assert not any("activity" in str(kind) for kind in kinds), "not even the definition was loaded"
         order = {"saga": "line", "saga_id": done, "uses": "work", "call": None}
         for id in (f"{done}~notify-0-completed", "notify-me"):
@@ -91,7 +91,7 @@ async def test_a_foreign_start_under_an_id_of_the_engine_is_refused_and_touches_
 
 
 async def _delivered(client: Any, id: str) -> bool:
-    return all(one["state"] == "DELIVERED" for one in (await client.show(id))["notifications"])
+    return all(notification["state"] == "DELIVERED" for notification in (await client.show(id))["notifications"])
 
 
 async def test_no_client_of_ours_starts_a_saga_under_an_id_of_the_engine(env: Environment) -> None:

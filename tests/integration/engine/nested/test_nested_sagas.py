@@ -55,7 +55,7 @@ async def test_a_completed_child_gives_its_output(env: Environment) -> None:
         assert (child["parent"], child["labels"]) == (story["id"], {"n": "3"})
         attributes = (await handle(client, child_id).describe()).typed_search_attributes
         assert ["n=3"] in [pair.value for pair in attributes], "a child has labels too"
-    assert {one.key for one in env.asked} >= {f"{child_id}/x", f"{child_id}/y"}
+    assert {request.key for request in env.asked} >= {f"{child_id}/x", f"{child_id}/y"}
 
 
 async def test_a_rejected_and_undone_child_is_a_rejection(env: Environment) -> None:
@@ -176,7 +176,7 @@ async def test_residue_of_a_child_is_reported_by_its_parent(env: Environment) ->
     assert described.status is not None
     assert described.status.name == "COMPLETED"
     assert story["state"] == "RESIDUE"
-    assert [(one["step"], one["kind"]) for one in story["residue"]] == [("y", "effect_missing")]
+    assert [(left_effect["step"], left_effect["kind"]) for left_effect in story["residue"]] == [("y", "effect_missing")]
     assert row(story, "child")["state"] == "DONE"
 
 

@@ -80,11 +80,15 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(env: Environment) ->
         task_queue = client.project.settings.temporal.task_queue
         wanted = SagaFilter(saga="top", task_queue=task_queue)
         inbox = await until(lambda: _waiting(client, wanted))
-        assert [(one.saga, one.saga_id, one.step) for one in inbox] == [("bottom", bottom, "y")]
+        assert [(message.saga, message.saga_id, message.step) for message in inbox] == [("bottom", bottom, "y")]
         every = await read_parked(client.locator, SagaFilter(task_queue=task_queue), nested=True)
-        assert [(one.saga_id, one.step) for one in every.operations] == [(bottom, "y")], "each operation once"
+        assert [(operation.saga_id, operation.step) for operation in every.operations] == [(bottom, "y")], (
+            "each operation once"
+        )
         stuck = [row async for row in list_stuck(client.locator, wanted, limit=9)]
-        assert [(one.id, one.stuck[0].split(":")[0]) for one in stuck] == [(saga, "inner is blocked (do)")]
+        assert [(stuck_saga.id, stuck_saga.stuck[0].split(":")[0]) for stuck_saga in stuck] == [
+            (saga, "inner is blocked (do)")
+        ]
 
         await resolve(client, bottom, "y", "retry")
         story = await finished(client, saga)
@@ -174,7 +178,7 @@ async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(env: Environm
         assert f"{bottom} waits for an operator at x" in row["why"]
         wanted = SagaFilter(saga="top", task_queue=client.project.settings.temporal.task_queue)
         inbox = await until(lambda: _waiting(client, wanted))
-        assert [(one.saga_id, one.step, one.op) for one in inbox] == [(bottom, "x", "undo")]
+        assert [(message.saga_id, message.step, message.op) for message in inbox] == [(bottom, "x", "undo")]
         await client.resolve(bottom, {"step": "x", "decision": "retry", "reason": "because", "who": "ada"})
         story = await finished(client, saga)
     assert (story["state"], story["parked"]) == ("COMPENSATED", [])

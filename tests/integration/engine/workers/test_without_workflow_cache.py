@@ -9,7 +9,7 @@ from tests.integration.engine.environment import Environment, handle
 from tests.replay.scenario import Scenario, perform, playing
 from tests.replay.scenarios import SCENARIOS
 
-PLAYED = [one for one in SCENARIOS if one.name != "forward" and not one.long]
+PLAYED = [scenario for scenario in SCENARIOS if scenario.name != "forward" and not scenario.long]
 """Not one whose fourteen attempts Temporal puts a second apart; test_continue_as_new.py has the server of the long."""
 
 OVERTAKEN = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
@@ -33,4 +33,4 @@ async def test_every_workflow_task_replays(env: Environment, scenario: Scenario)
         for event in history.events
         if event.HasField("workflow_task_failed_event_attributes")
     ]
-    assert [one for one in failed if one.cause != OVERTAKEN] == []
+    assert [row for row in failed if row.cause != OVERTAKEN] == []
