@@ -51,7 +51,10 @@ class Tables:
         images: bool = True,
     ) -> Outcome:
         statements = [{"sql": one} if isinstance(one, str) else one for one in run]
-        arguments = {"connection": "shop", "run": [{**one, "sql": self.named(one["sql"])} for one in statements]}
+        arguments = {
+            "connection": "shop",
+            "run": [{**statement, "sql": self.named(statement["sql"])} for statement in statements],
+        }
         entry = self.entry(step, saga)
         guard = GuardSpec("shop", images=images, undo_scope=undo_scope)
         invocation = Invocation("sql", arguments, str(entry), entry.saga_id, step, "do", 1, guard=guard)

@@ -39,7 +39,7 @@ class Shop:
 
     async def do(self, run: Any, saga: str = "first", step: str = "take", **params: Any) -> Outcome:
         statements = [{"sql": one, "params": params} for one in ([run] if isinstance(run, str) else run)]
-        written = [{**one, "sql": one["sql"].replace("stock", self.table)} for one in statements]
+        written = [{**statement, "sql": statement["sql"].replace("stock", self.table)} for statement in statements]
         entry = self.entry(saga, step)
         arguments = {"connection": "shop", "run": written}
         invocation = Invocation(

@@ -84,7 +84,7 @@ async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds:
 
 
 def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
-    return ["none" if one is None else one.kind for one in outcomes]
+    return ["none" if outcome is None else outcome.kind for outcome in outcomes]
 
 
 async def left(database: GuardDatabase, saga_id: str) -> tuple[int, int, int]:
@@ -193,7 +193,12 @@ async def test_chunks_that_meet_at_the_same_rows(postgres_server: DatabaseServer
     chunks = [chunk(accounts[::step]) for step in (1, -1, 1, -1)]
     told = await asyncio.gather(*(perform(database, calls) for calls in chunks))
     for _ in range(20):
-        failed = [one.infrastructure for outcomes in told for one in outcomes if one is not None and one.kind != "done"]
+        failed = [
+            outcome.infrastructure
+            for outcomes in told
+            for outcome in outcomes
+            if outcome is not None and outcome.kind != "done"
+        ]
         if not failed:
             break
         assert all(failed), told

@@ -74,7 +74,7 @@ async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds:
 
 
 def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
-    return ["none" if one is None else one.kind for one in outcomes]
+    return ["none" if outcome is None else outcome.kind for outcome in outcomes]
 
 
 async def noted(database: GuardDatabase, sagas: Sequence[str]) -> list[bool]:
@@ -129,14 +129,14 @@ async def perform_all(database: GuardDatabase, calls: Sequence[Invocation], seco
     """Perform the calls, and what a chunk has left to the next one, until each has an outcome."""
     ended: dict[str, Outcome] = {}
     for _ in calls:
-        rest = [one for one in calls if one.saga_id not in ended]
+        rest = [call for call in calls if call.saga_id not in ended]
         outcomes = await perform(database, rest, seconds)
         new = {one.saga_id: outcome for one, outcome in zip(rest, outcomes, strict=True) if outcome is not None}
         assert new, "nothing was done in a whole chunk"
         ended |= new
         if len(ended) == len(calls):
             break
-    return [ended[one.saga_id] for one in calls]
+    return [ended[call.saga_id] for call in calls]
 
 
 def hanging(uses: str, saga_id: str, n: int, timeout: float, how: str) -> Invocation:
@@ -172,7 +172,7 @@ async def test_reads_that_take_longer_than_a_chunk(database: GuardDatabase) -> N
     calls = [replace(sql(id, "select :id as id from pg_sleep(0.7)", id=id), reads=True) for id in sagas]
     assert None in await perform(database, calls, 2.0)
     outcomes = await perform_all(database, calls, 2.0)
-    assert [(one.kind, one.result) for one in outcomes] == [("done", [{"id": id}]) for id in sagas]
+    assert [(outcome.kind, outcome.result) for outcome in outcomes] == [("done", [{"id": id}]) for id in sagas]
 
 
 @pytest.mark.parametrize("uses", ["isolated.one", "isolated.all", "sql", "guard row"])
@@ -213,7 +213,7 @@ async def test_results_beyond_one_payload_are_left_to_the_next_chunk(database: G
     assert told == [True] * 3 + [False] * 7, "what fits into 1 MiB"
     assert await noted(database, sagas) == ([False] * 10 if uses == "reads" else told), "what is not told had no effect"
     # The answer was lost: the results that are stored already take the room of new ones.
-    assert [one is not None for one in await perform(database, calls)] == told
+    assert [outcome is not None for outcome in await perform(database, calls)] == told
     rest = await perform_all(database, calls[3:], 30.0)
     assert kinds(rest) == ["done"] * 7
     assert all(len(json.dumps(one.result)) > 300_000 for one in rest)
@@ -225,6 +225,6 @@ def test_failures_beyond_one_payload_are_told_by_the_next_chunk() -> None:
     encoded = encode_bounded([failed, stored] * 500, 1)
     assert len(json.dumps(encoded)) < 2 * 1024 * 1024, "what Temporal accepts"
     outcomes = decode_outcomes(encoded, 1000)
-    told = sum(one is not None and one.failure == failed.failure for one in outcomes)
+    told = sum(outcome is not None and outcome.failure == failed.failure for outcome in outcomes)
     assert told > 50
     assert kinds(outcomes) == ["failed", "done"] * told + ["none", "unknown"] * (500 - told)

@@ -217,18 +217,18 @@ async def test_repeating_a_chunk_changes_nothing(bench: Bench) -> None:
     for form in FORMS[:9]:
         calls = [call(form, f"again-{uuid4()}", "ok", 0, False, None) for _ in range(5)]
         first = await bench.chunk(calls)
-        rows = [await left_by(bench.database, one.saga_id) for one in calls]
+        rows = [await left_by(bench.database, call.saga_id) for call in calls]
         assert [summary(a, c.saga_id) for a, c in zip(await bench.chunk(calls), calls, strict=True)] == [
             summary(a, c.saga_id) for a, c in zip(first, calls, strict=True)
         ]
-        assert [await left_by(bench.database, one.saga_id) for one in calls] == rows
+        assert [await left_by(bench.database, call.saga_id) for call in calls] == rows
 
 
 async def test_a_chunk_beside_single_calls_and_another_chunk(bench: Bench) -> None:
     """Each effect is there once, however many chunks and single calls race for it, and all of them report it."""
     for name in ("one", "many", "sql"):
         calls = [call(Form(name, "do", "decide"), f"race-{uuid4()}", "ok", 0, False, None) for _ in range(8)]
-        chunks = [bench.chunk(calls), bench.chunk(calls[::-1]), *(bench.alone(one) for one in calls[::3])]
+        chunks = [bench.chunk(calls), bench.chunk(calls[::-1]), *(bench.alone(call) for call in calls[::3])]
         results: list[Any] = await asyncio.gather(*chunks)
         told = [*results[0], *results[1], *results[2:]]
         for outcome in told:

@@ -284,7 +284,7 @@ async def test_a_chunk_writes_each_number_and_refuses_the_one_that_does_not_fit(
         calls.append(Invocation("sql", arguments, key, saga_id, "store", "do", 1, timeout=10.0, guard=guard))
     outcomes = await ChunkPerformer(numbers.guard, BODIES).perform(calls, new_attempt())
     assert [outcome and outcome.kind for outcome in outcomes] == ["done", "failed", "done"]
-    written = [await numbers.rows("select price from exact_numbers where id = :id", id=one.saga_id) for one in calls]
+    written = [await numbers.rows("select price from exact_numbers where id = :id", id=call.saga_id) for call in calls]
     assert [[Decimal(str(price)) for (price,) in rows] for rows in written] == [[values[0]], [], [values[2]]]
 
 

@@ -52,7 +52,7 @@ class Locks:
         )
         assert outcome.kind == "done", outcome
         told: list[Granted] = outcome.result
-        return [one.holder.removeprefix(self.prefix) for one in told if one.holder.startswith(self.prefix)]
+        return [message.holder.removeprefix(self.prefix) for message in told if message.holder.startswith(self.prefix)]
 
     async def held(self) -> dict[str, str | None]:
         found = await read_locks(self.database.engine)
@@ -73,9 +73,12 @@ async def locks(guard_database: GuardDatabase) -> AsyncIterator[Locks]:
 async def test_requests_are_granted_all_or_none_and_in_the_order_of_their_arrival(locks: Locks) -> None:
     assert (await locks.acquire("a", "x", "y")).answer == "granted"
     second = await locks.acquire("b", "y", "z")
-    assert (second.answer, [(one.key[-1], one.owner[-1]) for one in second.blockers]) == ("waiting", [("y", "a")])
+    assert (second.answer, [(blocker.key[-1], blocker.owner[-1]) for blocker in second.blockers]) == (
+        "waiting",
+        [("y", "a")],
+    )
     third = await locks.acquire("c", "z")
-    assert [one.owner[-1] for one in third.blockers] == ["b"]
+    assert [blocker.owner[-1] for blocker in third.blockers] == ["b"]
     assert (await locks.acquire("d", "z", waits=False)).answer == "refused"
     assert (await locks.acquire("e", "free", waits=False)).answer == "granted"
     assert await locks.release("a") == ["b"]
@@ -166,7 +169,9 @@ async def test_many_sagas_run_one_after_the_other(locks: Locks, keys: int) -> No
     await asyncio.gather(*map(live, wanted))
     assert sorted(order) == sorted(wanted)
     assert await locks.held() == {}
-    assert [one for one in await open_requests(locks.database.engine) if one.owner.startswith(locks.prefix)] == []
+    assert [
+        request for request in await open_requests(locks.database.engine) if request.owner.startswith(locks.prefix)
+    ] == []
 
 
 async def test_requests_are_served_in_the_order_of_their_arrival(locks: Locks) -> None:
@@ -179,7 +184,7 @@ async def test_requests_are_served_in_the_order_of_their_arrival(locks: Locks) -
         await locks.release(holder)
         found = await read_locks(locks.database.engine, [locks.prefix + "k"])
         holder = str(found[0].owner).removeprefix(locks.prefix)
-        assert [one.saga_id.removeprefix(locks.prefix) for one in found[0].waiters] == waiting[len(served) + 1 :]
+        assert [waiter.saga_id.removeprefix(locks.prefix) for waiter in found[0].waiters] == waiting[len(served) + 1 :]
         assert (await locks.acquire(holder, "k")).answer == "granted"
         served.append(holder)
     await locks.release(holder)

@@ -358,7 +358,7 @@ async def test_locks_and_killed_connections(shop: Shop) -> None:
             second.exec_driver_sql("update stock set note = 'y' where sku = 'A'"),
             return_exceptions=True,
         )
-        [error] = [one for one in results if isinstance(one, DBAPIError)]
+        [error] = [result for result in results if isinstance(result, DBAPIError)]
         assert class_of(error) == (1213, "infrastructure")
         victim, sku = (first, "A") if results[0] is error else (second, "B")
         assert await classes(victim, f"xa end '{sku}-of-locks'") == (1399, "infrastructure")

@@ -43,7 +43,7 @@ async def emit(guard_database: GuardDatabase, *events: Event, traceparent: str |
 
     async def act(sql: SqlSession | None) -> list[str]:
         assert sql is not None
-        return [one["id"] for one in await insert_events(sql, events, invocation, traceparent=traceparent)]
+        return [event["id"] for event in await insert_events(sql, events, invocation, traceparent=traceparent)]
 
     outcome = await guard_database.guard.do(address, "h", act, **clock())
     assert outcome.kind == "done", outcome.failure
@@ -64,8 +64,8 @@ async def test_the_trace_context_of_the_attempt_is_stored(guard_database: GuardD
     reader = make_reader(rows.engine, await shard_with_events(rows))
     await reader.claim()
     headers = [json.loads(row.headers) for row in (await reader.read(10)).rows]
-    assert [one["traceparent"] for one in headers] == [trace, "own"]
-    assert all(one["sagakey"] for one in headers)
+    assert [header["traceparent"] for header in headers] == [trace, "own"]
+    assert all(header["sagakey"] for header in headers)
 
 
 async def test_rows_are_read_in_order_recorded_refused_and_purged(

@@ -202,7 +202,7 @@ async def test_a_swap_is_restored_as_new_rows(tables: Tables) -> None:
     )
     await tables.sql("update @t set n = 5 where id = 1")
     _, details = await parked(tables)
-    assert [one["sql"].split()[0] for one in details["sql"]] == ["DELETE", "DELETE", "INSERT", "INSERT"]
+    assert [statement["sql"].split()[0] for statement in details["sql"]] == ["DELETE", "DELETE", "INSERT", "INSERT"]
     assert await paste(tables, details) == []
     await accepted(tables, before, 0)
 
@@ -327,7 +327,7 @@ async def test_long_values_do_not_make_the_details_long(tables: Tables) -> None:
     await tables.do(["delete from @t"])
     await tables.sql("insert into @t values (1, 'other')")
     _, details = await parked(tables)
-    assert sum(len(one["sql"]) for one in details["sql"]) <= MAX_SHOWN_BYTES
+    assert sum(len(statement["sql"]) for statement in details["sql"]) <= MAX_SHOWN_BYTES
     assert all(len(str(image)) < 300 for row in details["rows"] for image in (row["before"], row["now"]))
     await tables.sql("delete from @t where id = 1")
     assert (await tables.undo()).result == {"restored": 2}

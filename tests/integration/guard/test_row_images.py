@@ -29,7 +29,7 @@ STATEMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("run", "params"), STATEMENTS, ids=[one[0][0] for one in STATEMENTS])
+@pytest.mark.parametrize(("run", "params"), STATEMENTS, ids=[statement[0][0] for statement in STATEMENTS])
 async def test_the_undo_restores_every_row(shop: Shop, run: list[str], params: dict[str, Any]) -> None:
     before = await shop.stock()
     assert (await shop.do(run, **params)).kind == "done"
@@ -138,7 +138,9 @@ async def test_concurrent_steps_on_a_row_take_turns(shop: Shop) -> None:
     outcomes = await asyncio.gather(
         *(shop.do("update stock set free = free + 1 where sku = 'b'", saga=f"saga{n}") for n in range(6))
     )
-    kinds = [one.kind if one.kind == "done" else one.failure and one.failure.type for one in outcomes]
+    kinds = [
+        outcome.kind if outcome.kind == "done" else outcome.failure and outcome.failure.type for outcome in outcomes
+    ]
     assert kinds.count("done") == 1
     assert set(kinds) <= {"done", "RowLocked", "Infrastructure"}
     assert (await shop.stock())[1][1] == 8

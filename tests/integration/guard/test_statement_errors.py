@@ -138,7 +138,7 @@ async def test_an_undo_and_a_confirm(shop: GuardDatabase, case: Case, op: str) -
     await make_done(shop, saga_id)
     await check(shop, saga_id, case, await attempts(shop, invocation(saga_id, op, case.statement, known_done=True)))
     rows = await shop.rows("select op from saga_guard where saga_id = :id", id=saga_id)
-    assert [one.op for one in rows] == ["do"]
+    assert [row.op for row in rows] == ["do"]
 
 
 @pytest.mark.parametrize(("shop", "case"), EACH, indirect=["shop"])
@@ -340,7 +340,9 @@ async def test_the_authors_own_words_are_shown(shop: GuardDatabase, op: str, use
         if op != "do":
             await make_done(shop, saga_id)
         made = await attempts(shop, invocation(saga_id, op, statement, uses, known_done=op != "do"))
-        assert [(one.kind, one.retryable, one.infrastructure) for one in made] == [("failed", True, False)] * 5
+        assert [(finding.kind, finding.retryable, finding.infrastructure) for finding in made] == [
+            ("failed", True, False)
+        ] * 5
         failure = made[-1].failure
         assert failure is not None
         assert failure.message == (f"the database refuses the statement: row 7 is Ada's: no ({code}), in `{statement}`")

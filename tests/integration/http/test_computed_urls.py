@@ -116,7 +116,7 @@ async def test_an_id_of_a_saga_names_one_resource(
         await client.start("read", {"id": "1/2?admin=1#x", "base": server.url}, id=f"{id}-2")
         assert (await finished(client, f"{id}-2"))["state"] == "COMPLETED"
     assert (refused["state"], refused["reason"]["kind"]) == ("COMPENSATED", "definition")
-    sent = [one["path"] for one in server.ledger()["requests"]]
+    sent = [request["path"] for request in server.ledger()["requests"]]
     assert sent == ["/orders/1%2F2%3Fadmin%3D1%23x", "/orders/1%2F2%3Fadmin%3D1%23x", f"/holds/{id}-2%2Fkey"]
 
 

@@ -63,7 +63,7 @@ async def test_an_effect_under_the_forward_key_is_found(
         assert (await finished(client, id))["state"] == "COMPLETED"
 
     requests = server.ledger()["requests"]
-    made = [json.loads(one["body"])["id"] for one in requests if one["method"] == "POST"]
+    made = [json.loads(request["body"])["id"] for request in requests if request["method"] == "POST"]
     assert sorted(made) == [f"{id}/hold#0", f"{id}/hold#0@2", f"{id}/hold#1", f"{id}/hold#1@2"]
     assert addressed(requests, "DELETE") == [f"{id}/hold#0", f"{id}/hold#1"]
     assert addressed(requests, "PATCH") == [f"{id}/hold#0@2", f"{id}/hold#1@2"]
@@ -73,7 +73,9 @@ async def test_an_effect_under_the_forward_key_is_found(
 
 
 def addressed(requests: list[dict[str, Any]], method: str) -> list[str]:
-    return sorted(parse_qs(urlsplit(one["path"]).query)["id"][0] for one in requests if one["method"] == method)
+    return sorted(
+        parse_qs(urlsplit(request["path"]).query)["id"][0] for request in requests if request["method"] == method
+    )
 
 
 async def test_probes_and_alternates_get_the_forward_key(temporal: TemporalServer, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ async def pay(
 
 
 def step(story: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(one for one in story["steps"] if one["id"] == name)
+    return next(step for step in story["steps"] if step["id"] == name)
 
 
 async def test_completed(temporal: TemporalServer, server: PaymentServer, tmp_path: Path) -> None:

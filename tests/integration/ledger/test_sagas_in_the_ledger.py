@@ -172,7 +172,7 @@ async def test_what_was_parked_when_temporal_forgot_it_is_named(stay: Stay) -> N
     run = await stay.client.start("outing", {"city": city})
     await finished(stay.client, run.id)
     await stay.wait_for_row(run.id, "PARKED")
-    [group] = [one for one in (await stay.later.saga("parked", "--json")).json if run.id in one["ids"]]
+    [group] = [row for row in (await stay.later.saga("parked", "--json")).json if run.id in row["ids"]]
     assert (group["step"], group["decisions"], group["source"]) == ("go", [], "ledger")
     assert group["command"] == f"saga show {run.id}"
     assert "undo their effects by hand" in (await stay.later.saga("parked")).out

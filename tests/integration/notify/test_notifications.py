@@ -43,12 +43,14 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 async def stuck(client: Client, **wanted: Any) -> list[SagaView]:
     queue = client.project.settings.temporal.task_queue
-    return [one async for one in list_stuck(client.locator, SagaFilter(task_queue=queue, **wanted), limit=10)]
+    return [
+        stuck_saga async for stuck_saga in list_stuck(client.locator, SagaFilter(task_queue=queue, **wanted), limit=10)
+    ]
 
 
 async def listed(client: Client) -> list[str]:
     queue = client.project.settings.temporal.task_queue
-    return [one.id async for one in query_sagas(client.locator, SagaFilter(task_queue=queue), limit=10)]
+    return [saga.id async for saga in query_sagas(client.locator, SagaFilter(task_queue=queue), limit=10)]
 
 
 async def test_a_receiver_that_was_down_is_notified_once(env: Environment, receiver: Receiver) -> None:
@@ -178,7 +180,7 @@ async def test_every_event_is_notified_once(env: Environment) -> None:
         story = await settled(client, story["id"])
     assert story["state"] == "RESIDUE"
     assert set(notified(story).values()) == {"DELIVERED"}
-    reported = sorted(one.value for one in env.asked if one.what.startswith("do notify"))
+    reported = sorted(request.value for request in env.asked if request.what.startswith("do notify"))
     assert reported == ["saga.overdue", "saga.parked", "saga.parked", "saga.parked", "saga.residue"]
 
 
@@ -257,8 +259,10 @@ async def test_a_guarded_action_notifies_once_and_a_rejection_ends_it(env: Envir
     assert list(notified(story).values()) == ["DELIVERED", "EXHAUSTED", "EXHAUSTED", "PENDING"]
     assert [row["attempts"] for row in story["notifications"]][:3] == [2, 1, 6]
     assert await env.effects() == ["notify-0-completed"]
-    assert {one.key for one in env.asked if one.what == "do notify-2-completed"} == {f"{saga}/notify-2-completed"}
-    assert [one.attempt for one in env.asked if one.what == "do notify-2-completed"] == [1, 2, 3, 4, 5, 6]
+    assert {request.key for request in env.asked if request.what == "do notify-2-completed"} == {
+        f"{saga}/notify-2-completed"
+    }
+    assert [request.attempt for request in env.asked if request.what == "do notify-2-completed"] == [1, 2, 3, 4, 5, 6]
 
 
 async def test_a_terminated_notification_can_be_resent(env: Environment, receiver: Receiver) -> None:

@@ -266,7 +266,7 @@ async def test_concurrent_retention_rounds_are_safe(shop: Shop) -> None:
     for number in range(20):
         await old_do(connections.guard("shop"), f"ancient-{number}", time.time() - 40 * DAY)
     await asyncio.gather(upkeep(shop).run_once(), upkeep(shop).run_once())
-    assert not {one for one in await remembered(connections) if one.startswith("ancient")}
+    assert not {row for row in await remembered(connections) if row.startswith("ancient")}
 
 
 async def test_an_unreachable_database_is_logged_once(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
@@ -274,7 +274,7 @@ async def test_an_unreachable_database_is_logged_once(shop: Shop, caplog: pytest
     down = DatabaseConnections([SqlConnection(name="shop", url="postgresql+psycopg://saga@127.0.0.1:1/shop")])
     with caplog.at_level(logging.WARNING, "saga.upkeep"):
         assert await GuardRetention(client.temporal, down, longest_transaction=0.0).run_once() == []
-    [record] = [one for one in caplog.records if one.name == "saga.upkeep"]
+    [record] = [record for record in caplog.records if record.name == "saga.upkeep"]
     assert record.getMessage().startswith("guard table not purged: ")
     assert record_context(record) == {"connection": "shop"}
     assert record.exc_info is None

@@ -212,7 +212,7 @@ class _Receive(BaseHTTPRequestHandler):
             body = gzip.decompress(body)
         assert self.path == "/v1/traces"
         for group in ExportTraceServiceRequest.FromString(body).resource_spans:
-            values = {one.key: one.value.string_value for one in group.resource.attributes}
+            values = {attribute.key: attribute.value.string_value for attribute in group.resource.attributes}
             collector.services.add(values["service.name"])
             collector.names += [span.name for scope in group.scope_spans for span in scope.spans]
         self.send_response(200)

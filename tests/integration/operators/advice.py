@@ -75,7 +75,7 @@ async def follow(stack: Stack, state: State, seen: Sequence[str]) -> list[Follow
     id = stack.ids[state.name]
     texts = [*seen, *await printed(stack, state, id)]
     done: dict[str, Followed] = {}
-    while commands := [one for one in commands_in(texts, state, id) if one not in done]:
+    while commands := [command for command in commands_in(texts, state, id) if command not in done]:
         command = commands[0]
         done[command] = await run(stack, state, id, command)
         texts += [done[command].output, *await printed(stack, state, id)]
@@ -155,8 +155,10 @@ async def repair(stack: Stack, state: State, id: str) -> str:
     details: dict[str, Any] = {}
     if state.reconcile == "lock_left":
         details = {
-            "holder": next(one.holder for one in await list_orphans(client.locator, settings) if one.owner == id)
+            "holder": next(
+                orphan.holder for orphan in await list_orphans(client.locator, settings) if orphan.owner == id
+            )
         }
     finding = Finding(state.reconcile or "open_effects", id, details=details)
     done = await repair_findings(client.locator, settings, [finding.to_json()], who="ada")
-    return "\n".join(one["done"] for one in done)
+    return "\n".join(outcome["done"] for outcome in done)

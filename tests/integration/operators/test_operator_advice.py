@@ -67,7 +67,7 @@ def kinds(room: str) -> Iterator[str]:
     for file in sorted((ROOT / room).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "saga_command":
-                verbs = [one.value for one in ast.walk(node.args[0]) if isinstance(one, ast.Constant)]
+                verbs = [each_node.value for each_node in ast.walk(node.args[0]) if isinstance(each_node, ast.Constant)]
                 assert verbs, f"{file}:{node.lineno}: the verb is no literal"
                 named = [word.arg for word in node.keywords if word.arg is not None]
                 named += [
@@ -91,8 +91,10 @@ def kind(verb: str, options: list[str]) -> str:
 
 
 def test_every_kind_of_advice_is_run(observed: Observed) -> None:
-    advised = {one for room in ROOMS for one in kinds(room)}
-    changing = {one for one in advised if one.split()[0] not in LOOKS and one not in ("reconcile", "relay --status")}
+    advised = {kind for room in ROOMS for kind in kinds(room)}
+    changing = {
+        advice for advice in advised if advice.split()[0] not in LOOKS and advice not in ("reconcile", "relay --status")
+    }
     run = set()
     for its in observed.advice.values():
         for followed in its:
@@ -100,6 +102,6 @@ def test_every_kind_of_advice_is_run(observed: Observed) -> None:
             run.add(kind(words[1], [re.sub("^--", "", word) for word in words if word.startswith("--")]))
     assert changing - run - RUN_ELSEWHERE.keys() == set(), "none of the states prints it"
     assert RUN_ELSEWHERE.keys() - changing == set(), "nothing prints it any more"
-    assert set(command_names()) >= {one.split()[0] for one in advised}
+    assert set(command_names()) >= {advice.split()[0] for advice in advised}
     for test in RUN_ELSEWHERE.values():
         assert (ROOT / test).is_file()

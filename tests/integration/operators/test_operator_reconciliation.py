@@ -33,8 +33,8 @@ async def test_reconciliation_finds_each_state_and_its_repair_harms_none(
         )
         reported = await stack.saga("--json", "reconcile")
         findings = {
-            (one["class"], one["saga_id"] or (one["row"] or {}).get("id")): one["command"]
-            for one in reported.json["findings"]
+            (finding["class"], finding["saga_id"] or (finding["row"] or {}).get("id")): finding["command"]
+            for finding in reported.json["findings"]
         }
         assert {(state.reconcile, stack.ids[state.name]) for state in FOUND} <= findings.keys(), reported.out
         for state in FOUND:

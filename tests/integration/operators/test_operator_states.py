@@ -34,12 +34,14 @@ def test_the_table_in_the_docs_has_these_states() -> None:
 
 @each_state
 def test_doctor_fails(observed: Observed, state: State) -> None:
-    results = [one for one in observed.doctor[state.config] if one["check"] == state.doctor and one["ok"] is False]
+    results = [
+        check for check in observed.doctor[state.config] if check["check"] == state.doctor and check["ok"] is False
+    ]
     assert results, observed.doctor[state.config]
     id = observed.ids[state.name]
     if state.doctor in ("sagas", "locks") or "transaction" in state.doctor:
-        assert any(id in one["message"] or " and " in one["message"] for one in results), results
-    assert all(one["help"] for one in results)
+        assert any(id in result["message"] or " and " in result["message"] for result in results), results
+    assert all(result["help"] for result in results)
 
 
 @each_state
@@ -71,5 +73,5 @@ def test_a_metric_shows_it_and_an_alert_asks_for_the_metric(observed: Observed, 
         for sample in metric.samples
         if sample.name == state.metric and sample.value > 0
     ]
-    assert [one for one in samples if one.labels.get("saga", saga) in (saga, "waiting")], samples
+    assert [sample for sample in samples if sample.labels.get("saga", saga) in (saga, "waiting")], samples
     assert re.search(rf"\b{state.metric}\b", ALERTS)

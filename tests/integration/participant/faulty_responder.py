@@ -101,7 +101,7 @@ class FaultyResponder:
         """The next command, if there is one; with the fault "concurrent duplicates", those that arrive with it."""
         messages = [message for message in [consumer.poll(0.05)] if message is not None]
         batch = [_command(message) for message in messages if message.error() is None]
-        is_new = any(one.op == "do" and one.key not in self.replies for one in batch)
+        is_new = any(row.op == "do" and row.key not in self.replies for row in batch)
         if is_new and self.fault == "concurrent duplicates":
             more = consumer.consume(COPIES - 1, ARRIVAL_SECONDS)
             batch += [_command(message) for message in more if message.error() is None]

@@ -70,12 +70,12 @@ def step_at(settings: Settings, url: str, count: str | None = None, result: str 
 async def broken_promises(settings: Settings, fault: str | None, count: str | None = "/count") -> dict[str, Any]:
     async with serving(FaultyParticipant(fault).app) as url:
         results = await run_participant_test(settings, step_at(settings, url, count), timeout=10)
-    assert [one.check for one in results] == NAMES
+    assert [result.check for result in results] == NAMES
     proposals, failed = {result.proposal for result in results}, {r.check for r in results if r.verdict == "failed"}
     assert {PROPOSALS[check] for check in failed & set(PROPOSALS)} <= proposals
     forgets = failed & {"remembered rejection", "in progress", "concurrent duplicates"}
     assert ("remembers_rejections: true" in proposals) == (not forgets)
-    return {one.check: one.problem for one in results if one.verdict != "passed"}
+    return {result.check: result.problem for result in results if result.verdict != "passed"}
 
 
 @pytest.mark.parametrize("fault", [None, *mostly_slow(NAMES, QUICK_CHECKS)])
@@ -94,7 +94,7 @@ async def test_the_reference_participant_passes_and_keeps_nothing(settings: Sett
     async with serving(reference.app) as url:
         step = step_at(settings, url, "/reservations?key={key}", "response.json.count")
         results = await run_participant_test(settings, step, timeout=10)
-        assert {one.check: one.verdict for one in results} == dict.fromkeys(NAMES, "passed")
+        assert {result.check: result.verdict for result in results} == dict.fromkeys(NAMES, "passed")
         assert reference.count() == 1  # what the test has confirmed stays
         async with httpx.AsyncClient(base_url=url) as client:
             too_large = await client.post("/reserve", content=b"x" * (MAX_BODY_BYTES + 1))
@@ -115,7 +115,7 @@ async def test_an_undo_that_needs_the_result_is_reported(settings: Settings) -> 
     async with serving(FaultyParticipant().app) as url:
         bodies = {**BODIES, "undo-data": {"id": "${{ steps.participant.result.id }}"}}
         step = http_step(settings, f"POST {url}/reserve", f"POST {url}/release", None, None, bodies, None)
-        found = {one.check: one for one in await run_participant_test(settings, step, timeout=10)}
+        found = {check.check: check for check in await run_participant_test(settings, step, timeout=10)}
     assert found["undo twice"].verdict == "passed"
     assert found["undo before do"].verdict == "failed"
     assert "find the effect by step.forward_key" in (found["undo before do"].problem or "")
@@ -171,7 +171,7 @@ async def test_a_busy_participant_is_asked_again(settings: Settings) -> None:
     inner.app.router.routes[0] = Route("/reserve", sometimes, methods=["POST"])
     async with serving(inner.app) as url:
         results = await run_participant_test(settings, step_at(settings, url, "/count"), timeout=10)
-    assert {one.verdict for one in results} == {"passed"}
+    assert {result.verdict for result in results} == {"passed"}
 
 
 async def test_a_duplicate_that_is_rejected_meanwhile_is_a_difference(settings: Settings) -> None:
@@ -186,7 +186,10 @@ async def test_a_duplicate_that_is_rejected_meanwhile_is_a_difference(settings: 
     inner.app.router.routes[0] = Route("/reserve", one_at_a_time, methods=["POST"])
     async with serving(inner.app) as url:
         results = await run_participant_test(settings, step_at(settings, url, "/count"), timeout=10)
-    assert [one.check for one in results if one.verdict == "failed"] == ["in progress", "concurrent duplicates"]
+    assert [result.check for result in results if result.verdict == "failed"] == [
+        "in progress",
+        "concurrent duplicates",
+    ]
 
 
 @pytest.mark.parametrize("answer", ["nothing", "slow", "large", "redirect", "escapes"])

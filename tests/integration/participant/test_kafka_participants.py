@@ -63,8 +63,8 @@ async def broken_promises(
         count = {"url": f"http://127.0.0.1:{server.port}/count", "result": "response.json"} if counted else None
         with responding(kafka, responder) as topic:
             results = await run_participant_test(settings, step(settings, topic, count), timeout=timeout)
-    verdicts = {one.check: one.verdict for one in results}
-    assert {one.proposal for one in results if one.verdict == "passed"} == {None}
+    verdicts = {result.check: result.verdict for result in results}
+    assert {result.proposal for result in results if result.verdict == "passed"} == {None}
     assert (verdicts.pop("response cut off"), verdicts.pop("in progress")) == ("skipped", "skipped")
     assert list(verdicts) == NAMES
     assert set(verdicts.values()) <= {"passed", "failed"}
@@ -77,8 +77,8 @@ async def test_a_responder_that_keeps_its_promises_passes(kafka: Broker, setting
     assert responder.effects == {}
     # As with a relay and redeliveries, a key has one id and one token; concurrent duplicates have a partition each.
     for commands in responder.deliveries.values():
-        assert len({(one.headers["ce_id"], one.headers["sagatoken"]) for one in commands}) == 1
-    assert max(len({one.partition for one in commands}) for commands in responder.deliveries.values()) == COPIES
+        assert len({(command.headers["ce_id"], command.headers["sagatoken"]) for command in commands}) == 1
+    assert max(len({command.partition for command in commands}) for commands in responder.deliveries.values()) == COPIES
 
 
 @pytest.mark.parametrize("fault", mostly_slow(NAMES, QUICK_CHECKS))

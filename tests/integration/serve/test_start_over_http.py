@@ -266,8 +266,8 @@ async def test_the_openapi_document_has_what_the_token_may_do(api: Api) -> None:
 def _references(value: Any) -> list[str]:
     if isinstance(value, dict):
         own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-        return own + [found for item in value.values() for found in _references(item)]
-    return [found for item in value for found in _references(item)] if isinstance(value, list) else []
+        return own + [reference for item in value.values() for reference in _references(item)]
+    return [reference for item in value for reference in _references(item)] if isinstance(value, list) else []
 
 
 async def test_a_token_that_starts_too_much_has_to_wait(api: Api) -> None:

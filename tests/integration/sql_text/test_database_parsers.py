@@ -184,7 +184,7 @@ def test_a_comment_hides_what_follows_another_line_break(parser: tuple[str, Pars
     for seed in range(60):
         text, hides = hidden_condition(Random(seed), dialect)
         assert database.rows(text) == (1 if hides else 0), repr(text)
-        comment = next(one for one in split_tokens(text, dialect) if one.kind == "line_comment")
+        comment = next(token for token in split_tokens(text, dialect) if token.kind == "line_comment")
         assert (comment.end == len(text)) == hides, repr(text)
         hiding.add(hides)
         if not hides or "\r" not in text:

@@ -50,12 +50,12 @@ def project(folder: Path, url: str, *extra: str) -> Project:
     (folder / "shop.saga.yaml").write_text(SAGA + "".join(extra))
     (folder / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n')
     result = Project(load_settings(config=str(folder / "saga.toml")))
-    assert [one for one in result.diagnostics if one.severity == "error"] == []
+    assert [diagnostic for diagnostic in result.diagnostics if diagnostic.severity == "error"] == []
     return result
 
 
 async def problems(found: Project) -> list[DoctorResult]:
-    return [one for one in await check_statements(found) if one.ok is not True]
+    return [check for check in await check_statements(found) if check.ok is not True]
 
 
 def step(run: str, more: str = "", connection: str = "shop") -> str:
@@ -372,13 +372,13 @@ async def test_sqlite(tmp_path: Path) -> None:
     with sqlite3.connect(file) as connection:
         for statement in TABLES:
             connection.execute(statement)
-    first, second = [one.message for one in await problems(project(tmp_path, f"sqlite:///{file}"))]
+    first, second = [problem.message for problem in await problems(project(tmp_path, f"sqlite:///{file}"))]
     assert first.endswith("no such column: fre")
     assert second.endswith("no such table: stok")
     with sqlite3.connect(file) as connection:
         assert connection.execute("select count(*) from stock").fetchone() == (0,)
     read_only = await problems(project(tmp_path, f"sqlite:///file:{file}?mode=ro&uri=true"))
-    assert any("readonly" in one.message and "shop/good" in one.message for one in read_only)
+    assert any("readonly" in row.message and "shop/good" in row.message for row in read_only)
 
 
 async def test_sqlite_prepares_a_blob_that_is_no_text(tmp_path: Path) -> None:
@@ -387,7 +387,8 @@ async def test_sqlite_prepares_a_blob_that_is_no_text(tmp_path: Path) -> None:
         connection.execute("create table pictures (id int, b blob)")
     extra = step("update pictures set b = x''ff'' where id = 1").replace("effect: none", "pivot: true")
     assert not any(
-        "shop/extra" in one.message for one in await problems(project(tmp_path, f"sqlite:///{tmp_path}/shop.db", extra))
+        "shop/extra" in problem.message
+        for problem in await problems(project(tmp_path, f"sqlite:///{tmp_path}/shop.db", extra))
     )
 
 
@@ -411,7 +412,7 @@ async def test_the_sql_of_an_input(tmp_path: Path, postgres_server: DatabaseServ
     settings = f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n[spark]\nledger = "shop"\n'
     (tmp_path / "saga.toml").write_text(settings)
     first, second, third, *repeated = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
-    assert [(one.ok, one.message.partition(" load/load: ")[2]) for one in repeated] == [
+    assert [(row.ok, row.message.partition(" load/load: ")[2]) for row in repeated] == [
         (False, f"the input has two columns of the same name ({names}), and Spark ignores case")
         for names in ("id, id", "?column?, ?column?", "a, A", "sku, sku")
     ]
@@ -457,7 +458,7 @@ async def test_the_tables_and_columns_of_inputs(tmp_path: Path, postgres_server:
         return f"{tmp_path}/load.saga.yaml:{line}:{lines[line - 1].rindex(word) + 1}"
 
     refused = "load/load: PostgreSQL cannot prepare the statement: "
-    assert sorted(one.message for one in await problems(of_project)) == [
+    assert sorted(problem.message for problem in await problems(of_project)) == [
         f'{at(12, "stok")} {refused}relation "stok" does not exist; tables are missing for 1 more statement, too:'
         f" {at(21, 'stoc')} load/same",
         f'{at(13, "fre")} {refused}column "fre" does not exist',

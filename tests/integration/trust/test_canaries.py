@@ -255,7 +255,7 @@ async def test_no_text_has_a_sensitive_value(
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": traces[0], "OTEL_SERVICE_NAME": "canaries"}
     assert (done := run_command(["setup"], tmp_path, env={**os.environ})).returncode == 0, done
     project = Project(load_settings(config=str(tmp_path / "saga.toml")))
-    errors = [one for one in project.diagnostics if one.severity == "error"]
+    errors = [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
     assert not errors, "\n".join(map(str, errors))
     client = await connect(project, temporal)
     left: dict[str, str] = {}

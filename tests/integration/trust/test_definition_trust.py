@@ -108,7 +108,7 @@ async def test_an_edited_definition_runs_while_the_worker_stays(shop: Shop) -> N
     async with running_worker(shop.project) as client:
         for number in range(3):
             text = FORGED.replace("forged", f"edited {number}")
-            [file] = [one for one in shop.project.settings.definitions[0].iterdir() if one.name == "own.saga.yaml"]
+            [file] = [path for path in shop.project.settings.definitions[0].iterdir() if path.name == "own.saga.yaml"]
             file.write_text(text)
             edited = Project(shop.project.settings, shop.project.actions)
             run = await Client(client.temporal, edited).start("own", {"text": "x"})  # signed with the key file
@@ -414,5 +414,5 @@ async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) ->
         await handle.signal("approved")
         await handle.result()
         events = (await handle.fetch_history()).events
-    called = [one.activity_task_scheduled_event_attributes.activity_type.name for one in events]
+    called = [event.activity_task_scheduled_event_attributes.activity_type.name for event in events]
     assert [name for name in called if name] == ["saga.verify", "say"]

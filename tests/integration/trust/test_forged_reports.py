@@ -35,7 +35,7 @@ async def _sent_reports(client: Any, id: str) -> list[dict[str, Any]]:
         event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
     )
     signals = [event.workflow_execution_signaled_event_attributes async for event in events]
-    return [decode_json(one.input.payloads[0].data) for one in signals if one.signal_name == PARKED_SIGNAL]
+    return [decode_json(signal.input.payloads[0].data) for signal in signals if signal.signal_name == PARKED_SIGNAL]
 
 
 async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> None:

@@ -92,7 +92,9 @@ def places() -> Iterator[tuple[str, str, int]]:
             for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
                 if called(call) not in READS:
                     continue
-                around = [one for one in functions if one.lineno <= call.lineno <= (one.end_lineno or 0)]
+                around = [
+                    function for function in functions if function.lineno <= call.lineno <= (function.end_lineno or 0)
+                ]
                 if not any(checks(one) for one in around):
                     yield name, around[-1].name if around else "", call.lineno
 

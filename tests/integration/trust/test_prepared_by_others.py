@@ -91,7 +91,9 @@ async def test_a_transaction_of_another_role_under_the_same_id_is_no_effect(
         assert id is not None
         prepare(connection, id.postgres)
         assert not await shop.is_prepared()
-        [listed] = [one for one in await list_prepared(shop.database.engine) if one.id == id.postgres]
+        [listed] = [
+            transaction for transaction in await list_prepared(shop.database.engine) if transaction.id == id.postgres
+        ]
         assert (listed.entry_key, listed.is_foreign) == (None, True)
         refused = await shop.do(seconds=3)
         assert refused.failure is not None
@@ -144,8 +146,8 @@ async def test_a_commit_of_another_account_is_found(
             assert (parked["step"], parked["op"]) == ("debit", "undo")
             [finding] = await find_committed_outside(client.locator, project.settings, run.id)
             assert repair_command(finding, {}) == f"saga show {run.id}"
-        named = [one for one in await check_two_phase("bank", opened.engine) if one.check == "accounts of bank"]
-        assert [one.ok for one in named] == [None]
+        named = [check for check in await check_two_phase("bank", opened.engine) if check.check == "accounts of bank"]
+        assert [name.ok for name in named] == [None]
         assert "may commit or roll back the prepared transactions" in named[0].message
     finally:
         await other.dispose()

@@ -159,7 +159,7 @@ class Stage:
         """Raises DefinitionRefused for a text with errors."""
         definition, diagnostics = parse_text(text, "values.saga.yaml", self.project.context)
         if definition is None:
-            raise DefinitionRefused("; ".join(f"{one.code} {one.message}" for one in diagnostics))
+            raise DefinitionRefused("; ".join(f"{diagnostic.code} {diagnostic.message}" for diagnostic in diagnostics))
         carried = read_payload(json_payload(to_snapshot(definition)))
         return from_snapshot(carried)
 
@@ -279,7 +279,7 @@ async def open_stage(folder: Path, urls: Mapping[str, str]) -> AsyncIterator[Sta
         folder / "project", {"part": PART}, [echo, money, count, guarded, half],
         address=HOST, connections=urls, options={"bank": bank}, outbox="sqlite",
     )  # fmt: skip
-    assert not [one for one in project.diagnostics if one.severity == "error"], project.diagnostics
+    assert not [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"], project.diagnostics
     databases = DatabaseConnections([SqlConnection(name=name, url=url) for name, url in urls.items()])
     http = HttpConnections({"bank": http_settings(bank)})
     for name in urls:

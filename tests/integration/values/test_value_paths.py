@@ -291,13 +291,15 @@ def test_every_entry_keeps_the_hard_numbers(loop: asyncio.Runner, stage: Stage, 
     numbers = [value for value in HARD_NUMBERS if can_enter(entry, value, typed=True)]
     assert len(numbers) >= 8
     schemas = ("number", "integer")
-    loop.run(travel_all(stage, (Journey(one, schema, entry, (), "output") for one in numbers for schema in schemas)))
+    loop.run(
+        travel_all(stage, (Journey(number, schema, entry, (), "output") for number in numbers for schema in schemas))
+    )
 
 
 @pytest.mark.parametrize("name", PASSES)
 def test_every_pass_keeps_the_hard_values(loop: asyncio.Runner, stage: Stage, name: str) -> None:
     values: list[Json] = [*HARD_NUMBERS, {"amounts": list(HARD_NUMBERS)}, "0012.50", *FAMOUS_TEXTS]
-    loop.run(travel_all(stage, (Journey(one, "none", "JSONL", (name,), "output") for one in values)))
+    loop.run(travel_all(stage, (Journey(value, "none", "JSONL", (name,), "output") for value in values)))
 
 
 @pytest.mark.parametrize("way", EXITS)

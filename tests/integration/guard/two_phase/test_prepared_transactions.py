@@ -34,7 +34,7 @@ async def test_the_doctor_reports_one_that_is_stuck(shop: TwoPhaseDatabase) -> N
     await shop.do()
     limit, prepared_transactions.STUCK_AFTER = prepared_transactions.STUCK_AFTER, -1.0
     try:
-        [stuck] = [one for one in await check_two_phase("shop", engine) if shop.at.saga_id in (one.help or "")]
+        [stuck] = [check for check in await check_two_phase("shop", engine) if shop.at.saga_id in (check.help or "")]
     finally:
         prepared_transactions.STUCK_AFTER = limit
     assert stuck.ok is False

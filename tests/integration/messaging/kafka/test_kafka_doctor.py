@@ -132,7 +132,7 @@ async def test_doctor_reports_the_lag_of_triggers(doctor_project: DoctorProject,
     settings = doctor_project.project.settings.kafka
     consumer = Consumer(consumer_config(settings, f"{settings.prefix}-trigger-orders-{doctor_project.paid}"))
     places = [TopicPartition(doctor_project.paid, partition, 0) for partition in range(4)]
-    [full] = [one for one in places if kafka.offsets(doctor_project.paid)[one.partition] != (0, 0)]
+    [full] = [place for place in places if kafka.offsets(doctor_project.paid)[place.partition] != (0, 0)]
     consumer.commit(offsets=[TopicPartition(doctor_project.paid, full.partition, 2)], asynchronous=False)
     consumer.close()
     stopped = (await doctor_project.examine())["kafka triggers"]

@@ -199,7 +199,7 @@ async def test_the_relay_status_names_the_missing_acl(
     allow(secured, ResourceType.TOPIC, "told-orders", AclOperation.DESCRIBE)
     found = await status()
     assert "publishing_error" not in found
-    errors = {one["topic"]: one["error"] for one in found["topics"]}
+    errors = {topic["topic"]: topic["error"] for topic in found["topics"]}
     assert errors["told-orders"] == "this user may not write to the topic: an ACL is missing (WRITE)"
     assert "untold" in errors
     secured.create_topic(f"told-relay-{home}", partitions=4, config={"cleanup.policy": "compact"})
@@ -213,7 +213,7 @@ async def test_the_relay_status_names_the_missing_acl(
         while env.statuses()["PUBLISHED"] != 1:
             assert time.monotonic() < end, env.statuses()
             await asyncio.sleep(0.2)
-    assert [one["topic"] for one in (await status())["topics"] if "error" in one] == ["untold"]
+    assert [topic["topic"] for topic in (await status())["topics"] if "error" in topic] == ["untold"]
     env.close()
 
 
@@ -290,7 +290,7 @@ async def test_doctor_names_the_missing_acl(secured: Broker, tmp_path: Any) -> N
         "    with: {topic: seen-only, value: 1, hold: true}\n",
         encoding="utf-8",
     )
-    found = {one.check: one for one in await check_kafka(Project(load_settings(tmp_path, env={})))}
+    found = {check.check: check for check in await check_kafka(Project(load_settings(tmp_path, env={})))}
     assert found["kafka"].ok
     assert found["kafka transactions"].ok
     assert found["kafka topics"].message == "seen-only: this user has no ACL for WRITE"

@@ -49,6 +49,6 @@ def test_offsets_that_are_never_answered_end_the_call(tmp_path: Path, monkeypatc
         write(successor, b"3")
         commit(successor)
         consumer.close()
-        assert [one.value for one in broker.read_committed(target)] == [b"1", b"3"]
+        assert [record.value for record in broker.read_committed(target)] == [b"1", b"3"]
     finally:
         broker.kill()

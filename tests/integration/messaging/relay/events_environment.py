@@ -78,7 +78,7 @@ class EventsEnvironment:
         """A worker in this process; gives a client."""
         self.write(*definitions, shop=shop)
         project = Project(
-            load_settings(self.folder), Actions([getattr(one, ACTION_ATTRIBUTE) for one in actions or []])
+            load_settings(self.folder), Actions([getattr(action, ACTION_ATTRIBUTE) for action in actions or []])
         )
         async with running_worker(project) as client:
             yield client

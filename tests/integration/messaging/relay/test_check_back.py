@@ -107,7 +107,7 @@ async def test_held_events_of_a_terminated_saga_need_an_operator(env: EventsEnvi
         await asked(env, back, MAX_UNANSWERED - 1)
         assert await list_undecided(env.shop) == [], "not before it was asked often enough"
         await asked(env, back)
-    shown = {one.saga_id: one for one in await list_undecided(env.shop)}
+    shown = {event.saga_id: event for event in await list_undecided(env.shop)}
     assert set(shown) == set(ids)
     assert shown[ids[0]].reason == "the run was closed by Temporal (TERMINATED)"
     assert await env.statuses(ids[0]) == ["HELD"], "it is never dropped because time has passed"
@@ -115,7 +115,7 @@ async def test_held_events_of_a_terminated_saga_need_an_operator(env: EventsEnvi
     output = await decide_event(env.shop, first, "release", reason="the order was shipped", who="ada")
     assert output == f"the event {first} of {ids[0]}/tell for told will be published"
     await decide_event(env.shop, second, "drop", reason="it was not", who="ada")
-    assert [await env.statuses(one) for one in ids] == [["NEW"], ["DROPPED"]]
+    assert [await env.statuses(id) for id in ids] == [["NEW"], ["DROPPED"]]
     (row,) = await env.rows(ids[1])
     assert row.note == "drop: ada: it was not"
     with pytest.raises(RefusedError, match="is DROPPED; only HELD and REFUSED events can be released or dropped"):
@@ -131,10 +131,10 @@ async def test_an_operator_decides_with_the_command(env: EventsEnvironment) -> N
     [event] = await list_undecided(env.shop)
     status, shown = await saga_relay(env, "--status", "-o", "json")
     assert status == 1, "Kafka cannot be asked here"
-    [outbox] = [one for one in json.loads(shown)["outboxes"] if one["connection"] == "shop"]
+    [outbox] = [outbox for outbox in json.loads(shown)["outboxes"] if outbox["connection"] == "shop"]
     assert outbox["needs_operator"] == [event.to_json()]
     assert event.reason == "Temporal has no run of this saga"
-    findings = {one.check: one for one in await run_checks(load_settings(env.folder))}
+    findings = {check.check: check for check in await run_checks(load_settings(env.folder))}
     assert findings["events of shop"].message == (
         "1 need an operator; one for told is HELD: Temporal has no run of this saga"
     )

@@ -141,7 +141,7 @@ async def test_a_missing_topic_does_not_block_other_topics(env: OutboxEnvironmen
         env.emit(*events(topic, 20, start=20))
         await until_in_thread(lambda: env.statuses() == {"PUBLISHED": 40, "NEW": 20})
         status = await relay_status(env.settings)
-        reported = {one["topic"]: one for one in status["outboxes"][0]["topics"]}
+        reported = {topic["topic"]: topic for topic in status["outboxes"][0]["topics"]}
         assert "the topic does not exist" in reported[missing]["error"]
         assert reported[topic]["lso_lag"] == 0
         env.broker.create_topic(missing)

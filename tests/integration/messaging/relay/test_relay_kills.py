@@ -197,8 +197,10 @@ async def test_a_relay_frozen_in_a_transaction_blocks_others_for_its_timeout_at_
     reached.proxy.release()
     relay.thaw()
     await env.all_published()
-    records = [one for one in await asyncio.to_thread(env.broker.read_committed, topic) if "ce_id" in one.headers]
-    assert [one.json() for one in records] == list(range(200))
+    records = [
+        record for record in await asyncio.to_thread(env.broker.read_committed, topic) if "ce_id" in record.headers
+    ]
+    assert [record.json() for record in records] == list(range(200))
     await asyncio.to_thread(env.check_decided, topic, other)
 
 

@@ -69,7 +69,7 @@ async def test_the_documented_participant_works(
             for headers in (undo, do, undo, do):
                 kafka.produce(topic, {"nights": 1}, key=other, headers=headers)
             await until(lambda: len(kafka.read_committed(replies)) == 4)
-            outcomes = [one.headers["sagaoutcome"] for one in kafka.read_committed(replies)]
+            outcomes = [record.headers["sagaoutcome"] for record in kafka.read_committed(replies)]
             assert outcomes == ["done", "rejected", "done", "rejected"]
             assert rooms() == [(key, 3)]
         finally:

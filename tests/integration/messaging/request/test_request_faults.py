@@ -51,7 +51,7 @@ def listener_process(env: Environment, name: str) -> TriggerProcess:
 async def completed(env: Environment, saga_id: str) -> bool:
     """Temporal has recorded the end of the attempt."""
     history = await env.client.temporal.get_workflow_handle(saga_id).fetch_history()
-    return any(one.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED for one in history.events)
+    return any(event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED for event in history.events)
 
 
 @pytest.mark.slow

@@ -71,9 +71,9 @@ async def test_a_bridge_writes_what_it_returns(kafka: Broker, tmp_path: Path, ca
     [plain] = kafka.read_committed(target)
     assert (plain.key, plain.json(), plain.headers["colour"]) == ("k", {"seen": {"n": 1}}, "red")
     parts = kafka.read_committed(other)
-    assert [(one.key, one.json()) for one in parts] == [("7", 7), ("8", 8)]
-    assert len({one.headers["ce_id"] for one in parts}) == 2
-    reasons = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{source}.dlq")]
+    assert [(part.key, part.json()) for part in parts] == [("7", 7), ("8", 8)]
+    assert len({part.headers["ce_id"] for part in parts}) == 2
+    reasons = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{source}.dlq")]
     assert reasons[0] == "ValueError: no such product"
     [(_, _, where)] = [record.exc_info for record in caplog.records if record.exc_info]
     assert [frame.name for frame in extract_tb(where)] == ["sort"]
@@ -106,8 +106,8 @@ async def test_an_event_that_no_producer_takes_is_a_dead_letter(kafka: Broker, t
     [good] = kafka.read_committed(target)
     assert (good.json(), good.headers["n"]) == (len(ODD_EVENTS), "7")
     dead = kafka.read_committed(f"{source}.dlq")
-    assert [one.json() for one in dead] == list(range(len(ODD_EVENTS)))
-    reasons = [one.headers["sagadlqreason"] for one in dead]
+    assert [letter.json() for letter in dead] == list(range(len(ODD_EVENTS)))
+    reasons = [letter.headers["sagadlqreason"] for letter in dead]
     assert "'orders-no such/land' is not a valid topic name" in reasons[0]
     assert "a header must be a string; 'colour'" in reasons[5]
     assert "the id of an event must be a string, not 7" in reasons[10]
@@ -129,7 +129,7 @@ async def test_a_missing_topic_is_reported_until_it_exists(
         await until_in_thread(lambda: f"bridge restarts: {target}: the topic does not exist" in caplog.text)
         kafka.create_topic(target)
         await until_in_thread(lambda: fully_consumed(kafka, group, source))
-    assert [one.json() for one in kafka.read_committed(target)] == [1]
+    assert [record.json() for record in kafka.read_committed(target)] == [1]
 
 
 async def test_a_record_refused_by_the_target_is_a_dead_letter(kafka: Broker, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_a_record_refused_by_the_target_is_a_dead_letter(kafka: Broker, tm
     kafka.produce(source, 10, 50_000, 20, key="k")
     async with triggering(project):
         await until_in_thread(lambda: fully_consumed(kafka, f"{project.settings.kafka.prefix}-bridge-grow", source))
-    assert [len(one.json()) for one in kafka.read_committed(target)] == [10, 20]
+    assert [len(record.json()) for record in kafka.read_committed(target)] == [10, 20]
     [dead] = kafka.read_committed(f"{source}.dlq")
     assert dead.headers["sagadlqoffset"] == "1"
     assert "larger than the topic accepts" in dead.headers["sagadlqreason"]
@@ -185,8 +185,8 @@ async def _soak(kafka: Broker, tmp_path: Path, *, messages: int, bounces: int, p
         for one in crew:
             one.kill()
     copied = await asyncio.to_thread(kafka.read_committed, target)
-    assert Counter(one.json() for one in copied) == Counter(range(messages))
-    assert all(int(one.key.removeprefix("k")) == one.json() % 50 for one in copied if one.key)
+    assert Counter(record.json() for record in copied) == Counter(range(messages))
+    assert all(int(record.key.removeprefix("k")) == record.json() % 50 for record in copied if record.key)
     for partition in range(partitions):
         in_order: dict[str | None, list[int]] = {}
         for one in copied:
@@ -244,5 +244,5 @@ async def test_a_frozen_owner_is_fenced(kafka: Broker, tmp_path: Path) -> None:
         second.kill()
     assert before < total, "nothing was left to do when it was frozen"
     copied = await asyncio.to_thread(kafka.read_committed, target)
-    assert Counter(one.json() for one in copied) == Counter(range(total + 50))
+    assert Counter(record.json() for record in copied) == Counter(range(total + 50))
     assert all(stable == high for stable, high in (await asyncio.to_thread(kafka.offsets, target)).values())

@@ -64,7 +64,7 @@ async def test_refetched_messages_are_copied_once(kafka: Broker, caplog: pytest.
         kafka.produce(source, 5, key="k")
         await until_in_thread(lambda: fully_consumed(kafka, one.group, source))
         await until_in_thread(lambda: f"{source}/0/0 was read again although the position is 5" in caplog.text)
-    assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
+    assert [record.json() for record in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
 
 
 async def test_partitions_that_move_during_a_batch_are_copied_once(
@@ -81,7 +81,7 @@ async def test_partitions_that_move_during_a_batch_are_copied_once(
         assert kafka.read_committed(target) == []
         assert one._moved_partitions == {0}, "the guest has moved nothing"
         await until_in_thread(lambda: fully_consumed(kafka, one.group, source))
-    assert [found.json() for found in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
+    assert [record.json() for record in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
 
 
 def come_and_go(settings: KafkaSettings, group: str, topic: str) -> None:

@@ -146,7 +146,7 @@ async def test_a_poison_message_is_dead_lettered_and_answered(kafka: Broker, sho
     assert tries == [(1, 1), (1, 2), (1, 3), (2, 1)]
     assert shop.effects() == [("tried", 2)]
     assert shop.inbox() == {"DEAD": 2, "DONE": 1}
-    reasons = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{topic}.dlq")]
+    reasons = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{topic}.dlq")]
     assert "KeyError" in reasons[0]
     assert "not JSON" in reasons[1]
     answers = shop.outbox("answers")

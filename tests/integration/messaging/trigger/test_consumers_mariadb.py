@@ -116,4 +116,4 @@ async def test_each_effect_happens_once_despite_kills_and_duplicates(
     }
     await run_relay(load_settings(folder), once=True)
     events = await asyncio.to_thread(kafka.read_committed, noted)
-    assert Counter(one.json() for one in events) == wanted
+    assert Counter(event.json() for event in events) == wanted

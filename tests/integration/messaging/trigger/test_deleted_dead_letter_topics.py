@@ -45,4 +45,4 @@ async def test_a_deleted_dead_letter_topic_is_created_again(
         kafka.delete_topic(f"{topic}.dlq")
         kafka.produce(topic, 2, key="k")
         await until_in_thread(lambda: fully_consumed(kafka, group, topic))
-    assert [one.json() for one in kafka.read_committed(f"{topic}.dlq")] == [2]
+    assert [record.json() for record in kafka.read_committed(f"{topic}.dlq")] == [2]

@@ -100,7 +100,7 @@ class ConsumerProject:
                 await until_in_thread(lambda: "the reader waits" in caplog.text)
                 await until_in_thread(lambda: len(self.numbers("neighbour")) == before + 1)
                 assert count(metrics, "saga_trigger_undecided") == 1
-        [result] = [one for one in await check_kafka(project) if one.check == "kafka triggers"]
+        [result] = [check for check in await check_kafka(project) if check.check == "kafka triggers"]
         assert not result.ok
         assert f"{result.message}; {result.help}" in caplog.text
         return f"{result.message}; {result.help}"
@@ -214,7 +214,7 @@ async def test_a_bridge_finds_its_output(
     with caplog.at_level(logging.WARNING, logger="saga.trigger"):
         async with triggering(make(name)):
             await until_in_thread(lambda: "the reader waits" in caplog.text)
-    [result] = [one for one in await check_kafka(make(name)) if one.check == "kafka triggers"]
+    [result] = [check for check in await check_kafka(make(name)) if check.check == "kafka triggers"]
     assert f"{result.message}; {result.help}" in caplog.text
     assert f"saga trigger --only {name} --from {group} goes on after that output" in caplog.text
     assert ('name="copy"' in caplog.text) is (lost == "name")
@@ -259,7 +259,7 @@ async def test_a_trigger_starts_nothing_again(
         with caplog.at_level(logging.WARNING, logger="saga.trigger"):
             async with triggering(project(name)):
                 await until_in_thread(lambda: "the reader waits" in caplog.text)
-        results = [one for one in await check_kafka(project(name), client) if one.check == "kafka triggers"]
+        results = [check for check in await check_kafka(project(name), client) if check.check == "kafka triggers"]
         assert f"{results[0].message}; {results[0].help}" in caplog.text
         return caplog.text
 

@@ -152,7 +152,7 @@ async def test_each_hostile_record_is_a_dead_letter_and_each_good_one_starts_one
         await until_in_thread(lambda: _starts_exactly(client, saga, {f"{saga}-{id}" for id in good}))
     dead = kafka.read_committed(f"{topic}.dlq")
     assert len(dead) == len(bad) + 1
-    reasons = [one.headers["sagadlqreason"] for one in dead]
+    reasons = [letter.headers["sagadlqreason"] for letter in dead]
     assert all(reasons)
     assert not any("internal error" in reason or "Traceback" in reason for reason in reasons)
     for expected in (
@@ -216,10 +216,12 @@ async def test_a_consumer_and_a_bridge_get_past_hostile_records(kafka: Broker, s
             await until_in_thread(lambda group=group: fully_consumed(kafka, group, topic))
         assert count(metrics, "saga_dead_letters_total") >= 2 * 150
     dead = kafka.read_committed(f"{topic}.dlq")
-    assert all(one.headers["sagadlqreason"] for one in dead)
+    assert all(letter.headers["sagadlqreason"] for letter in dead)
     assert ("last", 1) in shop.effects()
-    assert {"order": "last"} in [one.json() for one in kafka.read_committed(out)]
-    book_reasons = [one.headers["sagadlqreason"] for one in dead if one.headers["sagadlqgroup"].endswith("book")]
+    assert {"order": "last"} in [record.json() for record in kafka.read_committed(out)]
+    book_reasons = [
+        letter.headers["sagadlqreason"] for letter in dead if letter.headers["sagadlqgroup"].endswith("book")
+    ]
     assert any("bad\\x00text" in reason for reason in book_reasons), book_reasons[-5:]
     assert any("no topic for replies" in reason for reason in book_reasons)
     assert any(reason.endswith("the header team is not UTF-8 text: correct its producer") for reason in book_reasons)

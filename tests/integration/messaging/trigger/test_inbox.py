@@ -196,7 +196,7 @@ async def test_a_dead_letter_is_not_processed_again(setup: ConsumerSetup, kafka:
     [answer] = await setup.outbox(answers)
     assert "price" in answer["reason"]
     letters = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
-    assert [one.headers["sagadlqoffset"] for one in letters] == ["1"]
+    assert [letter.headers["sagadlqoffset"] for letter in letters] == ["1"]
 
 
 UNUSABLE = {

@@ -162,7 +162,7 @@ async def test_an_event_signals_the_waiting_saga(kafka: Broker, temporal: Tempor
         # P10: a command for a saga that is over is answered with its state, and one for none at all likewise.
         kafka.produce(topic, {"order": 1}, {"order": 99}, headers={"kind": "payment"})
         await until_in_thread(lambda: fully_consumed(kafka, group, topic))
-    dead = {one.json()["order"]: one.headers for one in kafka.read_committed(f"{topic}.dlq")}
+    dead = {record.json()["order"]: record.headers for record in kafka.read_committed(f"{topic}.dlq")}
     assert dead[1]["sagadlqreason"] == f"{saga}-1 has already ended COMPLETED"
     assert dead[99]["sagadlqreason"] == f"there is no saga {saga}-99"
     assert (dead[1]["sagadlqtopic"], dead[1]["sagadlqpartition"]) == (topic, "0")
@@ -190,7 +190,7 @@ async def test_signals_that_a_saga_cannot_take(kafka: Broker, temporal: Temporal
         assert count(metrics, "saga_trigger_signalled_total") == 1
         with pytest.raises(UsageError, match="nested deeper than 100 levels"):
             await client.signal(f"{saga}-1", "paid", {"x": deep})
-    reasons = [one.headers["sagadlqreason"] for one in kafka.read_committed(f"{topic}.dlq")]
+    reasons = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{topic}.dlq")]
     assert len(reasons) == 3
     assert "nested deeper than 100 levels" in reasons[0]
     assert "sagaoutcome is 'maybe'" in reasons[1]
@@ -231,12 +231,13 @@ async def test_a_poison_message_is_dead_lettered_and_the_partition_continues(
         assert {(await ended(client, f"{saga}-{one}"))["state"] for one in (1, 2)} == {"COMPLETED"}
         assert count(metrics, "saga_dead_letters_total") == 3
     reasons = {
-        one.headers["sagadlqoffset"]: one.headers["sagadlqreason"] for one in kafka.read_committed(topic + ".dlq")
+        record.headers["sagadlqoffset"]: record.headers["sagadlqreason"]
+        for record in kafka.read_committed(topic + ".dlq")
     }
     assert "the value is not JSON" in reasons["0"]
     assert "the input of" in reasons["1"]
     assert "another input" in reasons["3"]
-    letters = {one.headers["sagadlqoffset"]: one for one in kafka.read_committed(topic + ".dlq")}
+    letters = {record.headers["sagadlqoffset"]: record for record in kafka.read_committed(topic + ".dlq")}
     assert (letters["0"].value, letters["0"].key) == (b"not json", "a")
 
 

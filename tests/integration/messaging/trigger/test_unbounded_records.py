@@ -75,7 +75,7 @@ async def shop(postgres_server: DatabaseServer) -> Shop:
 
 def reasons(kafka: Broker, topic: str, reader: str) -> list[str]:
     dead = kafka.read_committed(f"{topic}.dlq")
-    return [one.headers["sagadlqreason"] for one in dead if one.headers["sagadlqgroup"].endswith(reader)]
+    return [letter.headers["sagadlqreason"] for letter in dead if letter.headers["sagadlqgroup"].endswith(reader)]
 
 
 async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
@@ -146,5 +146,5 @@ async def test_consumers_bridges_and_commands_give_up_what_they_cannot_read(
         for why in OUT_OF_BOUNDS:
             assert sum(reason.endswith(why) for reason in told) == 1, (reader, why)
     assert sorted(shop.effects()) == [("booked", 1), ("seated", 1)]
-    assert [one.json() for one in kafka.read_committed(out)] == [{"what": "good"}]
+    assert [record.json() for record in kafka.read_committed(out)] == [{"what": "good"}]
     assert [headers["sagaoutcome"] for _, headers, _ in shop.outbox(replies)] == ["done"]

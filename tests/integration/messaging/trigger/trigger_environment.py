@@ -50,10 +50,10 @@ def project_of(
     made = make_project(folder, texts, list(actions), address=address, connections=connections)
     found = Project(
         made.settings.model_copy(update={"kafka": kafka}),
-        Actions([getattr(one, ACTION) for one in actions]),
-        MessageHandlers([getattr(one, READER) for one in readers]),
+        Actions([getattr(action, ACTION) for action in actions]),
+        MessageHandlers([getattr(reader, READER) for reader in readers]),
     )
-    errors = [one for one in found.diagnostics if one.severity == "error"]
+    errors = [diagnostic for diagnostic in found.diagnostics if diagnostic.severity == "error"]
     assert not errors, errors
     return found
 
@@ -120,7 +120,7 @@ def committed(broker: Broker, group: str, topic: str) -> dict[int, int]:
     # Its own client, which never joins the group: the admin client crashes on a group that has committed nothing.
     client = Consumer({"bootstrap.servers": broker.address, "group.id": group, "enable.auto.commit": False})
     try:
-        return {one.partition: one.offset for one in client.committed(asked, 30) if one.offset >= 0}
+        return {position.partition: position.offset for position in client.committed(asked, 30) if position.offset >= 0}
     except KafkaException as error:
         if error.args[0].retriable() or error.args[0].name() == "NOT_COORDINATOR":
             return {}  # the broker has only just started

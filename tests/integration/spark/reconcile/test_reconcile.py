@@ -50,7 +50,7 @@ def classes(report: dict[str, Any]) -> dict[str, set[Any]]:
 
 def finding_of(report: dict[str, Any], event: str) -> tuple[str, str]:
     """The class of the finding about an event, and the command that repairs it."""
-    [one] = [one for one in report["findings"] if one["row"] == {"event_id": event}]
+    [one] = [finding for finding in report["findings"] if finding["row"] == {"event_id": event}]
     assert one["place"] == "shop.saga_outbox"
     return one["class"], one["command"]
 
@@ -135,7 +135,7 @@ async def test_mismatches_are_reported_and_repaired(
         emit(shop, f"{mark}-1", "place", "lost", "PUBLISHED", shop.orders)
         emit(shop, f"{mark}-4", "never", "early", "NEW", shop.orders)
         shop.sql(f"delete from saga_outbox where event_id = '{unclaimed}'")
-        [record] = [one for one in kafka.read_committed(shop.orders) if one.headers["ce_id"] == sent]
+        [record] = [record for record in kafka.read_committed(shop.orders) if record.headers["ce_id"] == sent]
         kafka.produce(shop.orders, record.value, key=record.key, headers=record.headers)
         wanted = {
             "saga_without_effect": {f"{mark}-1", f"{mark}-5"},
@@ -152,7 +152,7 @@ async def test_mismatches_are_reported_and_repaired(
         page = tmp_path / "report.html"
         code, report = await shop.reconcile(capsys, "--report", str(page), "--repair", "--yes")
         assert code == 8
-        assert {(one["saga_id"], one["class"], one["done"]) for one in report["repairs"]} == {
+        assert {(repair["saga_id"], repair["class"], repair["done"]) for repair in report["repairs"]} == {
             (f"{mark}-stopped", "open_effects", "continued; it is COMPENSATED"),
             (f"{mark}-0", "event_held", "the held events of hold are dropped"),
             (f"{mark}-1", "event_held", "the held events of hold are released"),
@@ -169,7 +169,7 @@ async def test_mismatches_are_reported_and_repaired(
             ("event_unclaimed", f"saga show {mark}-2"),
             ("event_published_twice", f"saga show {mark}-3"),
         ]
-        differs = next(one for one in report["findings"] if one["class"] == "amounts_differ")
+        differs = next(finding for finding in report["findings"] if finding["class"] == "amounts_differ")
         assert differs["command"].startswith("shop: update orders set total = 2.5 where order_id = ")
         text = page.read_text()
         assert "effect applied twice" in text
@@ -202,7 +202,7 @@ async def test_locks_that_nobody_releases_are_found_and_released(
     waiters = {f"{mark}-waits-for-gone": f"{mark}-1", f"{mark}-waits-for-stopped": f"{mark}-2"}
 
     async def lock_of(key: str) -> str | None:
-        return next((one.owner for one in await list_locks(project.settings, [key])), None)
+        return next((lock.owner for lock in await list_locks(project.settings, [key])), None)
 
     engine = open_command_engine(project.settings.connection("shop"))
     now = time.time()
@@ -228,7 +228,7 @@ async def test_locks_that_nobody_releases_are_found_and_released(
         assert {await lock_of(f"{mark}-1"), await lock_of(f"{mark}-2")} == {gone, stopped}, "nothing is changed"
 
         code, report = await shop.reconcile(capsys, "--repair", "--yes")
-        done = {(one["saga_id"], one["class"]): one["done"] for one in report["repairs"]}
+        done = {(repair["saga_id"], repair["class"]): repair["done"] for repair in report["repairs"]}
         assert done[gone, "lock_left"] == "its locks are released"
         assert done[stopped, "open_effects"] == "continued; it is COMPENSATED"
         assert done[stopped, "lock_left"] == "its locks have been released meanwhile", "its undo has released them"
@@ -266,7 +266,7 @@ async def test_data_outside_the_window_is_ignored(
         assert (code, report["counts"]) == (8, {"event_missing": 1})
         assert finding_of(report, "lost before")[0] == "event_missing"
 
-        records = {one.headers["sagaid"]: one.offset for one in kafka.read_committed(shop.orders)}
+        records = {record.headers["sagaid"]: record.offset for record in kafka.read_committed(shop.orders)}
         kafka.delete_records(shop.orders, before=min(at for id, at in records.items() if "-new-" in id))
         code, report = await shop.reconcile(capsys)
         assert (code, report["counts"]) == (0, {}), report
@@ -285,7 +285,7 @@ async def test_data_outside_the_window_is_ignored(
         kafka.delete_topic(shop.holds)
         code, report = await shop.reconcile(capsys, *window)
         assert (code, report["counts"]) == (8, {"event_missing": 3}), report
-        assert {one["details"]["topic"] for one in report["findings"]} == {shop.holds}
+        assert {finding["details"]["topic"] for finding in report["findings"]} == {shop.holds}
 
 
 @pytest.mark.slow

@@ -100,7 +100,9 @@ async def keep(engine: AsyncEngine, publication: Publication, state: str) -> Out
         )
         await connection.execute(output_records.set_staged(target, row.epoch, publication.manifest))
         await connection.execute(output_records.set_state(target, state))  # pyright: ignore[reportArgumentType]
-    (found,) = [one for one in await read_output_records(engine, ReconciliationScope()) if one.target == target]
+    (found,) = [
+        record for record in await read_output_records(engine, ReconciliationScope()) if record.target == target
+    ]
     return found
 
 

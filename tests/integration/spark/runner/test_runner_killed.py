@@ -63,7 +63,7 @@ async def waits_uncounted(client: Client, saga: str, times: int) -> dict[str, An
     async with asyncio.timeout(TIMEOUT):
         while True:
             story = await client.show(saga)
-            [facts] = [one for one in story["steps"] if one["id"] == "facts"]
+            [facts] = [step for step in story["steps"] if step["id"] == "facts"]
             assert story["state"] == "RUNNING", story
             if ((facts["error"] or {}).get("details") or {}).get("uncounted") == times:
                 return facts
@@ -72,7 +72,7 @@ async def waits_uncounted(client: Client, saga: str, times: int) -> dict[str, An
 
 async def stuck(client: Client, saga: str) -> list[str]:
     wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
-    found = [one async for one in list_stuck(client.locator, wanted, limit=10)]
+    found = [stuck_saga async for stuck_saga in list_stuck(client.locator, wanted, limit=10)]
     return [reason for one in found if one.id == saga for reason in one.stuck or ()]
 
 
@@ -107,7 +107,7 @@ async def test_killed_runners_cause_no_compensation(
             for saga in sagas:
                 story = await finished(client, saga, f"{TIMEOUT:.0f}s")
                 assert story["state"] == "COMPLETED", story["reason"]
-                [facts] = [one for one in story["steps"] if one["id"] == "facts"]
+                [facts] = [step for step in story["steps"] if step["id"] == "facts"]
                 assert (facts["attempts"], facts["result"]["rows"]) == (1, 12)
                 assert await stuck(client, saga) == []
     assert day_close.query("select count(*) as n from commissions") == [{"n": 2}]

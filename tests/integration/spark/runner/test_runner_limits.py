@@ -110,7 +110,7 @@ async def test_a_job_that_always_runs_out_of_memory(
         story = await finished(client, saga, TIMEOUT)
         assert story["state"] == "COMPENSATED", story["reason"]
         assert WAYS[way] in story["reason"]["message"]
-        [facts] = [one for one in story["steps"] if one["id"] == "facts"]
+        [facts] = [step for step in story["steps"] if step["id"] == "facts"]
         assert facts["attempts"] == 3
         assert read(day_close, ICEBERG) == (None, None), "nothing was published"
         await clean_up(day_close)
@@ -152,7 +152,7 @@ async def test_a_saga_with_more_jobs_than_a_runner_accepts(
         await client.start("day", {"day": "2026-01-01"}, id=saga)
         story = await finished(client, saga, TIMEOUT)
         assert story["state"] == "COMPLETED", story["reason"]
-        assert {one["id"]: one["attempts"] for one in story["steps"] if one["id"] in ("facts", "totals")} == {
+        assert {step["id"]: step["attempts"] for step in story["steps"] if step["id"] in ("facts", "totals")} == {
             "facts": 1,
             "totals": 1,
         }

@@ -273,7 +273,7 @@ async def test_tables_are_frozen_with_their_types_from_one_snapshot(
     )
     counts = {name: one["rows"] for name, one in found.items()}
     assert counts == {"all": 3, "some": 2, "none": 0, "bound": 1, "quoted": 0}
-    assert len({one["fingerprint"]["snapshot"] for one in found.values()}) == 1
+    assert len({row["fingerprint"]["snapshot"] for row in found.values()}) == 1
     table = pq.read_table(found["all"]["files"][0].removeprefix("file://"))
     assert [str(field.type) for field in table.schema] == [
         "int32", "string", "decimal128(10, 2)", "decimal128(38, 18)", "timestamp[us, tz=UTC]", "date32[day]", "bool",
@@ -342,10 +342,10 @@ async def test_a_crashed_jvm_leaves_no_secret(start: Start, tmp_path: Path, monk
     url = f"postgresql://shop:{canary}@127.0.0.1:1/shop"
     runner = start(connections={"shop": url}, conf={"spark.hadoop.fs.s3a.secret.key": canary})
     await runner.run("ready", {}, tag="ready")
-    java = next(one for one in psutil.Process(pid_of(runner)).children(recursive=True) if one.name() == "java")
+    java = next(child for child in psutil.Process(pid_of(runner)).children(recursive=True) if child.name() == "java")
     assert canary not in " ".join(java.cmdline())
-    addresses = {one.laddr.ip for one in java.net_connections() if one.status == psutil.CONN_LISTEN}
-    assert {one.removeprefix("::ffff:") for one in addresses} == {"127.0.0.1"}
+    addresses = {socket.laddr.ip for socket in java.net_connections() if socket.status == psutil.CONN_LISTEN}
+    assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
     running = asyncio.create_task(runner.run("ready", {}, tag="again"))
     java.send_signal(signal.SIGSEGV)
     with pytest.raises(InfrastructureError, match="the JVM of Spark ended"):

@@ -106,7 +106,7 @@ async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypat
 async def test_a_killed_jvm_costs_no_attempt(env: Environment) -> None:
     running = asyncio.create_task(env.one("staged_jobs:endless"))
     async with asyncio.timeout(TIMEOUT):
-        while not any(one.get("tasks") for one in env.progress):
+        while not any(report.get("tasks") for report in env.progress):
             assert not running.done(), running
             await asyncio.sleep(0.1)
     assert env.runner.process is not None

@@ -100,7 +100,7 @@ async def test_an_audit_reads_the_staged_files(env: Environment) -> None:
 async def test_a_cancelled_job_stops_on_the_server(env: Environment) -> None:
     running = asyncio.create_task(env.one("staged_jobs:endless"))
     async with asyncio.timeout(TIMEOUT):
-        while not any(one.get("tasks") for one in env.progress):  # noqa: ASYNC110
+        while not any(report.get("tasks") for report in env.progress):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     process = env.runner.process
     running.cancel()

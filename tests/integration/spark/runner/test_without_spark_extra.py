@@ -67,7 +67,7 @@ async def _waiting_step(client: Client, saga: str) -> dict[str, Any]:
     """The step, once its view shows what it waits for."""
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
-        step = next(one for one in (await client.show(saga))["steps"] if one["id"] == "facts")
+        step = next(step for step in (await client.show(saga))["steps"] if step["id"] == "facts")
         if SENTENCE in str(step):
             return step
         await asyncio.sleep(0.2)

@@ -39,13 +39,15 @@ class CrashRunner:
 
     def waiting_worker(self) -> WorkerProcess:
         """The worker that is stopped at a breakpoint."""
-        found = [one for one in self.workers if one.running and _waits_at_breakpoint(one.pid, self.day_close)]
+        found = [
+            worker for worker in self.workers if worker.running and _waits_at_breakpoint(worker.pid, self.day_close)
+        ]
         assert found, "no worker is stopped at the breakpoint"
         return found[0]
 
     def waiting_runners(self) -> list[psutil.Process]:
         """The runners whose job is stopped at a breakpoint."""
-        return [one for one in self.runners() if _waits_at_breakpoint(one.pid, self.day_close)]
+        return [runner for runner in self.runners() if _waits_at_breakpoint(runner.pid, self.day_close)]
 
     def stop(self) -> None:
         for worker in self.workers:

@@ -62,7 +62,7 @@ async def test_workers_are_killed_between_two_tables(
             return json.loads(done.stdout)
 
         def findings() -> list[dict[str, Any]]:
-            return [one for one in saga("reconcile")["findings"] if one["class"] == "published_partly"]
+            return [finding for finding in saga("reconcile")["findings"] if finding["class"] == "published_partly"]
 
         try:
             crash_runner.start()

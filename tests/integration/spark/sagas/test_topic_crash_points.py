@@ -126,7 +126,7 @@ async def test_killed_while_undoing_a_topic(crash_runner: CrashRunner, kafka: Br
     story = await parked(crash_runner, saga)
     assert "where they cannot be reverted" in story["parked"][0]["why"]
     assert rows_of_files(crash_runner.day_close) == files
-    assert [one.key for one in by_key(kafka, topic_of(crash_runner), saga)] == ["10", "11"]
+    assert [key.key for key in by_key(kafka, topic_of(crash_runner), saga)] == ["10", "11"]
     must_be_settled(kafka, crash_runner.day_close, topic_of(crash_runner))
     decision = {"step": "facts", "decision": "done", "reason": "told", "evidence": "events", "who": "test"}
     await crash_runner.client.resolve(saga, decision)
@@ -162,7 +162,7 @@ async def test_two_concurrent_runners_with_one_key(crash_runner: CrashRunner, ka
         await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)
         stop.reached()
         [first] = crash_runner.waiting_runners()
-        frozen = next(one for one in crash_runner.workers if one.pid == first.ppid())
+        frozen = next(worker for worker in crash_runner.workers if worker.pid == first.ppid())
         frozen.freeze()
         try:
             stop.reached(count=2)
@@ -174,7 +174,7 @@ async def test_two_concurrent_runners_with_one_key(crash_runner: CrashRunner, ka
 async def must_be_published_once(crash_runner: CrashRunner, kafka: Broker, saga: str) -> None:
     story = await finished(crash_runner.client, saga, TIMEOUT)
     assert story["state"] == "COMPLETED", story["reason"]
-    assert [one.key for one in by_key(kafka, topic_of(crash_runner), saga)] == ["10", "11"]
+    assert [key.key for key in by_key(kafka, topic_of(crash_runner), saga)] == ["10", "11"]
     must_be_settled(kafka, crash_runner.day_close, topic_of(crash_runner))
     await clear_stage(crash_runner.day_close)
     assert of_saga(crash_runner.day_close, saga) == []

@@ -98,9 +98,9 @@ async def test_a_topic_is_published_rejected_parked_and_read(
         run = await client.start("day", {"day": "2026-01-01"}, id=good)
         assert await run.result() == {"rows": 10}
         records = events_of(kafka, topic, good)
-        assert sorted(one.key for one in records if one.key) == [str(number) for number in range(10)]
-        assert sum(Decimal(one.json()["amount"]) for one in records) == Decimal("50.00")
-        assert {(one.headers["sagastep"], one.headers["ce_type"]) for one in records} == {("facts", topic)}
+        assert sorted(record.key for record in records if record.key) == [str(number) for number in range(10)]
+        assert sum(Decimal(record.json()["amount"]) for record in records) == Decimal("50.00")
+        assert {(record.headers["sagastep"], record.headers["ce_type"]) for record in records} == {("facts", topic)}
         must_be_settled(kafka, day_close, topic)
         assert files_of(day_close, "totals") == 3
 

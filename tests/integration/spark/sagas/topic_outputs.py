@@ -31,8 +31,8 @@ def named(outputs: Mapping[str, str]) -> str:
 def events_of(broker: Broker, topic: str, saga: str) -> list[Record]:
     """What read_committed consumers see of a saga. Afterwards nothing holds them back: each event is there once, and
     no transaction is open."""
-    records = [one for one in broker.read_committed(topic, settle=SETTLED) if one.headers["sagaid"] == saga]
-    ids = [one.headers["ce_id"] for one in records]
+    records = [record for record in broker.read_committed(topic, settle=SETTLED) if record.headers["sagaid"] == saga]
+    ids = [record.headers["ce_id"] for record in records]
     assert len(set(ids)) == len(ids), "an event is there twice"
     return records
 
@@ -43,10 +43,10 @@ def must_be_settled(broker: Broker, day_close: DayCloseProject, topic: str) -> N
     topics = [one for one in (topic, progress) if one in broker.topics()]
     end = time.monotonic() + SETTLED
     while not broker.is_settled(*topics):
-        assert time.monotonic() < end, {one: broker.offsets(one) for one in topics}
+        assert time.monotonic() < end, {topic: broker.offsets(topic) for topic in topics}
         time.sleep(0.1)
 
 
 def never_written(broker: Broker, topic: str, saga: str) -> bool:
     """True when not even an aborted transaction has an event of the saga."""
-    return not [one for one in broker.read_uncommitted(topic) if one.headers["sagaid"] == saga]
+    return not [record for record in broker.read_uncommitted(topic) if record.headers["sagaid"] == saga]

@@ -75,8 +75,8 @@ class PricesTable:
 
 def content(found: Mapping[str, Any]) -> Rows:
     tables = [pq.ParquetFile(local_path(uri)).read() for uri in found["files"]]
-    assert len({str(one.schema.remove_metadata()) for one in tables}) == 1, "Spark looks at one file's columns only"
-    return sorted(tuple(row.values()) for one in tables for row in one.to_pylist())
+    assert len({str(table.schema.remove_metadata()) for table in tables}) == 1, "Spark looks at one file's columns only"
+    return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
 
 
 @pytest.fixture
@@ -209,7 +209,9 @@ def test_files_older_than_every_known_schema_are_read(prices_table: PricesTable)
     rename_column(prices_table.table)
     table = prices_table.table
     table.append(pa.Table.from_pylist([{"id": 3, "title": "n3", "price": 1.5}], table.schema().as_arrow()))
-    old = [one.schema_id for one in table.metadata.schemas if one.schema_id != table.metadata.current_schema_id]
+    old = [
+        schema.schema_id for schema in table.metadata.schemas if schema.schema_id != table.metadata.current_schema_id
+    ]
     removal = RemoveSchemasUpdate.model_validate({"schema-ids": old})
     prices_table.catalog.commit_table(prices_table.table, (), (removal,))
     assert len(prices_table.table.metadata.schemas) == 1

@@ -190,7 +190,7 @@ async def test_secrets_of_the_settings_reach_spark_and_are_on_no_command_line(st
     process = staging.runner.process
     assert process is not None
     tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    lines = [" ".join(one.cmdline()) for one in tree if one.status() != psutil.STATUS_ZOMBIE]
+    lines = [" ".join(path.cmdline()) for path in tree if path.status() != psutil.STATUS_ZOMBIE]
     assert any("java" in line for line in lines)
     assert not [line for line in lines if "4711" in line]
 
@@ -206,7 +206,7 @@ async def test_rows_are_written_and_counted_in_one_pass(staging: Environment) ->
     assert sorted(row["id"] for row in rows) == list(range(10))
     assert manifest.rows == sum(file.rows for file in manifest.files) == 10
     assert [file_size(file.uri) for file in manifest.files] == [file.bytes for file in manifest.files]
-    assert {one.name: (one.type, one.nulls, one.sum) for one in manifest.columns} == {
+    assert {column.name: (column.type, column.nulls, column.sum) for column in manifest.columns} == {
         "id": ("bigint", 0, "45"),
         "half": ("decimal(12,2)", 0, "22.50"),
         "kind": ("string", 5, None),
@@ -228,7 +228,7 @@ async def test_nulls_are_counted_where_footers_lack_them(staging: Environment) -
     manifest = await staging.one("staged_jobs:gaps", audit=audit, conf=silent)
     footer = pq.read_metadata(local_path(manifest.files[0].uri))
     assert footer.row_group(0).column(0).statistics is None
-    assert [(one.name, one.nulls, one.sum) for one in manifest.columns] == [
+    assert [(column.name, column.nulls, column.sum) for column in manifest.columns] == [
         ("long", 5, None),
         ("pair", 5, None),
         ("pair.id", 5, "20"),
@@ -249,7 +249,7 @@ async def test_each_file_holds_one_partition_and_the_column_stays_in_it(staging:
     for file in manifest.files:
         alone = replace(manifest, files=(file,))
         assert len({row["kind"] for row in rows_of(alone)}) == 1
-    assert [one.name for one in manifest.columns] == ["id", "half", "kind", "large", "at"]
+    assert [column.name for column in manifest.columns] == ["id", "half", "kind", "large", "at"]
     empty = await staging.one("staged_jobs:numbers", outputs=output, params={"n": 0})
     assert (empty.rows, [file.rows for file in empty.files], empty.columns[0].sum) == (0, [0], "0")
     with pytest.raises(UsageError, match="partitioned by kin, but has no such column; did you mean kind"):
@@ -353,16 +353,16 @@ async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(staging:
     }
     found = await staging.runner.run("audit", request, tag="audit")
     assert found["verdict"] == "fail"
-    assert [one["message"] for one in found["checks"]] == ["at least 1 row, found 0"]
+    assert [check["message"] for check in found["checks"]] == ["at least 1 row, found 0"]
 
 
 async def test_a_cancel_stops_only_its_own_executors(staging: Environment) -> None:
     before = len(staging.progress)
     endless = asyncio.create_task(staging.one("staged_jobs:endless"))
     async with asyncio.timeout(TIMEOUT):
-        while not any(one.get("tasks_done") for one in staging.progress[before:]):  # noqa: ASYNC110
+        while not any(report.get("tasks_done") for report in staging.progress[before:]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-    starts = [one["starting"] for one in staging.progress if "starting" in one]
+    starts = [report["starting"] for report in staging.progress if "starting" in report]
     assert starts[:4] == ["the Spark runner", None, "Spark", None]
     assert str(staging.progress[-1]["spark_ui"]).startswith("http://127.0.0.1:")
     other = asyncio.create_task(staging.one("staged_jobs:numbers"))
@@ -405,11 +405,11 @@ async def test_an_unstoppable_job_replaces_the_runner(staging: Environment) -> N
     before = len(staging.progress)
     endless = asyncio.create_task(staging.one("staged_jobs:endless"))
     async with asyncio.timeout(TIMEOUT):
-        while not any(one.get("tasks") for one in staging.progress[before:]):  # noqa: ASYNC110
+        while not any(report.get("tasks") for report in staging.progress[before:]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     process = staging.runner.process
     assert process is not None
-    java = [one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java"]
+    java = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "java"]
     assert java
     for one in java:
         one.kill()

@@ -120,7 +120,7 @@ async def test_staged_files_of_an_earlier_run_are_not_read(staging: StagingEnvir
     await staging.done(generation=1)
     await staging.done(generation=2)
     found = await read_staged_files(staging.guard.engine, staging.saga, "facts", None)
-    assert found["files"] == [one.uri for one in _manifest(await staging.row(2)).files]
+    assert found["files"] == [file.uri for file in _manifest(await staging.row(2)).files]
 
 
 @pytest.mark.asyncio

@@ -135,7 +135,7 @@ class RestHandler(BaseHTTPRequestHandler):
                 [(metadata, location)] = self._commit([CommitTableRequest.model_validate(request)])
                 return answer(metadata, location)
             case "POST", ["transactions", "commit"] if TRANSACTIONS in self.endpoints:
-                changes = [CommitTableRequest.model_validate(one) for one in json.loads(body)["table-changes"]]
+                changes = [CommitTableRequest.model_validate(row) for row in json.loads(body)["table-changes"]]
                 if self.failures is None:
                     self._commit(changes)
                 else:

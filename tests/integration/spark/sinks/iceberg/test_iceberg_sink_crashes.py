@@ -149,7 +149,7 @@ def test_one_of_two_concurrent_publishers_commits(
             one.frozen()
         for one in running:
             one.thaw()
-        output = sorted(one.outcome()[1].strip() for one in running)
+        output = sorted(run.outcome()[1].strip() for run in running)
         assert output[1] == "done"
         assert output[0].startswith("CommitConflict: ")
         assert len(lake.ids()) == 1
@@ -214,8 +214,8 @@ def test_a_reader_sees_both_tables_of_a_joint_publication_or_none(lake: Lake) ->
     for generation in (1, 2, 3):
         ours = pair(lake, generation, 10, 20)
         done = lake.publish(*ours, together=True)
-        assert [one.adopted for one in done] == [False, False]
-        assert [one.adopted for one in lake.publish(*ours, together=True)] == [True, True]
+        assert [outcome.adopted for outcome in done] == [False, False]
+        assert [publication.adopted for publication in lake.publish(*ours, together=True)] == [True, True]
         lake.revert(*ours, together=True)
         assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([1], [1])
     assert set(reader.stop()) <= {(1, 1), (30, 30)}

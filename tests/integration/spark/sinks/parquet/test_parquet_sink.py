@@ -230,7 +230,7 @@ def test_clean_removes_every_attempt_of_this_generation_only(settings: SparkSett
         sink.prepare(one)
     state = sink.read_state(attempts[1:])
     sink.clean_up(attempts[1])
-    names = sorted(one.name for one in (settings.root / "out" / "_data").iterdir())
+    names = sorted(path.name for path in (settings.root / "out" / "_data").iterdir())
     assert len(names) == 2
     assert f"{tenth.tag.target.name}-e1" in names
     with pytest.raises(Rejected, match="missing"):
@@ -241,7 +241,7 @@ def test_clean_removes_every_attempt_of_this_generation_only(settings: SparkSett
 def data(settings: SparkSettings) -> set[str]:
     """The sagas whose data is on disk."""
     targets = {Target(saga, "facts", 1).name: saga for saga in "abcd"}
-    return {targets[one.name.rpartition("-e")[0]] for one in (settings.root / "out" / "_data").iterdir()}
+    return {targets[path.name.rpartition("-e")[0]] for path in (settings.root / "out" / "_data").iterdir()}
 
 
 def test_files_no_undo_needs_are_deleted(settings: SparkSettings, sink: ParquetSink) -> None:
@@ -381,4 +381,4 @@ def test_write_once(tmp_path: Path) -> None:
     write_once(uri, b"a")
     with pytest.raises(FileExistsError, match="different content"):
         write_once(uri, b"b")
-    assert [one.name for one in tmp_path.iterdir()] == ["once.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["once.json"]

@@ -51,7 +51,7 @@ def rows(settings: SparkSettings) -> list[dict[str, Any]]:
 
 
 def leftover_files(settings: SparkSettings) -> list[str]:
-    return [one.name for one in (settings.root / "out").rglob(".*")]
+    return [path.name for path in (settings.root / "out").rglob(".*")]
 
 
 POINTS = {
@@ -133,7 +133,7 @@ def test_a_publisher_frozen_with_the_lock_delays_the_undo_and_is_then_reverted(
 def test_two_concurrent_publishers_publish_once(settings: SparkSettings, sink: ParquetSink, ours: Publication) -> None:
     state = sink.read_state([ours])
     publishers = [Publisher(settings, ours, state, "", PUBLISH) for _ in range(2)]
-    assert sorted(one.outcome() for one in publishers) == [(0, "adopted\n"), (0, "done\n")]
+    assert sorted(publisher.outcome() for publisher in publishers) == [(0, "adopted\n"), (0, "done\n")]
     assert rows(settings) == NEW
 
 

@@ -117,7 +117,7 @@ def test_a_publisher_frozen_before_its_commit_is_terminated_by_the_server(
 
 def test_two_concurrent_publishers_publish_once(warehouse: Warehouse, ours: Publication) -> None:
     publishers = [Publisher(warehouse.settings, ours, None, "", PUBLISH) for _ in range(2)]
-    assert sorted(one.outcome() for one in publishers) == [(0, "adopted\n"), (0, "done\n")]
+    assert sorted(publisher.outcome() for publisher in publishers) == [(0, "adopted\n"), (0, "done\n")]
     assert warehouse.rows() == NEW
     assert warehouse.run("select count(*) from saga_publication") == [(1,)]
 
@@ -125,7 +125,7 @@ def test_two_concurrent_publishers_publish_once(warehouse: Warehouse, ours: Publ
 def test_two_concurrent_loads_leave_one_stage_table(warehouse: Warehouse) -> None:
     publication = overwrite(warehouse)
     loaders = [Publisher(warehouse.settings, publication, None, "", PLACE) for _ in range(2)]
-    assert [one.outcome() for one in loaders] == [(0, "done\n")] * 2
+    assert [loader.outcome() for loader in loaders] == [(0, "done\n")] * 2
     warehouse.publish(publication)
     assert warehouse.rows() == NEW
 

@@ -51,7 +51,7 @@ class Environment:
         return self.sink.publish([publication], self.sink.read_state([publication]), together=False)[0]
 
     def ids(self) -> list[int]:
-        return sorted(one.json()["id"] for one in self.kafka.read_committed(self.topic))
+        return sorted(record.json()["id"] for record in self.kafka.read_committed(self.topic))
 
 
 @pytest.fixture
@@ -65,13 +65,13 @@ def test_each_row_is_published_once(env: Environment) -> None:
     first, again = env.publish(publication), env.publish(publication)
     assert (first.adopted, again.adopted) == (False, True)
     records = env.kafka.read_committed(env.topic)
-    assert sorted(one.json()["id"] for one in records) == [0, 1, 2, 3, 4, 5]
-    one = next(one for one in records if one.key == "3")
+    assert sorted(record.json()["id"] for record in records) == [0, 1, 2, 3, 4, 5]
+    one = next(record for record in records if record.key == "3")
     assert one.value == b'{"id":3,"amount":1.50,"day":"2026-01-01"}'
     assert one.headers["ce_id"] == f"{publication.tag.target.name}-1-1"
     assert one.headers["sagaid"] == "s1"
-    assert len({one.headers["ce_id"] for one in records}) == 6
-    assert [one.mark for one in topic_progress.visible_publications(env.settings.kafka, env.topic)] == [
+    assert len({record.headers["ce_id"] for record in records}) == 6
+    assert [publication.mark for publication in topic_progress.visible_publications(env.settings.kafka, env.topic)] == [
         publication.tag.properties()
     ]
 

@@ -60,7 +60,7 @@ class Environment:
 
     def ids(self) -> list[int]:
         """What read_committed consumers see, as soon as nothing is undecided."""
-        return sorted(one.json()["id"] for one in self.kafka.read_committed(self.topic, settle=SETTLED))
+        return sorted(record.json()["id"] for record in self.kafka.read_committed(self.topic, settle=SETTLED))
 
     def is_settled(self) -> bool:
         return self.kafka.is_settled(self.topic, topic_progress.progress_topic(self.settings.kafka))
@@ -212,7 +212,7 @@ def test_a_frozen_publisher_resumes_too_late(env: Environment, point: str, other
 def test_two_concurrent_publishers(env: Environment) -> None:
     publication = env.stage()
     publishers = [env.publisher(publication) for _ in range(2)]
-    outcomes = [one.outcome() for one in publishers]
+    outcomes = [publisher.outcome() for publisher in publishers]
     assert {code for code, _ in outcomes} == {0}
     printed = sorted(last_word(text) for _, text in outcomes)
     assert "done" in printed or "adopted" in printed, outcomes
@@ -240,7 +240,7 @@ def test_a_reader_never_sees_a_row_twice(env: Environment) -> None:
         seen: list[Counter[int]] = []
         while not over.is_set():
             with contextlib.suppress(KafkaException):  # a coordinator moves: it looks again
-                seen.append(Counter(one.json()["id"] for one in env.kafka.read_committed(env.topic, settle=0.0)))
+                seen.append(Counter(record.json()["id"] for record in env.kafka.read_committed(env.topic, settle=0.0)))
         return seen
 
     with ThreadPoolExecutor(1) as pool:
