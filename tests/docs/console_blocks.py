@@ -49,7 +49,7 @@ def missing(expected: tuple[str, ...], output: str) -> str | None:
     lines = iter(_plain(line) for line in output.splitlines())
     for line in expected:
         wanted = re.compile(".*".join(re.escape(part.strip()) for part in _plain(line).split("…")))
-        if not any(wanted.search(found) for found in lines):
+        if not any(wanted.search(line) for line in lines):
             return line
     return None
 

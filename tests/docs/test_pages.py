@@ -95,8 +95,8 @@ def test_no_file_names_a_download_or_a_machine() -> None:
 
 def dependencies() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    written = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
-    return {re.split(r"[\[<>=;! ]", one)[0] for one in written}
+    written = [*project["dependencies"], *(row for extra in project["optional-dependencies"].values() for row in extra)]
+    return {re.split(r"[\[<>=;! ]", row)[0] for row in written}
 
 
 def test_every_dependency_is_justified() -> None:
@@ -127,7 +127,9 @@ def test_the_saga_of_the_readme_is_valid() -> None:
         Action("orders.place", _place, connection="shop"),
     ]
     actions += [Action("payments.refund", _charge, connection="bank")]
-    definition, diagnostics = parse_text(text[0], "README.md", ProjectContext({one.name: one for one in actions}))
+    definition, diagnostics = parse_text(
+        text[0], "README.md", ProjectContext({action.name: action for action in actions})
+    )
     assert definition is not None
     assert diagnostics == []
     assert len(text[0].splitlines()) <= 22

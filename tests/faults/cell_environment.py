@@ -148,7 +148,7 @@ class CellEnvironment:
             queue = self.workflow_queue if self.split else self.queue
             env = {"SAGA_TEMPORAL__ADDRESS": self.temporal.address, "SAGA_TEMPORAL__TASK_QUEUE": queue}
             project = Project(load_settings(self.folder, env=env))
-            errors = [one for one in project.diagnostics if one.severity == "error"]
+            errors = [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
             assert not errors, errors
             self._client = Client(await connect(project.settings, env={}), project)
         return self._client
@@ -260,7 +260,7 @@ class CellEnvironment:
                 select 1 from pg_stat_activity where application_name = %s and datname = current_database()
                 and (state <> 'idle' or not %s))
         """
-        alive = any(one.running and one.pid == worker for one in self.workers)
+        alive = any(each_worker.running and each_worker.pid == worker for each_worker in self.workers)
         await until(lambda: self.admin(question, f"saga-worker-{worker}", alive), "the end of its transactions")
 
     async def finished(self, timeout: float = LIMIT) -> dict[str, Any]:

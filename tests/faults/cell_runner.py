@@ -83,7 +83,7 @@ class CellRunner:
             found = await asyncio.gather(
                 *(self._run_cell_in_row(cell, env, messaging) for cell, env in environments), return_exceptions=True
             )
-            failed = [one for one in found if isinstance(one, BaseException)]
+            failed = [base_exception for base_exception in found if isinstance(base_exception, BaseException)]
             for one in failed:
                 if not isinstance(one, asyncio.BrokenBarrierError):
                     for process in messaging.processes:

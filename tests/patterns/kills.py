@@ -40,7 +40,7 @@ def while_frozen(stage: Stage, process: str, start: Start, service: str) -> None
     worker = psutil.Process(stage.processes[process].pid)
 
     def is_asked() -> bool:
-        remotes = [one.raddr for one in worker.net_connections() if one.status == psutil.CONN_ESTABLISHED]
+        remotes = [socket.raddr for socket in worker.net_connections() if socket.status == psutil.CONN_ESTABLISHED]
         return any(remote and remote.port in stage.service_ports for remote in remotes)
 
     until_blocking(is_asked, f"a request to {service}")

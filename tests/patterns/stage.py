@@ -135,7 +135,9 @@ class Stage:
     def read(self, source: str, what: str) -> Any:
         """A value of the invariant: of a query, the values in a topic, the view of a saga, a service's JSON."""
         if source == "topic":
-            return [one.json() for one in self.broker.read_committed(what)] if what in self.broker.topics() else []
+            return (
+                [record.json() for record in self.broker.read_committed(what)] if what in self.broker.topics() else []
+            )
         if source == "saga":
             return json.loads(self.saga("show", what, "-o", "json"))
         if source in self._ports:

@@ -17,7 +17,7 @@ EVERY_RUN = ("half-message", "saga", "tcc", "two-phase-commit")
 
 def _parameters() -> list[object]:
     marks = {True: [], False: [pytest.mark.slow]}
-    return [pytest.param(one, id=one.name, marks=marks[one.name in EVERY_RUN]) for one in patterns()]
+    return [pytest.param(pattern, id=pattern.name, marks=marks[pattern.name in EVERY_RUN]) for pattern in patterns()]
 
 
 @pytest.mark.parametrize("pattern", _parameters())

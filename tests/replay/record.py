@@ -52,7 +52,7 @@ def _marks() -> Iterator[str]:
 
 
 async def main(names: list[str]) -> None:
-    wanted = [one for one in SCENARIOS if not names or one.name in names]
+    wanted = [scenario for scenario in SCENARIOS if not names or scenario.name in names]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
         addresses: dict[bool, str] = {}
         for number, scenario in enumerate(wanted):

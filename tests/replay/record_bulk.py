@@ -57,7 +57,9 @@ async def record(address: str, url: str, folder: Path) -> list[Path]:
             ("bulk-rested", "resting", [{"id": f"z-{number}", "rest": f"{number}s"} for number in (1, 2, 6)]),
         ):
             starter = await client.starter(saga)
-            handle = await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
+            handle = await starter.start_bulk(
+                [BulkRow(str(input["id"]), starter.make_request(input)) for input in inputs]
+            )
             await handle.result()
             written += await write(client, handle.id, name)
         await client.signal("x-2", "go")
@@ -82,7 +84,7 @@ async def record_cancelled(bank: Bank) -> list[Path]:
     with psycopg.connect(bank.url) as blocker:
         blocker.execute("lock table note in access exclusive mode")
         inputs = [transfer(number) for number in range(30, 33)]
-        handle = await starter.start_bulk([BulkRow(str(one["id"]), starter.make_request(one)) for one in inputs])
+        handle = await starter.start_bulk([BulkRow(str(input["id"]), starter.make_request(input)) for input in inputs])
 
         async def is_credited() -> bool:
             credited = "select 1 from account where id = 'a130' and balance = 110"

@@ -52,7 +52,7 @@ EARLY = "limit.historyCount.suggestContinueAsNew=30"
 
 
 def saga(name: str, *steps: str, top: str = "") -> str:
-    lines = [f"saga: {name}", *([top] if top else []), "steps:", *(f"  - {{{one}}}" for one in steps)]
+    lines = [f"saga: {name}", *([top] if top else []), "steps:", *(f"  - {{{step}}}" for step in steps)]
     return "\n".join(lines) + "\n"
 
 

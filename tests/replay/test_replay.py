@@ -43,11 +43,11 @@ async def test_a_recorded_run_is_replayed(path: Path) -> None:
 
 def test_every_scenario_has_a_recording() -> None:
     recorded = {path.name.split(".")[0].split("+")[0] for path in RECORDED}
-    assert recorded >= {one.name for one in SCENARIOS} | BULK
+    assert recorded >= {scenario.name for scenario in SCENARIOS} | BULK
 
 
 async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    [path] = [one for one in RECORDED if one.name == "line-compensated.1.json.gz"]
+    [path] = [name for name in RECORDED if name.name == "line-compensated.1.json.gz"]
     honest: Callable[..., Any] = calls.send_call
 
     def undo_under_another_name(run: Any, entry: Any, ask: Any, *rest: Any, **more: Any) -> None:

@@ -36,7 +36,7 @@ async def check_members(cell: Cell, env: BulkCellEnvironment) -> list[str]:
     violations = []
     for id in env.members:
         expected = cell.expected if id == env.saga_id else others
-        violations += [f"{id}: {one}" for one in check(evidence[id], expected, cell.row.shape)]
+        violations += [f"{id}: {each_check}" for each_check in check(evidence[id], expected, cell.row.shape)]
     return violations + await _claims(env)
 
 
@@ -94,7 +94,7 @@ async def _story(env: BulkCellEnvironment, id: str) -> Mapping[str, Any]:
     own = await env.own_workflow(id)
     if own is None:
         return {"story": story, "status": _STATUS.get(await env.ledger_state(id) or "", "?")}
-    runs = [one async for one in client.temporal.list_workflows(f"WorkflowId = '{id}'")]
+    runs = [workflow async for workflow in client.temporal.list_workflows(f"WorkflowId = '{id}'")]
     return {
         "story": story,
         "status": own.status.name if own.status is not None else "?",

@@ -194,7 +194,9 @@ def _guard_rows(evidence: Evidence) -> Iterator[str]:
 def _history(evidence: Evidence, shape: Shape) -> Iterator[str]:
     counts = _counts(evidence)
     ended = Counter(
-        one.id.removesuffix(".1") for one in evidence.activities if one.end == "done" and not one.id.endswith("seal")
+        activity.id.removesuffix(".1")
+        for activity in evidence.activities
+        if activity.end == "done" and not activity.id.endswith("seal")
     )
     for id, count in ended.items():
         step, _, op = id.partition("~")

@@ -69,7 +69,7 @@ async def gather(env: CellEnvironment, story: Mapping[str, Any], saga_id: str | 
     saga_id = saga_id or env.saga_id
     client = await env.client()
     described = await client.temporal.get_workflow_handle(saga_id).describe()
-    runs = [one async for one in client.temporal.list_workflows(f"WorkflowId = '{saga_id}'")]
+    runs = [workflow async for workflow in client.temporal.list_workflows(f"WorkflowId = '{saga_id}'")]
     orders = await env.admin("select state from orders where saga_id = %s", saga_id)
     return Evidence(
         balances=dict(await env.admin("select id, balance from accounts")),

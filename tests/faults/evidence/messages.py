@@ -123,8 +123,15 @@ async def gather_messages(env: CellEnvironment) -> Messages:
     return Messages(
         outbox=tuple(OutboxRow(row[0], (row[1], row[2]), row[3]) for row in await env.admin(_OUTBOX)),
         records=tuple(
-            Record(one.topic, one.partition, one.offset, one.key, one.headers["ce_id"], _operation(one.json()))
-            for one in records
+            Record(
+                record.topic,
+                record.partition,
+                record.offset,
+                record.key,
+                record.headers["ce_id"],
+                _operation(record.json()),
+            )
+            for record in records
         ),
         offsets=offsets,
         noted=await _noted(env) if found.consumes else None,

@@ -23,12 +23,14 @@ Corruption = Callable[[Evidence], Evidence]
 
 
 def drop(step: str, op: str) -> Corruption:
-    return lambda seen: replace(seen, journal=tuple(one for one in seen.journal if (one.step, one.op) != (step, op)))
+    return lambda seen: replace(
+        seen, journal=tuple(note for note in seen.journal if (note.step, note.op) != (step, op))
+    )
 
 
 def again(step: str, op: str) -> Corruption:
     return lambda seen: replace(
-        seen, journal=(*seen.journal, *(one for one in seen.journal if (one.step, one.op) == (step, op)))
+        seen, journal=(*seen.journal, *(note for note in seen.journal if (note.step, note.op) == (step, op)))
     )
 
 
@@ -38,7 +40,7 @@ def swap(one: tuple[str, str], other: tuple[str, str]) -> Corruption:
     def corrupt(seen: Evidence) -> Evidence:
         at = {(effect.step, effect.op): effect.at for effect in seen.journal}
         exchanged = {one: at[other], other: at[one]}
-        journal = [replace(it, at=exchanged.get((it.step, it.op), it.at)) for it in seen.journal]
+        journal = [replace(note, at=exchanged.get((note.step, note.op), note.at)) for note in seen.journal]
         return replace(seen, journal=tuple(sorted(journal, key=lambda it: it.at)))
 
     return corrupt
@@ -75,7 +77,11 @@ def sealed(step: str) -> Corruption:
 
 def ended_twice(id: str) -> Corruption:
     return lambda seen: replace(
-        seen, activities=(*seen.activities, *(one for one in seen.activities if one.id == id and one.end == "done"))
+        seen,
+        activities=(
+            *seen.activities,
+            *(activity for activity in seen.activities if activity.id == id and activity.end == "done"),
+        ),
     )
 
 
@@ -117,7 +123,9 @@ CORRUPTIONS: tuple[tuple[str, str, str, Corruption], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("rule", "run", "what", "corrupt"), CORRUPTIONS, ids=[f"{one[0]} {one[2]}" for one in CORRUPTIONS]
+    ("rule", "run", "what", "corrupt"),
+    CORRUPTIONS,
+    ids=[f"{corruption[0]} {corruption[2]}" for corruption in CORRUPTIONS],
 )
 async def test_corrupted_evidence_is_detected(
     rule: str, run: str, what: str, corrupt: Corruption, cell_runner: CellRunner
@@ -174,7 +182,7 @@ AGAIN = Evidence(
 
 def without(step: str, op: str, run: int) -> Corruption:
     return lambda seen: replace(
-        seen, journal=tuple(one for one in seen.journal if (one.step, one.op, one.generation) != (step, op, run))
+        seen, journal=tuple(note for note in seen.journal if (note.step, note.op, note.generation) != (step, op, run))
     )
 
 
@@ -202,13 +210,15 @@ CORRUPTIONS_OF_FURTHER_RUN: tuple[tuple[str, str, Corruption], ...] = (
 
 def test_a_further_run_after_a_savepoint_has_no_violations() -> None:
     assert check(AGAIN, RUN_AGAIN) == []
-    assert [one.partition(":")[0] for one in check(AGAIN, COMPLETED)] == ["I2"], "only a savepoint allows an undo"
+    assert [each_check.partition(":")[0] for each_check in check(AGAIN, COMPLETED)] == ["I2"], (
+        "only a savepoint allows an undo"
+    )
 
 
 @pytest.mark.parametrize(
     ("rule", "what", "corrupt"),
     CORRUPTIONS_OF_FURTHER_RUN,
-    ids=[f"{one[0]} {one[1]}" for one in CORRUPTIONS_OF_FURTHER_RUN],
+    ids=[f"{corruption[0]} {corruption[1]}" for corruption in CORRUPTIONS_OF_FURTHER_RUN],
 )
 def test_a_corrupted_further_run_is_detected(rule: str, what: str, corrupt: Corruption) -> None:
     violations = check(corrupt(AGAIN), RUN_AGAIN)
@@ -216,4 +226,4 @@ def test_a_corrupted_further_run_is_detected(rule: str, what: str, corrupt: Corr
 
 
 def test_every_rule_has_a_violation() -> None:
-    assert {one[0] for one in CORRUPTIONS} == set(RULES)
+    assert {corruption[0] for corruption in CORRUPTIONS} == set(RULES)

@@ -62,11 +62,13 @@ def test_a_valid_run_has_no_violations() -> None:
     assert check_messages(GOOD, JOURNAL) == []
 
 
-@pytest.mark.parametrize(("rule", "what", "corrupt"), CORRUPTIONS, ids=[f"{one[0]} {one[1]}" for one in CORRUPTIONS])
+@pytest.mark.parametrize(
+    ("rule", "what", "corrupt"), CORRUPTIONS, ids=[f"{corruption[0]} {corruption[1]}" for corruption in CORRUPTIONS]
+)
 def test_corrupted_evidence_is_detected(rule: str, what: str, corrupt: Corruption) -> None:
     found = check_messages(corrupt(GOOD), JOURNAL)
     assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
 
 
 def test_every_rule_has_a_violation() -> None:
-    assert {one[0] for one in CORRUPTIONS} == set(MESSAGE_RULES)
+    assert {corruption[0] for corruption in CORRUPTIONS} == set(MESSAGE_RULES)

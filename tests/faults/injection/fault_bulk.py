@@ -264,8 +264,8 @@ async def start_unanswered(env: CellEnvironment) -> None:
     await env.worker()
     await env.finished()
     temporal = (await env.client()).temporal
-    started = [one async for one in temporal.list_workflows(f"TaskQueue = '{env.queue}'")]
-    results = [await temporal.get_workflow_handle(one.id).result() for one in started]
+    started = [workflow async for workflow in temporal.list_workflows(f"TaskQueue = '{env.queue}'")]
+    results = [await temporal.get_workflow_handle(run.id).result() for run in started]
     assert sorted(sum(result["counts"].values()) for result in results) == [0, len(bulk(env).members)]
 
 
@@ -361,9 +361,9 @@ async def terminated(env: CellEnvironment) -> None:
     env.fault_is_over()
     client, members = await env.client(), bulk(env).members
     left = await find_left_claims(client.locator, "bank")
-    assert {one.saga_id for one in left} == set(members)
+    assert {row.saga_id for row in left} == set(members)
     said = [continue_claimed(client.locator, id, "tester", "the test continues it") for id in members]
-    assert all(one.startswith("continued; it is ") for one in await asyncio.gather(*said))
+    assert all(result.startswith("continued; it is ") for result in await asyncio.gather(*said))
 
 
 async def started_again(env: CellEnvironment) -> None:
@@ -378,7 +378,7 @@ async def started_again(env: CellEnvironment) -> None:
     assert sum(ran) == len(members.members), results
     for result, count in zip(results, ran, strict=True):
         assert len(result["existing"]) == len(members.members) - count
-        assert all(one["same"] for one in result["existing"].values())
+        assert all(row["same"] for row in result["existing"].values())
 
 
 async def started_by_both(env: CellEnvironment) -> None:

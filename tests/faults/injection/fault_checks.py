@@ -20,7 +20,7 @@ _ENOUGH = (
 
 
 def _check(*statements: str) -> Mapping[str, str]:
-    lines = "".join(f"          - {one}\n" for one in statements)
+    lines = "".join(f"          - {statement}\n" for statement in statements)
     return {
         "  - id: hold\n    name: Hold the deposit\n": f"""  - id: hold
     name: Hold the deposit
@@ -56,7 +56,7 @@ async def killed_after_answer(env: CellEnvironment) -> None:
     answered = "select 1 from pg_stat_activity where pid = %s and state <> 'active'"
     await until(lambda: env.admin(answered, backend), "the answer")
     process.kill()
-    ends = [one.end for one in await activities_of(env.handle) if env.is_activity(one.id, env.target)]
+    ends = [activity.end for activity in await activities_of(env.handle) if env.is_activity(activity.id, env.target)]
     assert ends == ["open"], "Temporal has heard of the answer before the worker died"
     env.fault_is_over()
     await env.worker()
@@ -79,8 +79,10 @@ async def _check_order(env: CellEnvironment) -> None:
     """The check has ended once, before the first activity of any step was scheduled."""
     await env.finished()
     activities = await activities_of(env.handle)
-    checks = [one for one in activities if env.is_activity(one.id, env.target) and one.ended is not None]
+    checks = [
+        activity for activity in activities if env.is_activity(activity.id, env.target) and activity.ended is not None
+    ]
     assert len(checks) == 1, f"the check has {len(checks)} ends"
     ended = checks[0].ended or 0
-    earlier = [one.id for one in activities if one.id != checks[0].id and one.scheduled < ended]
+    earlier = [activity.id for activity in activities if activity.id != checks[0].id and activity.scheduled < ended]
     assert not set(earlier) & {"debit", "hold", "order"}, f"{earlier} began before the check's end"

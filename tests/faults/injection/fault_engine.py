@@ -80,7 +80,7 @@ async def _found_stuck(env: CellEnvironment) -> None:
     async def found() -> bool:
         code, output = await saga(env, "list", "--stuck", "-o", "json")
         assert code == 0, output
-        reasons = [reason for one in json.loads(output) if one["id"] == env.saga_id for reason in one["stuck"]]
+        reasons = [reason for row in json.loads(output) if row["id"] == env.saga_id for reason in row["stuck"]]
         return any("workflow task fails" in reason for reason in reasons)
 
     await until(found, "the saga in `saga list --stuck`")

@@ -91,7 +91,7 @@ async def terminated(env: CellEnvironment) -> None:
     async def found() -> bool:
         code, output = await saga(env, "list", "--stuck", "-o", "json")
         assert code == 0, output
-        return any(one["id"] == env.saga_id and one["state"] == "TERMINATED" for one in json.loads(output))
+        return any(row["id"] == env.saga_id and row["state"] == "TERMINATED" for row in json.loads(output))
 
     await until(found, "the terminated saga in `saga list --stuck`")
 

@@ -63,6 +63,6 @@ async def poisoned(env: CellEnvironment) -> None:
     group = f"{prefix}-consumer-request-participant"
     await until(lambda: asyncio.to_thread(fully_consumed, shared.broker, group, topic), "what comes after it")
     dead = await asyncio.to_thread(shared.broker.read_committed, f"{topic}.dlq")
-    assert [one.json() for one in dead] == [POISON], trigger.tail()
+    assert [letter.json() for letter in dead] == [POISON], trigger.tail()
     assert "cannot read it" in dead[0].headers["sagadlqreason"]
     assert await env.admin("select status, count(*) from saga_inbox where status = 'DEAD' group by 1") == [("DEAD", 1)]

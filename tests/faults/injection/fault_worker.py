@@ -53,7 +53,9 @@ async def killed_after_effect(env: CellEnvironment) -> None:
         worker.freeze()
     await env.effect_is_there()
     worker.kill()
-    open_ends = [one.end for one in await activities_of(env.handle) if env.is_activity(one.id, env.target)]
+    open_ends = [
+        activity.end for activity in await activities_of(env.handle) if env.is_activity(activity.id, env.target)
+    ]
     assert open_ends == ["open"], "Temporal has heard of the effect before the worker died"
     env.fault_is_over()
     await env.worker()
