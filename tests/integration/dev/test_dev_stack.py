@@ -106,6 +106,34 @@ def test_a_connection_has_no_rights_outside_its_database(project: Project) -> No
             psycopg.connect(url.removesuffix("shop") + other)
 
 
+SHADOWED_BY_ITS_OWNER: LiteralString = """
+create function public.forged(oid, int4) returns boolean language plpgsql as $$ begin
+  if current_setting('is_superuser') = 'on' then
+    alter role saga_shop superuser;
+  end if;
+  return $1 operator(pg_catalog.=) $2::oid;
+end $$;
+create operator public.= (leftarg = oid, rightarg = int4, function = public.forged);
+create function public.forged(name, name) returns boolean language plpgsql as $$ begin
+  if current_setting('is_superuser') = 'on' then
+    alter role saga_shop superuser;
+  end if;
+  return $1 operator(pg_catalog.=) $2;
+end $$;
+create operator public.= (leftarg = name, rightarg = name, function = public.forged);
+alter database shop set search_path = public, pg_catalog;
+create type mood as enum ('calm');
+"""
+
+
+def test_what_an_owner_creates_does_not_run_as_superuser(project: Project) -> None:
+    """Each `up` enters the databases as superuser."""
+    sql(project.up("--only", "postgres"), SHADOWED_BY_ITS_OWNER)
+    status = project.up("--only", "postgres")
+    [(is_superuser,)] = sql(status, "select rolsuper from pg_catalog.pg_roles where rolname::text = current_user::text")
+    assert not is_superuser
+
+
 @pytest.mark.slow
 def test_a_database_of_the_superuser_changes_its_owner(project: Project) -> None:
     """Created by hand with the URL of the superuser."""

@@ -109,7 +109,7 @@ objects as (
   union all
   select 4, format('%%s %%I.%%I', case typtype when 'd' then 'domain' else 'type' end, nspname, typname)
   from pg_type join schemas on schemas.oid = typnamespace left join pg_class on pg_class.oid = typrelid
-  where typowner in (table superuser) and typelem = 0
+  where typowner in (table superuser) and typelem = 0::oid
     and (typtype in ('e', 'd', 'r') or (typtype = 'c' and relkind = 'c'))
     and pg_type.oid not in (select objid from members where classid = 'pg_type'::regclass)
   union all

@@ -139,8 +139,13 @@ class PostgresService(Service):
             self._create_catalog(ports, name)
 
     def _connect_as_superuser(self, ports: Mapping[str, int], database: str) -> psycopg.Connection:
+        """A session in which only pg_catalog is searched, whatever the owner has created in the database.
+
+        An option of the start wins over `alter database … set search_path`, which the owner may do.
+        """
         import psycopg
 
+        arguments = psycopg_arguments()
         return psycopg.connect(
             host=HOST,
             port=ports["port"],
@@ -148,12 +153,14 @@ class PostgresService(Service):
             password=self._superuser_password(),
             dbname=database,
             autocommit=True,
-            **psycopg_arguments(),
+            **{**arguments, "options": f"{arguments['options']} -c search_path=pg_catalog"},
         )
 
     def _create_catalog(self, ports: Mapping[str, int], name: str) -> None:
         with self._connect_as_superuser(ports, _catalog_database(name)) as connection:
-            [there] = connection.execute("select to_regclass('iceberg_tables') is not null").fetchone() or [False]
+            [there] = connection.execute("select to_regclass('public.iceberg_tables') is not null").fetchone() or [
+                False
+            ]
         # Without pyiceberg here, the first process that opens the catalog creates its tables.
         if not there and importlib.util.find_spec("pyiceberg") is not None:
             from pyiceberg.catalog import load_catalog
