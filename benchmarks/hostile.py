@@ -77,7 +77,7 @@ input:
   $defs:
     twice:
       anyOf:
-        - {type: array, items: {$ref: "#/$defs/twice"}, maxItems: 0}
+        - {type: array, items: {$ref: "#/$defs/twice"}, contains: {const: 0}}
         - {type: array, items: {$ref: "#/$defs/twice"}}
     node:
       oneOf:

@@ -19,7 +19,7 @@ MAX_RECORD_VALUES = 1_000_000
 all other readers of the process while it is parsed."""
 
 QUICK_CHECK_STEPS = 1_000
-"""Steps of a check that is made at once; it takes about five milliseconds."""
+"""Steps of a check that is made at once; it takes about two milliseconds."""
 
 QUICK_CHECK_BYTES = 32 * 1024
 """Bytes of an input that is read at once. Reading takes up to half a microsecond for each byte, and counts no steps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,9 @@ from sagas.errors import UsageError
 from sagas.expressions import ANY_ELEMENT
 from sagas.expressions.work_budget import TooComplex, bounded, current_budget
 from sagas.input_limits import MAX_INPUT_VALUES
+from sagas.text.exact_json import canonical_json
 from sagas.text.exact_numbers import exact_value, has_whole_decimal
-from sagas.text.json_values import json_problem
+from sagas.text.json_values import json_copy, json_problem
 
 MAX_ERRORS = 20
 
@@ -47,10 +47,10 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
                 return value, []
             compiled = compile_schema(canonical_schema(schema))
             if compiled.has_defaults:  # else there is nothing to fill in, and copying takes a third of the time
-                value = fill_in_defaults(compiled, copy.deepcopy(value))
+                value = fill_in_defaults(compiled, json_copy(value))
             errors = compiled.first_errors(value, MAX_ERRORS + 1)
             if not errors and compiled.has_integers and has_whole_decimal(value):
-                value = with_integers(compiled, value if compiled.has_defaults else copy.deepcopy(value))
+                value = with_integers(compiled, value if compiled.has_defaults else json_copy(value))
     except RecursionError:
         return input, ["input: the schema contains itself without end; correct its `$ref`"]
     except UsageError as error:
@@ -64,6 +64,11 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     if len(errors) > MAX_ERRORS:
         messages.append("and more errors")
     return value, messages
+
+
+def is_normalised(input: Any, value: Any) -> bool:
+    """True if an input is already what :func:`validate_input` makes of it: ``value``."""
+    return value is input or canonical_json(value) == canonical_json(input)
 
 
 _MAX_LISTED = 3

@@ -5,7 +5,6 @@ What an expression may decide is no mistake; which names a mapping has is known 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from sagas.definition.schema_validation import CompiledSchema, canonical_schema,
 from sagas.errors import UsageError
 from sagas.expressions.template_syntax import OPENING
 from sagas.expressions.work_budget import bounded
+from sagas.text.json_values import json_copy
 
 _OF_NAMES = frozenset(
     {"required", "additionalProperties", "dependentRequired", "minProperties", "maxProperties", "minItems", "maxItems"}
@@ -48,7 +48,7 @@ def _certain_errors(compiled: CompiledSchema, value: Any) -> list[Any]:
     try:
         with bounded():
             if compiled.has_defaults:
-                value = fill_in_defaults(compiled, copy.deepcopy(value))
+                value = fill_in_defaults(compiled, json_copy(value))
             errors = compiled.first_errors(value, _MAX_COMPARED)
     except (RecursionError, UsageError, ArithmeticError):
         return []  # reported with the schema

@@ -16,7 +16,8 @@ from sagas.builtins.messaging import FORM_DESCRIPTION
 from sagas.definition.diagnostics import suggestion_help
 from sagas.definition.schema_messages import TYPE_DESCRIPTIONS, describe_types
 from sagas.definition.schema_patterns import may_match
-from sagas.text.exact_numbers import is_equal, is_whole
+from sagas.definition.schema_verdicts import has_type
+from sagas.text.exact_numbers import is_equal
 
 
 class Node(Protocol):
@@ -55,16 +56,6 @@ class JsonNode:
 
 
 AnyNode = TypeVar("AnyNode", bound=Node)
-
-_PYTHON_TYPES: dict[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": (int, Decimal),
-    "boolean": bool,
-    "array": list,
-    "object": dict,
-    "null": type(None),
-}
 
 
 def describe_node(node: Node) -> str:
@@ -118,15 +109,6 @@ def mismatches(node: AnyNode, schema: Any, root: Mapping[str, Any]) -> Iterator[
 def _quote_hint(value: Any, kinds: list[str]) -> str:
     is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
     return ": quote it" if is_number and "string" in kinds else ""
-
-
-def has_type(value: Any, kind: str) -> bool:
-    """Return whether a JSON value has a type of JSON Schema, to which 12.0 is an integer."""
-    if isinstance(value, bool):
-        return kind == "boolean"
-    if kind == "integer":
-        return is_whole(value)
-    return isinstance(value, _PYTHON_TYPES.get(kind, object))
 
 
 def _best_option(node: AnyNode, options: list[Any], root: Mapping[str, Any]) -> Iterator[tuple[AnyNode, str]]:

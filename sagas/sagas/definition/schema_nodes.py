@@ -140,6 +140,12 @@ def always_applied(node: SchemaNode) -> Iterator[SchemaNode]:
     yield from node.all_of()
 
 
+def default_nodes(node: SchemaNode) -> list[SchemaNode]:
+    """The schemas that give a default to a missing value: this one, else those of its `$ref` and `allOf`."""
+    nodes = closure([node], lambda part: () if "default" in part.schema else always_applied(part))
+    return [part for part in nodes if "default" in part.schema]
+
+
 def sometimes_applied(node: SchemaNode) -> Iterator[SchemaNode]:
     """The subschemas that apply only to some of the values to which this one applies."""
     for keyword in ("then", "else"):

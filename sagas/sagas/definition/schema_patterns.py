@@ -17,7 +17,7 @@ def matches_pattern(pattern: str, text: str) -> bool:
         compiled = compile_pattern(pattern)
     except ValueError as error:
         raise UsageError(f"the schema of the input has a pattern that RE2 does not support: {error}") from None
-    charge(len(text) * compiled.programsize >> 11)
+    charge(1 + (len(text) * compiled.programsize >> 11))
     try:
         return compiled.search(text) is not None
     except UnicodeEncodeError:

@@ -1,36 +1,35 @@
 """Validates inputs against JSON Schema, in time and memory that neither the schema nor the input can make explode.
 
-jsonschema does the work. Replaced are the keywords that stall it: regular expressions run in RE2 (linear time),
-`uniqueItems` compares hashes instead of pairs. So are those that compare numbers, which are exact and of any size: 12.0
-is an integer, `enum: [1.10]` takes 1.1, and 0.1 is a multiple of 0.01. Every keyword that is applied to a value costs a
-step, so recursive references and repeated alternatives end too. Nothing is ever fetched: a `$ref` leads to a part of
-the same schema.
+Compiled functions decide (:mod:`sagas.definition.schema_verdicts`); for a value that does not fit, jsonschema finds the
+errors, and skips what fits. Its keywords that stall or compare numbers are replaced: regular expressions run in RE2
+(linear time), `uniqueItems` compares hashes instead of pairs, and numbers are exact and of any size: 12.0 is an
+integer, `enum: [1.10]` takes 1.1, and 0.1 is a multiple of 0.01. Every keyword that is applied to a value costs steps,
+so recursive references and repeated alternatives end too. Nothing is ever fetched: a `$ref` leads to a part of the same
+schema.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
 
 from sagas.definition.schema_formats import fits_format
-from sagas.definition.schema_nodes import DATA_KEYWORDS, SchemaNode, leading_to, root_node
+from sagas.definition.schema_nodes import DATA_KEYWORDS, SchemaNode, default_nodes, leading_to, root_node
 from sagas.definition.schema_patterns import matches_pattern
+from sagas.definition.schema_verdicts import LIMITS, SchemaVerdicts, comparable_text, has_type
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import charge
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
-from sagas.text.exact_numbers import BINARY, comparable, is_exact_double, is_multiple, is_whole
-
-_TEXT_PER_STEP = 32
-"""Characters of a value that is compared as a text, for one step."""
+from sagas.text.exact_numbers import BINARY, is_exact_double
 
 _NAMES_PER_STEP = 32
 """Names and schemas that a keyword lists, for one step."""
 
-_PARTS_PER_STEP = 2
-"""Parts of a value to which a schema is applied, for one step; what the schema says is counted then."""
+_LIBRARY_STEPS = 6
+"""Of each keyword that jsonschema applies to a value."""
 
 _SIZE_PER_STEP = 128
 """Characters, elements or fields of a value that count as one more step of each keyword that is applied to it."""
@@ -42,7 +41,9 @@ class CompiledSchema:
     def __init__(self, canonical: str) -> None:
         schema = without_dialects(decode_json(canonical))
         self.root = root_node(schema)
-        self._is_static = '"$dynamicRef"' not in canonical
+        self._verdicts = None if '"$dynamicRef"' in canonical else SchemaVerdicts()
+        self.shapes_of_defaults: dict[Any, Any] = {}
+        self.shapes_of_integers: dict[Any, Any] = {}
         self.has_defaults = '"default"' in canonical
         self.has_integers = '"integer"' in canonical
 
@@ -51,22 +52,23 @@ class CompiledSchema:
 
         Raises TooComplex, or UsageError for a reference that leads nowhere.
         """
-        from referencing.exceptions import Unresolvable
-
         node = self.root if part is None else part
-        try:
+        with _errors_of_libraries():
+            if self._verdicts is not None and self._verdicts.of(node)(value):
+                return []
             return list(islice(self._validator.descend(value, node.schema, resolver=node.resolver), maximum))
-        except Unresolvable as error:
-            raise UsageError(f"the schema of the input has no {error.ref}; correct its `$ref`") from None
 
     def fits(self, part: SchemaNode, value: Any) -> bool:
         """True if the value is valid for a part of the schema. Raises as :meth:`first_errors`."""
-        return not self.first_errors(value, 1, part)
+        if self._verdicts is None:
+            return not self.first_errors(value, 1, part)
+        with _errors_of_libraries():
+            return self._verdicts.of(part)(value)
 
     @cached_property
     def leading_to_defaults(self) -> frozenset[int]:
-        """The ids of the schemas in which a default may be found."""
-        return leading_to(self.root, lambda node: "default" in node.schema)
+        """The ids of the schemas by which a default may be filled in."""
+        return leading_to(self.root, lambda node: any(default_nodes(part) for _, part in node.properties()))
 
     @cached_property
     def leading_to_integers(self) -> frozenset[int]:
@@ -77,7 +79,22 @@ class CompiledSchema:
     def _validator(self) -> Any:
         from referencing import Registry
 
-        return validator_class(self._is_static)(self.root.schema, registry=Registry())
+        return validator_class(self._verdicts)(self.root.schema, registry=Registry())
+
+
+@contextmanager
+def _errors_of_libraries() -> Iterator[None]:
+    from referencing.exceptions import Unresolvable
+
+    try:
+        yield
+    except Unresolvable as error:
+        raise UsageError(f"the schema of the input has no {error.ref}; correct its `$ref`") from None
+    except BaseException as error:
+        # The maps of referencing and jsonschema (rpds) panic where a comparison fails: at the limit of recursion.
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise RecursionError from None
 
 
 @lru_cache(maxsize=512)
@@ -97,10 +114,10 @@ def canonical_schema(schema: Any) -> str:
     return canonical_json(schema)
 
 
-def validator_class(is_static: bool = False) -> Any:
+def validator_class(verdicts: SchemaVerdicts | None = None) -> Any:
     """jsonschema's class for the dialect 2020-12, with the keywords of this module.
 
-    ``is_static``: it is used for one schema, in which a part means the same wherever it is reached from.
+    ``verdicts``: of the only schema for which it is used; None: there are none.
     """
     # Imported here: the import takes a tenth of a second, and most commands validate no input.
     from jsonschema import Draft202012Validator
@@ -110,7 +127,7 @@ def validator_class(is_static: bool = False) -> Any:
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "uniqueItems": _unique_items,
-        **{keyword: _limit(keyword, *limit) for keyword, limit in _LIMITS.items()},
+        **{keyword: _limit(keyword, *limit) for keyword, limit in LIMITS.items()},
         "type": _type,
         "items": _items,
         "contains": _contains,
@@ -121,19 +138,29 @@ def validator_class(is_static: bool = False) -> Any:
         "required": _required,
         "enum": _enum_keyword(),
         "const": _const,
-        "multipleOf": _multiple_of,
         BINARY: _binary,
         "format": _format,
     }
+    if verdicts is not None:
+        own |= {keyword: _by_verdict(keyword, verdicts) for keyword in ("unevaluatedItems", "unevaluatedProperties")}
     keywords = {**Draft202012Validator.VALIDATORS, **own}
-    types = Draft202012Validator.TYPE_CHECKER.redefine_many(
-        {"integer": lambda _, value: is_whole(value), "number": lambda _, value: _is_number(value)}
-    )
-    extended: Any = extend(
-        Draft202012Validator, {name: _charged(name, call) for name, call in keywords.items()}, type_checker=types
-    )
-    extended.descend = _fast_descend() if is_static else _without_repr(extended.descend)
+    extended: Any = extend(Draft202012Validator, {name: _charged(name, call) for name, call in keywords.items()})
+    extended.is_type = lambda _, value, kind: has_type(value, kind)
+    if verdicts is None:
+        extended.descend = _without_repr(extended.descend)
+        extended.fits = lambda self, value, schema: next(self.descend(value, schema), None) is None
+    else:
+        extended.descend = _fast_descend()
+        extended.fits = _by_verdicts(verdicts)
     return extended
+
+
+def _by_verdicts(verdicts: SchemaVerdicts) -> Callable[..., bool]:
+    def fits(self: Any, value: Any, schema: Any) -> bool:
+        charge()
+        return verdicts.of(SchemaNode(self.schema, self._resolver).child(schema))(value)
+
+    return fits
 
 
 def _without_repr(descend: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,14 +242,13 @@ def without_dialects(schema: Any) -> Any:
 
 def _charged(name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
     quadratic = name.startswith("unevaluated")
-    own_steps = 4 if name in ("$ref", "$dynamicRef") else 1  # a reference is resolved each time
 
     def charged(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         size = len(instance) if isinstance(instance, dict | list | str) else 0
         names = len(value) if name != "enum" and isinstance(value, dict | list) else 0
-        charge(own_steps + size // _SIZE_PER_STEP + names // _NAMES_PER_STEP)
+        charge(_LIBRARY_STEPS + size // _SIZE_PER_STEP + names // _NAMES_PER_STEP)
         if quadratic and size:  # and the message in jsonschema quotes the values
-            charge(size * size // 100 + len(encode_json(instance)) // _TEXT_PER_STEP)
+            charge(size * size // 100 + len(encode_json(instance)) // _SIZE_PER_STEP)
         return apply(validator, value, instance, schema)
 
     return charged
@@ -250,24 +276,19 @@ def _excluded(
     )
 
 
-_LIMITS: Mapping[str, tuple[tuple[type, ...], Callable[[Any, Any], bool]]] = {
-    "minimum": ((int, Decimal), lambda value, limit: value >= limit),
-    "maximum": ((int, Decimal), lambda value, limit: value <= limit),
-    "exclusiveMinimum": ((int, Decimal), lambda value, limit: value > limit),
-    "exclusiveMaximum": ((int, Decimal), lambda value, limit: value < limit),
-    "minLength": ((str,), lambda value, limit: len(value) >= limit),
-    "maxLength": ((str,), lambda value, limit: len(value) <= limit),
-    "minItems": ((list,), lambda value, limit: len(value) >= limit),
-    "maxItems": ((list,), lambda value, limit: len(value) <= limit),
-    "minProperties": ((dict,), lambda value, limit: len(value) >= limit),
-    "maxProperties": ((dict,), lambda value, limit: len(value) <= limit),
-}
-"""Keywords whose messages in jsonschema quote the value, which may be large: the types they apply to, and the rule."""
+def _limit(keyword: str, types: frozenset[type], fits: Callable[[Any, Any], bool]) -> Callable[..., Any]:
+    """A keyword whose message in jsonschema quotes the value, which may be large."""
 
-
-def _limit(keyword: str, types: tuple[type, ...], fits: Callable[[Any, Any], bool]) -> Callable[..., Any]:
     def check(validator: Any, limit: Any, instance: Any, schema: Any) -> Iterator[Any]:
-        if isinstance(instance, types) and not isinstance(instance, bool) and not fits(instance, limit):
+        if isinstance(instance, tuple(types)) and not isinstance(instance, bool) and not fits(instance, limit):
+            yield _error(keyword)
+
+    return check
+
+
+def _by_verdict(keyword: str, verdicts: SchemaVerdicts) -> Callable[..., Any]:
+    def check(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        if not verdicts.by_keyword(keyword, SchemaNode(schema, validator._resolver), instance):
             yield _error(keyword)
 
     return check
@@ -281,13 +302,13 @@ def _type(validator: Any, kinds: Any, instance: Any, schema: Any) -> Iterator[An
 def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[Any]:
     if not isinstance(instance, list):
         return
-    charge(len(instance) // _PARTS_PER_STEP)
     prefix = len(schema.get("prefixItems", ()))
     if items is False and len(instance) > prefix:
         yield _error("items")
     elif items is not False:
         for index in range(prefix, len(instance)):
-            yield from validator.descend(instance[index], items, path=index)
+            if not validator.fits(instance[index], items):
+                yield from validator.descend(instance[index], items, path=index)
 
 
 def _contains(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -297,9 +318,8 @@ def _contains(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator
 
     least, most = schema.get("minContains", 1), schema.get("maxContains", len(instance))
     fitting = 0
-    charge(len(instance) // _PARTS_PER_STEP)
     for item in instance:
-        if _fits(validator, part, item):
+        if validator.fits(item, part):
             fitting += 1
             if fitting > most:
                 yield ValidationError("too many", validator="maxContains", validator_value=most)
@@ -311,26 +331,21 @@ def _contains(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator
 
 
 def _not(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if _fits(validator, part, instance):
+    if validator.fits(instance, part):
         yield _error("not")
 
 
 def _any_of(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if not any(_fits(validator, alternative, instance) for alternative in alternatives):
+    if not any(validator.fits(instance, alternative) for alternative in alternatives):
         yield _of_alternatives("anyOf", validator, alternatives, instance)
 
 
 def _one_of(validator: Any, alternatives: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    fitting = list(islice((part for part in alternatives if _fits(validator, part, instance)), 2))
+    fitting = list(islice((part for part in alternatives if validator.fits(instance, part)), 2))
     if len(fitting) == 2:
         yield _error("oneOf")
     elif not fitting:
         yield _of_alternatives("oneOf", validator, alternatives, instance)
-
-
-def _fits(validator: Any, schema: Any, instance: Any) -> bool:
-    charge(2)  # a validator of its own, and the error of one that does not fit
-    return next(validator.descend(instance, schema), None) is None
 
 
 ALTERNATIVES = "alternatives"
@@ -355,10 +370,6 @@ def _of_alternatives(keyword: str, validator: Any, alternatives: Any, instance: 
     return error
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | Decimal) and not isinstance(value, bool)
-
-
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
     if isinstance(instance, str) and not matches_pattern(pattern, instance):
         yield _error("pattern")
@@ -369,7 +380,7 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
         return
     for pattern, inner in patterns.items():
         for name, value in instance.items():
-            if matches_pattern(pattern, name):
+            if matches_pattern(pattern, name) and not validator.fits(value, inner):
                 yield from validator.descend(value, inner, path=name, schema_path=pattern)
 
 
@@ -385,9 +396,9 @@ def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any
     if rest is False and extra:
         yield _error("additionalProperties")
     elif isinstance(rest, Mapping):
-        charge(len(extra) // _PARTS_PER_STEP)
         for name in extra:
-            yield from validator.descend(instance[name], rest, path=name)
+            if not validator.fits(instance[name], rest):
+                yield from validator.descend(instance[name], rest, path=name)
 
 
 def additional_names(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:
@@ -402,24 +413,14 @@ def additional_names(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> 
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if not wanted or not isinstance(instance, list):
-        return
-    seen: set[str] = set()
-    for item in instance:
-        text = _comparable_text(item)
-        if text in seen:
+    if wanted and isinstance(instance, list):
+        texts = list(map(comparable_text, instance))
+        if len(set(texts)) < len(texts):
             yield _error("uniqueItems")
-            return
-        seen.add(text)
-
-
-def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if _is_number(instance) and not is_multiple(instance, divisor):
-        yield _error("multipleOf")
 
 
 def _binary(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if wanted is True and _is_number(instance) and not is_exact_double(instance):
+    if wanted is True and has_type(instance, "number") and not is_exact_double(instance):
         yield _error(BINARY)
 
 
@@ -429,7 +430,7 @@ def _format(validator: Any, name: Any, instance: Any, schema: Any) -> Iterator[A
 
 
 def _const(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    if _comparable_text(instance) != _comparable_text(wanted):
+    if comparable_text(instance) != comparable_text(wanted):
         yield _error("const")
 
 
@@ -439,14 +440,8 @@ def _enum_keyword() -> Callable[..., Any]:
 
     def enum(validator: Any, listed: Any, instance: Any, schema: Any) -> Iterator[Any]:
         if id(listed) not in texts:
-            texts[id(listed)] = frozenset(map(_comparable_text, listed))
-        if _comparable_text(instance) not in texts[id(listed)]:
+            texts[id(listed)] = frozenset(map(comparable_text, listed))
+        if comparable_text(instance) not in texts[id(listed)]:
             yield _error("enum")
 
     return enum
-
-
-def _comparable_text(value: Any) -> str:
-    text = canonical_json(comparable(value))
-    charge(1 + len(text) // _TEXT_PER_STEP)
-    return text

@@ -10,7 +10,7 @@ from sagas.errors import UsageError
 from sagas.input_limits import MAX_CHECK_STEPS
 
 _PAUSE_STEPS = 250
-"""Steps between two pauses of a check, about a millisecond."""
+"""Steps between two pauses of a check, half a millisecond."""
 
 
 class TooComplex(UsageError):

@@ -72,9 +72,7 @@ def is_equal(first: Any, other: Any) -> bool:
 
 def exact_value(value: Any) -> Any:
     """The value with every ``float`` as the decimal that it prints; the value itself if it has none."""
-    if not any(isinstance(item, float) for item in _scalars(value)):
-        return value
-    return _exact_copy(value)
+    return value if next(_scalars(value, float), None) is None else _exact_copy(value)
 
 
 def _exact_copy(value: Any) -> Any:
@@ -90,16 +88,17 @@ def _exact_copy(value: Any) -> Any:
 
 def has_whole_decimal(value: Any) -> bool:
     """True if a number of the value is whole and has a point or an exponent, such as 12.0."""
-    return any(isinstance(item, Decimal) and is_whole(item) for item in _scalars(value))
+    return any(map(is_whole, _scalars(value, Decimal)))
 
 
-def _scalars(value: Any) -> Iterator[Any]:
-    waiting = [value]
+def _scalars(value: Any, kind: type) -> Iterator[Any]:
+    """The values of a type."""
+    waiting: list[Any] = [(value,)]
     while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            waiting += item.values()
-        elif isinstance(item, list):
-            waiting += item
-        else:
-            yield item
+        for item in waiting.pop():
+            if isinstance(item, kind):
+                yield item
+            elif isinstance(item, dict):
+                waiting.append(item.values())
+            elif isinstance(item, list):
+                waiting.append(item)

@@ -33,7 +33,7 @@ input:
   $defs:
     tree:
       anyOf:
-        - {type: array, items: {$ref: "#/$defs/tree"}, maxItems: 0}
+        - {type: array, items: {$ref: "#/$defs/tree"}, contains: {const: 0}}
         - {type: array, items: {$ref: "#/$defs/tree"}}
         - {type: string}
 steps:

@@ -13,7 +13,7 @@ from typing import Any
 from sagas.definition.schema_conjunction import KINDS, Conjunction, Contradiction, certain_parts, is_false
 from sagas.definition.schema_mismatches import JsonNode, mismatches
 from sagas.definition.schema_nodes import SCHEMA_MAPS, Path, SchemaNode
-from sagas.definition.schema_validation import CompiledSchema, canonical_schema, compile_schema
+from sagas.definition.schema_validation import CompiledSchema, canonical_schema
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import TooComplex, bounded, charge
 
@@ -175,7 +175,8 @@ class _ContradictionSearch:
         """Return whether the validator takes the value; True where that costs too much."""
         try:
             if self._compiled is None:
-                self._compiled = compile_schema(canonical_schema(self._root))
+                # Not one that is kept: it would keep the parts of this document, too.
+                self._compiled = CompiledSchema(canonical_schema(self._root))
             return self._compiled.fits(node, value)
         except (UsageError, RecursionError):
             return True

@@ -7,7 +7,7 @@ from typing import Any
 
 from sagas.definition.checks.impossible_schemas import impossible_parts
 from sagas.definition.diagnostics import Report, suggestion_help
-from sagas.definition.input_completion import default_nodes, same_default
+from sagas.definition.input_completion import same_default
 from sagas.definition.parser.draft import SagaDraft
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.schema_formats import FORMATS
@@ -17,6 +17,7 @@ from sagas.definition.schema_nodes import (
     SchemaNode,
     always_applied,
     closure,
+    default_nodes,
     dynamic_anchors,
     dynamic_targets,
     reachable,

@@ -42,7 +42,7 @@ TREES = """
       $defs:
         tree:
           anyOf:
-            - {{type: array, items: {{$ref: "#/$defs/tree"}}, maxItems: 0}}
+            - {{type: array, items: {{$ref: "#/$defs/tree"}}, contains: {{const: 0}}}}
             - {{type: array, items: {{$ref: "#/$defs/tree"}}}}
             - {{type: string}}
     triggers:

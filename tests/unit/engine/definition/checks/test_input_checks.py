@@ -27,7 +27,7 @@ TREE: Any = {
     "$defs": {
         "tree": {
             "anyOf": [
-                {"type": "array", "items": {"$ref": "#/$defs/tree"}, "maxItems": 0},
+                {"type": "array", "items": {"$ref": "#/$defs/tree"}, "contains": {"const": 0}},
                 {"type": "array", "items": {"$ref": "#/$defs/tree"}},
                 {"type": "string"},
             ]
