@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
@@ -113,10 +113,11 @@ class Client:
         or its run was undone (``again`` starts a new generation) or terminated.
         """
         starter = await self.starter(saga)
-        started = await starter.start(await starter.check(input), id=id, again=again)
+        return self._handle(await starter.start(await starter.check(input), id=id, again=again))
+
+    def _handle(self, started: StartResult) -> SagaHandle:
         web_ui = None if started.source == "ledger" else self.project.settings.temporal.web_ui
-        workflow_id = started.bulk_id or started.id
-        link = web_ui_link(web_ui, self.temporal.namespace, workflow_id, started.run_id)
+        link = web_ui_link(web_ui, self.temporal.namespace, started.bulk_id or started.id, started.run_id)
         return SagaHandle(started.id, started.run_id, started.started, link, self, started.source)
 
     async def starter(self, saga: str) -> SagaStarter:
@@ -138,42 +139,48 @@ class Client:
             self._starters[saga] = starter
         return starter
 
-    async def start_many(self, saga: str, inputs: Sequence[Any], *, bulk: bool = False) -> list[SagaHandle]:
+    @overload
+    async def start_many(
+        self, saga: str, inputs: Sequence[Any], *, bulk: bool = False, return_exceptions: Literal[False] = False
+    ) -> list[SagaHandle]: ...
+
+    @overload
+    async def start_many(
+        self, saga: str, inputs: Sequence[Any], *, bulk: bool = False, return_exceptions: bool
+    ) -> list[SagaHandle | Exception]: ...
+
+    async def start_many(
+        self, saga: str, inputs: Sequence[Any], *, bulk: bool = False, return_exceptions: bool = False
+    ) -> Sequence[SagaHandle | Exception]:
         """Start one saga for each input, or find the runs that their ids already have; one handle for each, in order.
 
-        ``bulk``: many sagas share a workflow, which needs a ledger. All are started before the first error is raised:
-        UsageError or RefusedError, as :meth:`start` raises them, or NotClaimed if no worker has claimed a shared saga
-        in time, so that one may still refuse it. No saga is started if an input is invalid, which the UsageError names.
+        ``bulk``: many sagas share a workflow, which needs a ledger. An input that cannot be started keeps no other from
+        starting. Its error names it: UsageError or RefusedError, as :meth:`start` raises them, or NotClaimed if no
+        worker has claimed a shared saga in time, so that one may still refuse it. ``return_exceptions``: as of
+        `asyncio.gather`, the errors are in the list, in place of handles; else the first is raised when all others have
+        started.
         """
         starter = await self.starter(saga)
-        requests: list[StartRequest] = []
-        for number, input in enumerate(inputs, 1):
-            try:
-                requests.append(await starter.check(input))
-            except UsageError as error:
-                raise UsageError(f"input {number} of {len(inputs)}: {error.message}") from None
         shared = None
         if bulk:
             self.ledger.require()
             shared = SharedStarts(starter, limit=_BULK_SIZE, wait=_GATHERED_FOR)
-        places = asyncio.Semaphore(len(requests) or 1 if bulk else _STARTED_AT_ONCE)
+        places = asyncio.Semaphore(len(inputs) or 1 if bulk else _STARTED_AT_ONCE)
 
-        async def start(request: StartRequest) -> StartResult:
+        async def start(request: StartRequest | UsageError) -> SagaHandle:
+            if isinstance(request, UsageError):
+                raise request
             async with places:
-                return await (starter.start(request) if shared is None else shared.start(request))
+                return self._handle(await (starter.start(request) if shared is None else shared.start(request)))
 
-        results = await asyncio.gather(*(start(request) for request in requests), return_exceptions=True)
-        started: list[StartResult] = []
+        checked = [await _checked(starter, input, f"input {n} of {len(inputs)}") for n, input in enumerate(inputs, 1)]
+        results = await asyncio.gather(*map(start, checked), return_exceptions=True)
+        given: list[SagaHandle | Exception] = []
         for result in results:
-            if isinstance(result, BaseException):
+            if not (isinstance(result, SagaHandle) or (return_exceptions and isinstance(result, Exception))):
                 raise result
-            started.append(result)
-        web_ui = self.project.settings.temporal.web_ui
-        links = [web_ui_link(web_ui, self.temporal.namespace, saga.bulk_id or saga.id, saga.run_id) for saga in started]
-        return [
-            SagaHandle(saga.id, saga.run_id, saga.started, link, self, saga.source)
-            for saga, link in zip(started, links, strict=True)
-        ]
+            given.append(result)
+        return given
 
     async def show(self, saga_id: str) -> dict[str, Any]:
         """The `saga show` document. Raises UsageError if there is no such saga."""
@@ -245,3 +252,10 @@ class Client:
         if self._search_attributes is None:
             self._search_attributes = tuple(await existing_attributes(self.temporal))
         return self._search_attributes
+
+
+async def _checked(starter: SagaStarter, input: Any, name: str) -> StartRequest | UsageError:
+    try:
+        return await starter.check(input)
+    except UsageError as error:
+        return UsageError(f"{name}: {error.message}", help=error.help)
