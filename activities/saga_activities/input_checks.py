@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from saga_activities.input_limits import MAX_CHECKED_CALLERS, MAX_WAITING_CHECKS, QUICK_CHECK_BYTES, QUICK_CHECK_STEPS
-from sagas.definition.input_validation import invalid_input, validate_input
+from sagas.definition.input_validation import invalid_input, is_normalised, validate_input
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import TooComplex, WorkBudget, bounded
@@ -139,22 +139,36 @@ async def checked_input(definition: Definition, input: Any) -> Any:
     return value
 
 
-async def refused_inputs(definition: Definition, inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Why inputs of sagas that start together are refused, by the ids of their sagas; the others are valid.
+@dataclass(frozen=True, slots=True)
+class CheckedInputs:
+    """Inputs of sagas that start together, by the ids of their sagas.
+
+    ``refused``: why some are refused. ``completed``: the normalised form of those that were sent in another one.
+    """
+
+    refused: Mapping[str, str]
+    completed: Mapping[str, Any]
+
+
+async def check_together(definition: Definition, inputs: Mapping[str, Any]) -> CheckedInputs:
+    """Check inputs of sagas that start together, by the ids of their sagas.
 
     They share the steps of one input. A quarter of these is kept for all in equal parts, so that an input which uses up
     the rest is the one that is refused, and none of the others for it.
     """
     refused: dict[str, str] = {}
+    completed: dict[str, Any] = {}
     left = MAX_CHECK_STEPS
     kept = MAX_CHECK_STEPS // 4 // max(len(inputs), 1)
     for number, (id, input) in enumerate(inputs.items(), 1):
         most = left - kept * (len(inputs) - number)
-        _, problems, used = await _validated(definition, input, most)
+        value, problems, used = await _validated(definition, input, most)
         left -= used
         if problems:
             refused[id] = invalid_input(definition.saga, problems)
-    return refused
+        elif not is_normalised(input, value):
+            completed[id] = value
+    return CheckedInputs(refused, completed)
 
 
 async def _validated(definition: Definition, input: Any, steps: int) -> tuple[Any, list[str], int]:

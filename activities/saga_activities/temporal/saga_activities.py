@@ -25,7 +25,7 @@ from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.concurrency import uncancellable
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.input_checks import INPUT_CHECKS
+from saga_activities.input_checks import INPUT_CHECKS, CheckedInputs
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.server_clock import ServerClock
@@ -36,15 +36,16 @@ from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.errors import InfrastructureError, RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
 from sagas.protocol.payloads import BULK_PREFIX, LOAD_ACTIVITY, REFUSED_TYPE, VERIFY_ACTIVITY, Invocation, decode_call
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
 from sagas.settings.masking import mask
-from sagas.text.exact_json import decode_json
+from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.hidden_texts import hiding
 from sagas.workflow import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json, read_payload
 
-VerifyStart = Callable[..., Awaitable[dict[str, str]]]
-"""Verifies a start: called with the fields of the request of ``saga.verify``. Returns why inputs are refused, by the
-ids of their sagas; raises SagaError if nothing of it is trusted."""
+VerifyStart = Callable[..., Awaitable[CheckedInputs]]
+"""Verifies a start: called with the fields of the request of ``saga.verify``. Raises SagaError if nothing of it is
+trusted."""
 
 _BUSY_INTERVAL = timedelta(seconds=2)
 """Until a start is verified again for which this worker had no time."""
@@ -147,14 +148,22 @@ class SagaActivities:
         request = await INPUT_CHECKS.run(lambda: read_payload(payload), caller=caller, size=len(payload.data))
         try:
             if info.activity_type == VERIFY_ACTIVITY:
-                refused = await self._verify_start(**request)
-                return {"refused": refused} if refused else {}
+                checked = await self._verify_start(**request)
+                answers = {"refused": checked.refused, "completed": checked.completed}
+                return _within_payload({name: inputs for name, inputs in answers.items() if inputs})
             loading = self._loader.load(request["saga"], request.get("input"), request.get("undo_of"))
-            return await _unless_worker_stops(loading)
+            return _within_payload(await _unless_worker_stops(loading))
         except SagaError as error:
             raise SagaApplicationError(
                 mask(error.message), type=REFUSED_TYPE, non_retryable=True, category=ApplicationErrorCategory.BENIGN
             ) from None
+
+
+def _within_payload(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer. Raises UsageError if Temporal does not take it: defaults can make an input larger without end."""
+    if (size := len(encode_json(answer))) > MAX_PAYLOAD_BYTES:
+        raise UsageError(size_problem("the definition with the input and its defaults", size))
+    return answer
 
 
 async def _unless_worker_stops(work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:

@@ -112,11 +112,14 @@ class BulkWorkflow:
         except UnreadableValue as error:
             raise refused_error(f"the input of {BULK_WORKFLOW} cannot be read: {error}") from None
         starts = {saga.id: saga.input for saga in request.sagas}
-        header, refused = await verify_bulk_start(request.saga, starts, self.trust)
-        self._refused = {**request.refused, **refused}
+        header, verified = await verify_bulk_start(request.saga, starts, self.trust)
+        self._refused = {**request.refused, **verified.refused}
         for id, why in self._refused.items():
             workflow.logger.warning("%s is not started: %s", id, why)
-        request = replace(request, sagas=[saga for saga in request.sagas if saga.id not in self._refused])
+        accepted = (saga for saga in request.sagas if saga.id not in self._refused)
+        request = replace(
+            request, sagas=[replace(saga, input=verified.completed.get(saga.id, saga.input)) for saga in accepted]
+        )
         self._header = header
         machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
         at = workflow.time()

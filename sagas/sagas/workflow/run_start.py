@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Literal, Protocol
@@ -35,7 +35,7 @@ from sagas.protocol.payloads import (
     pack_state,
     unpack_state,
 )
-from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, MAX_STATE_CHARACTERS, size_problem
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
 from sagas.workflow.client_values import LAST_SECOND, number, optional_text, read_client_value, text, whole_number
@@ -67,7 +67,7 @@ class DefinitionTrust(Protocol):
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
     ) -> bool:
         """Return whether the header has a definition of this project for this saga, or this start of it is signed, and
-        the inputs are valid. ``starts``: the input of each saga by its id.
+        the inputs are valid and normalised. ``starts``: the input of each saga by its id.
         """
         ...
 
@@ -128,7 +128,8 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
         return _detached_run(value, signed, trust)
     definition = info.headers.get(DEFINITION_HEADER)
     if definition is not None:
-        await _verify_start(info.workflow_type, {info.workflow_id: value}, definition, trust)
+        verified = await _verify_start(info.workflow_type, {info.workflow_id: value}, definition, trust)
+        value = verified.completed.get(info.workflow_id, value)
         header = read_header(definition.data)
     else:
         loaded = await _load(value, None)
@@ -228,10 +229,21 @@ def _resumed(value: Any) -> tuple[float, Mapping[str, int]]:
     return number(value["started_at"], 0, LAST_SECOND), generations
 
 
+@dataclass(frozen=True, slots=True)
+class VerifiedStart:
+    """The verdict on the inputs of a start, by the ids of their sagas.
+
+    ``refused``: why some are refused. ``completed``: the normalised form of those that were sent in another one.
+    """
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    completed: Mapping[str, Any] = field(default_factory=dict)
+
+
 async def verify_bulk_start(
     saga: str, starts: Mapping[str, Any], trust: DefinitionTrust | None
-) -> tuple[RunHeader, dict[str, str]]:
-    """The header of a bulk workflow, if its definition may run, and why inputs are refused, by the ids of their sagas.
+) -> tuple[RunHeader, VerifiedStart]:
+    """The header of a bulk workflow, if its definition may run, and the verdict on its inputs.
 
     Raises SagaApplicationError when there is none, when the worker refuses, or when the id is not that of a bulk
     workflow.
@@ -240,14 +252,14 @@ async def verify_bulk_start(
     header = info.headers.get(DEFINITION_HEADER)
     if header is None or not info.workflow_id.startswith(BULK_PREFIX):
         raise refused_error(f"{info.workflow_type} is started by `saga start --from --bulk` and its like only")
-    refused = await _verify_start(saga, starts, header, trust)
-    return read_header(header.data), refused
+    verified = await _verify_start(saga, starts, header, trust)
+    return read_header(header.data), verified
 
 
 async def _verify_start(
     saga: str, starts: Mapping[str, Any], header: Payload, trust: DefinitionTrust | None
-) -> dict[str, str]:
-    """Check that the definition may run; returns why inputs are refused, if it may run with others.
+) -> VerifiedStart:
+    """Check that the definition may run, with at least one of the inputs.
 
     What the first workflow task does not trust, an activity decides, which can read the project's files.
 
@@ -265,8 +277,8 @@ async def _verify_start(
             "signature": signature,
         }
         answer = await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {saga}")
-        return answer.get("refused", {})
-    return {}
+        return VerifiedStart(answer.get("refused", {}), answer.get("completed", {}))
+    return VerifiedStart()
 
 
 def is_untrusted(
@@ -360,10 +372,13 @@ async def _load(value: Any, undo_of: str | None) -> dict[str, Any]:
 
 
 async def _execute(name: str, request: Mapping[str, Any], summary: str) -> dict[str, Any]:
+    argument = raw_json(request)
+    if (size := len(argument.payload.data)) > MAX_PAYLOAD_BYTES:  # Temporal would refuse the task again and again
+        raise refused_error(size_problem("the input with the definition", size))
     try:
         return await perform_until_answered(
             name,
-            raw_json(request),
+            argument,
             summary,
             activity_id=name,
             timeout=_CHECK_TIMEOUT,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from saga_workers.bulk.acceptance import wait_accepted
+from saga_workers.client import SagaHandle
 from saga_workers.start.bulk_rows import BulkRowStarter
 from saga_workers.start.row_starts import StartRow
 from saga_workers.start.shared_starts import SharedStarts
@@ -22,19 +24,20 @@ from saga_workers.temporal.temporal_client import start_headers, to_header
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import UsageError
 from sagas.protocol.payloads import BULK_PREFIX, BULK_WORKFLOW, DEFINITION_HEADER
+from tests.helpers.local_worker import finished
 from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank
 
 
-async def start_by_hand(bank: Bank, inputs: Mapping[str, Any]) -> WorkflowHandle[Any, Any]:
+async def start_by_hand(bank: Bank, inputs: Mapping[str, Any], saga: str = "waiting") -> WorkflowHandle[Any, Any]:
     """What a client in another language sends, which validates nothing."""
-    definition = bank.project.definition("waiting")
+    definition = bank.project.definition(saga)
     rows = [[id, input, {}] for id, input in inputs.items()]
     with start_headers({DEFINITION_HEADER: to_header({"definition": to_snapshot(definition)})}):
         return await bank.client.temporal.start_workflow(
             BULK_WORKFLOW,
-            {"saga": "waiting", "sagas": rows},
-            id=f"{BULK_PREFIX}waiting-{uuid.uuid4()}",
+            {"saga": saga, "sagas": rows},
+            id=f"{BULK_PREFIX}{saga}-{uuid.uuid4()}",
             task_queue=bank.project.settings.temporal.task_queue,
         )
 
@@ -68,6 +71,25 @@ async def test_the_inputs_at_fault_are_named_and_the_others_start(bank: Bank) ->
     assert bank.states() == {"by-hand-1": "COMPLETED", "by-hand-5": "COMPLETED"}
 
 
+async def test_the_inputs_of_any_client_are_completed(bank: Bank) -> None:
+    bank.open_accounts(3)
+    common = {"from": "a1", "to": "a2", "text": "given"}
+    inputs = {
+        "complete": {"id": "complete", **common, "amount": 1},
+        "without-text": {"id": "without-text", "from": "a1", "to": "a3", "amount": 2},
+        "with-a-point": {"id": "with-a-point", **common, "amount": Decimal("3.0")},
+    }
+    handle = await start_by_hand(bank, inputs, "transfer")
+    result = await asyncio.wait_for(handle.result(), LIMIT)
+    assert result["counts"] == {"COMPLETED": 3}
+    assert dict(bank.query("select id, text from note")) == dict.fromkeys(inputs, "given") | {"without-text": "ok"}
+    view = await bank.client.view("with-a-point")
+    assert (str(view.input["amount"]), view.output) == ("3", {"moved": 3})
+    # Started by this client, the same input has the same digest.
+    (again,) = await bank.client.start_many("transfer", [inputs["without-text"]], bulk=True)
+    assert (again.id, again.started) == ("without-text", False)
+
+
 async def test_a_bulk_start_without_a_valid_input_fails(bank: Bank) -> None:
     handle = await start_by_hand(bank, {"none-1": {"id": 1}, "none-2": {}})
     with pytest.raises(WorkflowFailureError) as failed:
@@ -85,6 +107,27 @@ async def test_callers_that_share_a_start_are_told_about_their_own_input(bank: B
     assert isinstance(answers[1], UsageError)
     assert "the input of waiting is not valid: input.id: 2 is not a string" in str(answers[1])
     assert [answer.started for answer in answers if not isinstance(answer, BaseException)] == [True, True]
+
+
+@pytest.mark.parametrize("bulk", [True, False])
+async def test_the_python_client_starts_the_others_and_names_the_input_at_fault(bank: Bank, bulk: bool) -> None:
+    def named(name: str) -> list[dict[str, Any]]:
+        ids = [f"{name}-{bulk}-{number}" for number in (1, 2, 3)]
+        return [{"id": ids[0]}, {"id": ids[1], "waits": "no"}, {"id": ids[2]}]
+
+    first = await bank.client.start_many("waiting", named("in-list"), bulk=bulk, return_exceptions=True)
+    assert isinstance(first[1], UsageError)
+    assert str(first[1]).startswith("input 2 of 3: the input of waiting is not valid: input.waits")
+    handles = [handle for handle in first if isinstance(handle, SagaHandle)]
+    assert [(handle.id, handle.started) for handle in handles] == [
+        (f"in-list-{bulk}-1", True),
+        (f"in-list-{bulk}-3", True),
+    ]
+    with pytest.raises(UsageError, match="input 2 of 3: the input of waiting"):
+        await bank.client.start_many("waiting", named("raised"), bulk=bulk)
+    ids = [*(handle.id for handle in handles), f"raised-{bulk}-1", f"raised-{bulk}-3"]
+    views = [await finished(bank.client, id) for id in ids]
+    assert [view["state"] for view in views] == ["COMPLETED"] * 4
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -7,6 +7,9 @@ from decimal import Decimal
 
 from temporalio.common import RawValue
 
+from saga_workers.temporal.temporal_client import start_headers, to_header
+from sagas.definition.snapshot import to_snapshot
+from sagas.protocol.payloads import DEFINITION_HEADER
 from sagas.text.exact_json import decode_json
 from sagas.workflow.json_payloads import json_payload
 from tests.helpers.local_worker import finished
@@ -50,6 +53,18 @@ async def test_the_input_of_a_foreign_client_and_of_a_nested_saga_is_normalised(
                 assert story["labels"] == {"n": "12"}
     given = [call.value for call in env.asked if call.what == "do keep"]
     assert [[str(one) for one in value] for value in given] == [["12", "12.00", "kg"]] * 2
+
+
+async def test_the_input_of_a_start_with_a_definition_is_normalised(env: Environment) -> None:
+    """A client that knows the definition, and not its schema."""
+    async with env.serving(PART) as client:
+        queue, definition = client.project.settings.temporal.task_queue, client.project.definition("part")
+        id, value = f"part-{uuid.uuid4()}", RawValue(json_payload(decode_json('{"n": 1.2e1, "price": 1}')))
+        with start_headers({DEFINITION_HEADER: to_header({"definition": to_snapshot(definition)})}):
+            await client.temporal.start_workflow("part", value, id=id, task_queue=queue)
+        story = await finished(client, id)
+    assert story["input"] == {"n": 12, "price": 1, "unit": "kg"}
+    assert type(story["input"]["n"]) is int
 
 
 async def test_an_invalid_input_of_a_foreign_client_runs_nothing_and_is_not_quoted(env: Environment) -> None:

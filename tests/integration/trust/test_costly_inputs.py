@@ -11,7 +11,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 
-from saga_activities.input_checks import refused_inputs
+from saga_activities.input_checks import check_together
 from saga_workers.client import Client
 from saga_workers.input_limits import MAX_TASK_CHECK_STEPS
 from saga_workers.start.bulk_rows import cut_rows
@@ -36,7 +36,7 @@ input:
   $defs:
     tree:
       anyOf:
-        - {type: array, items: {$ref: "#/$defs/tree"}, maxItems: 0}
+        - {type: array, items: {$ref: "#/$defs/tree"}, contains: {const: 0}}
         - {type: array, items: {$ref: "#/$defs/tree"}}
         - {type: string}
 steps:
@@ -118,13 +118,13 @@ async def test_costly_inputs_do_not_delay_the_starts_of_others(project: Project)
 async def test_inputs_that_share_a_start_share_the_steps_of_one(project: Project) -> None:
     definition, cost = project.definition("tree"), steps(project, COSTLY)
     count = MAX_CHECK_STEPS // cost + 1
-    refused = await refused_inputs(definition, {f"tree-{number}": COSTLY for number in range(count)})
+    refused = (await check_together(definition, {f"tree-{number}": COSTLY for number in range(count)})).refused
     assert list(refused) == [f"tree-{count - 1}"]
     assert refused[f"tree-{count - 1}"].startswith("the input of tree is not valid: input: the input is too large")
     # One that uses up the steps is refused itself, wherever it is.
     for hostile in ("tree-0", "tree-5"):
         inputs = {f"tree-{number}": tree(1) for number in range(6)}
-        assert list(await refused_inputs(definition, {**inputs, hostile: TOO_COSTLY})) == [hostile]
+        assert list((await check_together(definition, {**inputs, hostile: TOO_COSTLY})).refused) == [hostile]
     # So clients that share a workflow put fewer of them into one, and start a very costly one alone.
     request = StartRequest(COSTLY, None, {}, cost)
     rows = [StartRow(str(number), str(number), request) for number in range(2 * count)]

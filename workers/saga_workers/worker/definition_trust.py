@@ -18,9 +18,9 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from saga_activities.input_checks import refused_inputs
+from saga_activities.input_checks import CheckedInputs, check_together
 from saga_workers.input_limits import MAX_TASK_BYTES, MAX_TASK_CHECK_STEPS, MAX_TASK_VALUES
-from sagas.definition.input_validation import validate_input
+from sagas.definition.input_validation import is_normalised, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
@@ -85,7 +85,8 @@ class ProjectTrust:
         if definition is None or definition.saga != saga:
             return False
         with contextlib.suppress(TooComplex), bounded(MAX_TASK_CHECK_STEPS):
-            return not any(validate_input(definition, input)[1] for input in starts.values())
+            checked = ((input, *validate_input(definition, input)) for input in starts.values())
+            return all(not problems and is_normalised(input, value) for input, value, problems in checked)
         return False
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
@@ -96,10 +97,10 @@ class ProjectTrust:
 
     async def verify_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: str, signature: Any
-    ) -> dict[str, str]:
+    ) -> CheckedInputs:
         """Verify a start after reading the definitions again: they may have changed since the worker started.
 
-        Returns why inputs of a bulk workflow are refused, by the ids of their sagas; its other sagas may start.
+        Inputs of a bulk workflow may be refused; its other sagas may start.
 
         Raises RefusedError or UsageError if nothing of the start is trusted.
         """
@@ -116,11 +117,11 @@ class ProjectTrust:
             )
         if definition.saga != saga:
             raise RefusedError(f"the definition of {definition.saga} was sent for a saga {saga}")
-        refused = await refused_inputs(definition, starts)
-        if refused and len(refused) == len(starts):
-            id, problem = next(iter(refused.items()))
+        checked = await check_together(definition, starts)
+        if checked.refused and len(checked.refused) == len(starts):
+            id, problem = next(iter(checked.refused.items()))
             raise UsageError(problem if len(starts) == 1 else f"all sagas are refused, {id} because {problem}")
-        return refused
+        return checked
 
     @property
     def definitions(self) -> Mapping[str, Definition]:
