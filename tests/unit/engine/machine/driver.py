@@ -143,7 +143,7 @@ class MachineDriver:
                     if isinstance(command, Call):
                         self.calls.append(command)
                     if command.id not in self.hold:
-                        answers.append(self._answer(command))
+                        answers.append(self.answer(command))
                 case CancelCall() | CancelSaga():
                     self.cancelled.append(command.id)
                 case StartTimer():
@@ -165,7 +165,8 @@ class MachineDriver:
             self.flights.pop(event.id)  # pyright: ignore[reportAttributeAccessIssue]
             self.feed(event)
 
-    def _answer(self, command: Call | StartSaga | UndoSaga) -> MachineEvent:
+    def answer(self, command: Call | StartSaga | UndoSaga) -> MachineEvent:
+        """How a command ends, by the script."""
         name = command.action if isinstance(command, Call) else "saga"
         scripted = self.answers.get(command.id, self.answers.get(name))
         if isinstance(scripted, list):
