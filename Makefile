@@ -62,8 +62,9 @@ test: setup
 test-fast: setup
 	$(BIN)/pytest -n 2 tests/unit tests/replay tests/docs/test_pages.py tests/docs/test_python_api_page.py $(PYTEST_ARGS)
 
+# What `make test` leaves out, and with more examples what it draws (tests/helpers/sampling.py).
 test-long: setup
-	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+	$(BIN)/pytest -m "slow or scaled" --hypothesis-profile long $(PYTEST_ARGS)
 
 # The site, in build/site. A dead link fails the build.
 docs: setup

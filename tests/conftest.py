@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from sagas.settings import masking
 from sagas.text.json_values import encodable
 from tests.helpers.database_servers import DatabaseServer, mariadb, postgres
 from tests.helpers.hanging_tests import task_stacks
 from tests.helpers.processes import Process, TemporalServer
+from tests.helpers.sampling import is_long, mark_left_out, mark_scaled
 from tests.helpers.shared_servers import end_servers, run_folder, shared_address
 from tests.helpers.temporary_folder import use_memory
 
@@ -24,15 +26,20 @@ if TYPE_CHECKING:
     from tests.helpers.scheduling import FilesAndFolders
 
 use_memory()
+settings.load_profile("short")
 
 LONG_RUNNING = (
     "tests/faults/test_cells.py",
     "tests/integration/demo/test_demo.py",
     "tests/unit/spark",
+    "tests/docs/test_front_door.py",
     "tests/docs/test_tutorial.py",
     "tests/integration/spark",
     "tests/integration/dev",
     "tests/patterns",
+    "tests/integration/trust",
+    "tests/integration/web_ui",
+    "tests/integration/operators",
     "tests/unit/engine/machine_properties",
 )
 """Where the longest files are, see :func:`pytest_collection_modifyitems`."""
@@ -42,11 +49,18 @@ SLOW_TIMEOUT = 1800
 """Seconds after which a slow test hangs; the others have those of pyproject.toml."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first: xdist hands out files one by one, and a long one at the end would keep one process alone."""
+    """Long files first: xdist hands out files one by one, and a long one at the end would keep one process alone.
+
+    What is left out is marked before pytest deselects slow tests.
+    """
     items.sort(key=lambda item: next((n for n, path in enumerate(LONG_RUNNING) if item.nodeid.startswith(path)), 99))
+    mark_left_out(items)
+    mark_scaled(items)
     for item in items:
-        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        takes_long = item.get_closest_marker("slow") or (is_long() and item.get_closest_marker("scaled"))
+        if takes_long and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
 
 

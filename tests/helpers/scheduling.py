@@ -13,12 +13,23 @@ WITH_SPARK = (
 )
 """What uses the fixture `spark`, which is expensive: one process has the session."""
 
+TOGETHER = {
+    "Spark": WITH_SPARK,
+    "faults": ("tests/faults/test_cells.py", "tests/faults/test_cancel_timing.py", "tests/faults/evidence/"),
+    "stuck sagas": tuple(
+        f"tests/integration/operators/test_{name}.py"
+        for name in ("literal_commands", "operator_advice", "operator_states")
+    ),
+}
+"""Files that share an expensive fixture: one process has it, and runs all of them."""
+
 
 class FilesAndFolders(LoadFileScheduling):
-    """Gives each file to one process, as ``--dist loadfile`` does, and what needs a Spark session to the same one."""
+    """Gives each file to one process, as ``--dist loadfile`` does, and all that share an expensive fixture to one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "Spark" if nodeid.startswith(WITH_SPARK) else super()._split_scope(nodeid)
+        names = (name for name, files in TOGETHER.items() if nodeid.startswith(files))
+        return next(names, super()._split_scope(nodeid))
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Return the test whose process has ended. xdist would run it again, and so end the next process, too."""
