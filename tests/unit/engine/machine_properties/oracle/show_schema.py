@@ -20,6 +20,7 @@ REASONS = {
 }  # fmt: skip
 GUARANTEES = {"guarded", "two-phase", "participant-keyed", "at-least-once"}
 DECISIONS = {"retry", "done", "skip", "compensate"}
+INTERVENTIONS = DECISIONS | {"pause", "resume", "cancel", "undo"}
 
 Check = Callable[[Any], bool]
 
@@ -77,7 +78,7 @@ RESIDUE: dict[str, Check] = {
     "key": _or_none(_TEXT), "command": _or_none(_TEXT),
 }  # fmt: skip
 OPERATOR: dict[str, Check] = {
-    "at": _TEXT, "who": _TEXT, "step": _TEXT, "decision": _one_of(DECISIONS), "reason": _TEXT,
+    "at": _TEXT, "who": _TEXT, "step": _TEXT, "decision": _one_of(INTERVENTIONS), "reason": _TEXT,
     "evidence": _or_none(_TEXT),
 }  # fmt: skip
 SAVEPOINT: dict[str, Check] = {"step": _TEXT, "runs": _COUNT, "attempts": _COUNT}

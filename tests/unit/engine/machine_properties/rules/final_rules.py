@@ -24,7 +24,7 @@ def check_end(ledger: Ledger) -> None:
             raise Violation("RESIDUE", f"{entry} is named, but no person left anything there")
     if ledger.finished_by is not None:
         given = ledger.given.get((ledger.finished_by, "do"), {"output": {"by": ledger.finished_by}})
-        if story["output"] != given["output"]:
+        if story["output"] != (None if story["phase"] == "backward" else given["output"]):
             raise Violation("finish", f"{ledger.finished_by} completes the saga, and its output is {story['output']}")
     if story["phase"] == "backward":
         _check_backward(ledger, residue)
