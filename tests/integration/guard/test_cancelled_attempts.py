@@ -117,6 +117,7 @@ async def act(sql: SqlSession) -> str:
     return "done"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("pool", ["new", "used"])
 async def test_a_cancel_at_every_suspension_point_leaves_nothing(
     guard_database: GuardDatabase, other: GuardDatabase, pool: str
@@ -143,6 +144,7 @@ ENDLESS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("end", ["cancelled", "timed out"])
 async def test_a_cancel_during_a_statement_leaves_nothing(
     guard_database: GuardDatabase, other: GuardDatabase, end: str

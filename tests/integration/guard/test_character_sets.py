@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import open_guard_database
 from tests.integration.guard.test_result_columns import perform

@@ -14,7 +14,7 @@ from saga_activities.bulk.chunk_performer import ChunkPerformer
 from sagas.actions import Actions
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation, idempotency_key
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.integration.guard.conftest import GuardDatabase, new_attempt
 
 CALLS, ROWS, STREAMS = 40, 12, 6

@@ -118,6 +118,7 @@ async def behind_proxy(request: pytest.FixtureRequest) -> AsyncIterator[Proxied]
         await opened.connections.close()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", ["cut_after", "cut_before", "swallow_answer"])
 async def test_a_lost_commit_is_repeated(behind_proxy: Proxied, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     database, proxy = behind_proxy
@@ -148,6 +149,7 @@ async def test_a_lost_commit_is_unknown_while_nobody_answers(behind_proxy: Proxi
     assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 4
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("uses", "how"), [("note", "hangs"), ("note", "large"), ("notes", "large")])
 async def test_one_item_fails_alone(database: GuardDatabase, uses: str, how: str) -> None:
     sagas = ids(6)

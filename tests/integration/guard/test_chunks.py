@@ -23,6 +23,7 @@ from sagas.errors import Rejected
 from sagas.protocol.messages import CallOperation, GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, idempotency_key
+from tests.helpers.sampling import every_nth, scaled
 from tests.integration.guard.conftest import GuardDatabase, new_attempt
 
 _UUID = re.compile("[0-9a-f]{8}-[0-9a-f-]{27}")
@@ -183,14 +184,14 @@ def random_call(dice: random.Random, form: Form) -> Callable[[str], Invocation]:
 HISTORIES = [Form("one", "do", "decide"), *FORMS[-5:], Form("one", "undo", "decide"), Form("one", "confirm", "decide")]
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(1, id="some"), pytest.param(6, id="many", marks=pytest.mark.slow)])
-async def test_a_chunk_does_what_single_calls_do(bench: Bench, rounds: int) -> None:
+async def test_a_chunk_does_what_single_calls_do(bench: Bench) -> None:
     """Items with random histories, behaviours and arguments, in chunks of each form."""
+    rounds, items = scaled((1, 2), (6, 6))
     dice = random.Random(f"{bench.database.kind} {rounds}")
     wrong: list[str] = []
     for form in FORMS * rounds:
         pairs: list[tuple[Invocation, Invocation]] = []
-        for _ in range(6):
+        for _ in range(items):
             ids = f"one-{uuid4()}", f"all-{uuid4()}"
             before = [
                 random_call(dice, dice.choice(HISTORIES[:1] * 4 + HISTORIES))
@@ -214,7 +215,7 @@ async def test_a_chunk_does_what_single_calls_do(bench: Bench, rounds: int) -> N
 
 
 async def test_repeating_a_chunk_changes_nothing(bench: Bench) -> None:
-    for form in FORMS[:9]:
+    for form in every_nth(2, FORMS[:9]):
         calls = [call(form, f"again-{uuid4()}", "ok", 0, False, None) for _ in range(5)]
         first = await bench.chunk(calls)
         rows = [await left_by(bench.database, call.saga_id) for call in calls]

@@ -45,6 +45,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", KEPT)
 async def test_the_undo_leaves_what_the_migration_would_have_left(tables: Tables, name: str, change: str) -> None:
@@ -78,6 +79,7 @@ LOST = {
 }
 
 
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize("change", ["update", "delete"])
 @pytest.mark.parametrize("name", LOST)
 async def test_a_value_that_the_new_type_changes_parks_the_undo(tables: Tables, name: str, change: str) -> None:

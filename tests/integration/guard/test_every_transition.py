@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from saga_activities.guard import EntryKey
+from tests.helpers.sampling import scaled
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 from tests.unit.guard.memory_guard import answer, deliver
 from tests.unit.guard.model import EVENTS, Event, State, Watch, violations, watched
@@ -49,7 +50,7 @@ async def _prepared(guard_database: GuardDatabase, path: Sequence[Event]) -> Ent
 
 async def test_random_orders_over_two_generations(guard_database: GuardDatabase) -> None:
     dice = random.Random(7)
-    for _ in range(40):
+    for _ in range(scaled(12, 200)):
         first = new_address()
         states, watches = {1: State(), 2: State()}, {1: Watch(), 2: Watch()}
         path: list[str] = []

@@ -142,6 +142,7 @@ CALLERS: dict[str, Call] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("caller", CALLERS)
 async def test_a_value_arrives_or_is_refused(guard_database: GuardDatabase, caller: str) -> None:
     kind = guard_database.kind

@@ -17,6 +17,7 @@ from saga_activities.guard import watermark
 from saga_activities.locks.lock_list import open_requests, read_locks
 from saga_activities.locks.lock_table import Answer, Granted, LockTable
 from saga_activities.locks.tables import create_tables
+from tests.helpers.sampling import scaled
 from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase
 
@@ -142,11 +143,12 @@ async def test_an_owner_re_enters_and_each_part_releases_its_own(locks: Locks) -
     assert await locks.held() == {}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("keys", [1, 4])
 async def test_many_sagas_run_one_after_the_other(locks: Locks, keys: int) -> None:
     """Each asks until it is granted, holds for a moment and releases; none overtakes, and nothing is left."""
     random.seed(keys)
-    count = 20
+    count = scaled(8, 20)
     names = [f"k{number}" for number in range(keys)]
     wanted = {f"s{number}": random.sample(names, random.randint(1, keys)) for number in range(count)}
     holding: dict[str, str] = {}
@@ -176,7 +178,7 @@ async def test_many_sagas_run_one_after_the_other(locks: Locks, keys: int) -> No
 
 async def test_requests_are_served_in_the_order_of_their_arrival(locks: Locks) -> None:
     await locks.acquire("first", "k")
-    waiting = [f"w{number:02}" for number in range(12)]
+    waiting = [f"w{number:02}" for number in range(scaled(6, 12))]
     for saga in waiting:
         assert (await locks.acquire(saga, "k")).answer == "waiting"
     served, holder = [], "first"

@@ -287,6 +287,7 @@ def check(case: Case, made: list[Outcome]) -> None:
         assert last.failure.message.endswith(f"; {case.group}") == (ATTEMPTS[case.group] == 1), last.failure.message
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", EACH)
 @pytest.mark.parametrize("two_phase", [False, True], ids=["one-phase", "two-phase"])
 async def test_a_step(shop: Shop, case: Case, two_phase: bool) -> None:

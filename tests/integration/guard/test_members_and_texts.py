@@ -78,6 +78,7 @@ async def rows(database: GuardDatabase) -> list[Any]:
     return [tuple(row) for row in await database.rows("select id, stars, sizes, code from members order by id")]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("statement", ASSIGNING)
 async def test_no_position_is_stored_for_a_member(database: GuardDatabase, statement: str) -> None:
     await database.rows("insert into members (id, stars, code) values (100, '0', '7')")
@@ -102,6 +103,7 @@ async def test_each_of_several_rows_is_compared_with_the_members(database: Guard
     assert await rows(database) == []
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("statement", COMPARING)
 async def test_no_number_is_compared_with_the_beginning_of_texts(database: GuardDatabase, statement: str) -> None:
     await database.rows("insert into members values (1, '1', '1', '7', null), (2, '2', '2', '007', null)")

@@ -31,6 +31,7 @@ async def postgres_tables(postgres_server: DatabaseServer) -> AsyncIterator[Tabl
 CHANGES = {"insert": "insert into @t values (1, 2, 9)", "update": "update @t set v = 7", "delete": "delete from @t"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("key", ["b, a", "v, b"])
 @pytest.mark.parametrize("change", CHANGES)
 async def test_another_primary_key_parks_the_undo(tables: Tables, change: str, key: str) -> None:
@@ -92,6 +93,7 @@ DEPENDING = {
 }
 
 
+@pytest.mark.sampled("kind", "column", keep=10)
 @pytest.mark.parametrize(("column", "change"), [("k", "insert"), ("v", "delete")])
 @pytest.mark.parametrize(
     ("kind", "old", "new", "value"), [(kind, *rest) for kind, cases in DEPENDING.items() for rest in cases]

@@ -96,6 +96,7 @@ PARKED = {
 }
 
 
+@pytest.mark.sampled(keep=8)
 @pytest.mark.parametrize("name", PARKED)
 async def test_a_type_that_has_another_meaning_parks_the_undo(tables: Tables, name: str) -> None:
     types, kind, value, migration, reason = PARKED[name]

@@ -6,7 +6,6 @@ some are drawn. What is right is computed here, from the rows and the value.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, time
@@ -15,10 +14,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from tests.helpers.sampling import scaled
 from tests.integration.guard.conftest import GuardDatabase
 from tests.integration.guard.test_exact_sql_forms import execute
 
-SAMPLES = int(os.environ.get("SAGA_OPERAND_FORMS", "40"))
+SAMPLES = scaled(20, 1000)
 
 COLUMNS = {
     "postgres": "n bigint, m numeric(38, 18), until timestamp, at timestamptz, d date, t time, tags int[]",
@@ -172,7 +172,7 @@ def _draws(kind: str, drawn: random.Random) -> Sequence[tuple[Condition, str, st
 
 
 async def test_every_operation_takes_the_whole_value(guard_database: GuardDatabase) -> None:
-    database, seed = guard_database, random.randrange(1 << 32)
+    database, seed = guard_database, scaled(7, random.randrange(1 << 32))
     print(f"seed {seed}")
     done, wrong = 0, list[str]()
     await fresh(database)

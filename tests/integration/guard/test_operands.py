@@ -60,6 +60,7 @@ OF_SQLITE = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("value", ["100", " +100 ", "100.0", "1e2", 100, Decimal("100.0"), 100.0])
 async def test_arithmetic_is_exact(guard_database: GuardDatabase, value: Any) -> None:
     database = guard_database
@@ -169,6 +170,7 @@ async def test_digits_beyond_a_float(guard_database: GuardDatabase) -> None:
     assert str((await rows(guard_database, "held"))[0]) == full
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("value", ["2 apples", "", "1_000", "0x10", "2026-01-01"])
 @pytest.mark.parametrize("expression", ["n + :v", "sum(:v)", "n * :v", "abs(:v)", "n & :v"])
 async def test_text_that_is_no_number_is_no_operand(guard_database: GuardDatabase, expression: str, value: str) -> None:

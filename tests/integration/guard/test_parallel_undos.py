@@ -12,6 +12,7 @@ import pytest
 
 from saga_activities.automatic import row_locks
 from sagas.protocol import undo_scopes
+from tests.helpers.sampling import every_nth, scaled
 from tests.integration.guard.automatic_steps import Tables
 from tests.integration.guard.conftest import database_url, open_guard_database
 from tests.integration.guard.parallel_undos import (
@@ -28,7 +29,9 @@ from tests.integration.guard.parallel_undos import (
 KINDS = ("postgres", "mariadb", "sqlite")
 CASES = ("confirmed", "inexact", "between", "basket", "code", "rows")
 everywhere = pytest.mark.parametrize("kind", KINDS)
-SEEDS, MANY_SEEDS = range(12), range(1000, 2000)
+pytestmark = pytest.mark.sampled(turns="kind")
+"""The cases; what is generated runs on each of them."""
+SEEDS = scaled(range(4), range(1000))
 COUNTER = "select n from @counter where id = 1"
 ADD = "update @counter set n = n + {} where id = 1"
 
@@ -89,21 +92,15 @@ async def _restored(tables: Tables, steps: Steps, order: list[str], saga: str) -
     return len(done)
 
 
-@pytest.mark.parametrize(
-    ("case", "kind"),
-    [
-        pytest.param(case, kind, marks=[] if number % 3 == place else pytest.mark.slow)
-        for number, case in enumerate(CASES)
-        for place, kind in enumerate(KINDS)
-    ],
-)
+@everywhere
+@pytest.mark.sampled
+@pytest.mark.parametrize("case", CASES)
 async def test_parallel_steps_are_undone_in_any_order(
     case: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     steps = cases(kind)[case]
-    orders = list(permutations(steps))
     async with _tables(kind, request, tmp_path) as tables:
-        for number, order in enumerate(orders if kind == "sqlite" else [orders[0], orders[3], orders[-2]]):
+        for number, order in enumerate(every_nth(3, permutations(steps), turn=KINDS.index(kind))):
             assert await _restored(tables, steps, list(order), f"saga{number}") == len(steps)
 
 
@@ -158,17 +155,12 @@ async def _all_restored(kind: str, seeds: range, request: pytest.FixtureRequest,
     assert undone > len(seeds) * 2  # fewer would mean that the database has refused the steps themselves
 
 
+@pytest.mark.sampled("kind")
 @everywhere
 async def test_generated_parallel_steps_are_undone_in_any_order(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     await _all_restored(kind, SEEDS, request, tmp_path)
-
-
-@pytest.mark.slow
-@everywhere
-async def test_many_generated_parallel_steps(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    await _all_restored(kind, MANY_SEEDS, request, tmp_path)
 
 
 @everywhere

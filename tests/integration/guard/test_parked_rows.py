@@ -101,6 +101,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("statement", "change"), STEPS)
 async def test_the_sql_restores_every_value(tables: Tables, statement: str, change: str) -> None:
     await tables.sql(f"create table @t (id int primary key, note varchar(80), {COLUMNS[tables.kind]})")
@@ -173,6 +174,7 @@ ORDERS: Sequence[tuple[Sequence[str], Sequence[str], str]] = [
 ]
 
 
+@pytest.mark.sampled("guard_database")
 @pytest.mark.parametrize(("created", "run", "change"), ORDERS)
 async def test_the_sql_is_in_an_order_that_works(
     tables: Tables, created: Sequence[str], run: Sequence[str], change: str
@@ -277,6 +279,7 @@ CIRCLES: Sequence[tuple[Sequence[str], Sequence[str], str]] = [
 ]
 
 
+@pytest.mark.sampled("guard_database", keep=6)
 @pytest.mark.parametrize(("created", "run", "change"), CIRCLES)
 async def test_rows_in_each_others_way_are_restored_in_several_statements(
     tables: Tables, created: Sequence[str], run: Sequence[str], change: str
@@ -343,6 +346,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.sampled(keep=6)
 @pytest.mark.parametrize(("create", "key"), KEYS)
 async def test_the_sql_finds_a_row_by_a_key_of_any_type(tables: Tables, create: str, key: str) -> None:
     if tables.kind != "postgres":

@@ -8,9 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note
 from hypothesis import strategies as st
 
+from tests.helpers.sampling import examples
 from tests.integration.guard.row_image_shop import Shop, shop
 
 __all__ = ["shop"]  # a fixture
@@ -18,9 +19,6 @@ __all__ = ["shop"]  # a fixture
 KEYS = ("a", "b", "c", "d", "e")
 NOTES = ("null", "'plain'", "''", "'  spaces '", "'zero\u200bwidth'", "'quo''te'", "'%s {} \\:x'", "'Ä'")
 PRICES = ("null", "0", "1.50", "99999999.99", "-0.01")
-
-ROUNDS = 25
-LONG_ROUNDS = 400
 
 
 def random_statement(shop: Shop, chance: random.Random) -> str:
@@ -113,25 +111,7 @@ def ends() -> Iterator[set[str]]:
     assert found == {"restored", "parked"}
 
 
-def rounds(count: int) -> settings:
-    """Of the same examples each time, unless there are many."""
-    return settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        derandomize=count < 100,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],  # each example empties the table
-    )
-
-
-@rounds(ROUNDS)
+@examples(12, 400, suppress_health_check=[HealthCheck.function_scoped_fixture])  # each example empties the table
 @given(chance=st.randoms(use_true_random=False))
 async def test_every_row_is_restored_or_nothing_is_changed(shop: Shop, ends: set[str], chance: random.Random) -> None:
-    ends.add(await run_round(shop, chance))
-
-
-@pytest.mark.slow
-@rounds(LONG_ROUNDS)
-@given(chance=st.randoms(use_true_random=False))
-async def test_many_random_steps(shop: Shop, ends: set[str], chance: random.Random) -> None:
     ends.add(await run_round(shop, chance))

@@ -66,6 +66,7 @@ async def perform(database: GuardDatabase, run: str, images: bool, **params: Any
     return await database.guard.do(address, "h", body, **clock())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("images", [False, True])
 async def test_a_message_names_the_parameter_and_the_column(guard_database: GuardDatabase, images: bool) -> None:
     async with guard_database.engine.connect() as connection:

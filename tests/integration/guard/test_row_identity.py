@@ -83,6 +83,7 @@ MIGRATIONS = {
 }
 
 
+@pytest.mark.sampled("kind", keep=6)
 @pytest.mark.parametrize(
     ("kind", "old", "new", "first", "second"),
     [(kind, *rest) for kind, cases in MIGRATIONS.items() for rest in cases],
@@ -161,6 +162,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.sampled("kind", keep=10)
 @pytest.mark.parametrize(
     ("kind", "type", "one", "other"), [(kind, *rest) for kind, cases in SPELLINGS.items() for rest in cases]
 )
@@ -207,6 +209,7 @@ DIFFERENT = [
 ]
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize(("type", "one", "other"), DIFFERENT)
 async def test_values_that_differ_are_two_rows(postgres_tables: Tables, type: str, one: str, other: str) -> None:
     tables = postgres_tables

@@ -29,6 +29,7 @@ STATEMENTS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("run", "params"), STATEMENTS, ids=[statement[0][0] for statement in STATEMENTS])
 async def test_the_undo_restores_every_row(shop: Shop, run: list[str], params: dict[str, Any]) -> None:
     before = await shop.stock()
@@ -67,6 +68,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("change", "difference"), CHANGES.items())
 async def test_a_foreign_change_parks_the_undo_and_nothing_is_overwritten(
     shop: Shop, change: str, difference: str

@@ -90,14 +90,24 @@ CASES = {
 EACH = [pytest.param(kind, case, id=f"{kind}-{case.name}") for kind, cases in CASES.items() for case in cases]
 
 
+Shops = dict[str, GuardDatabase]
+
+
 @pytest_asyncio.fixture(scope="module")
-async def shop(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[GuardDatabase]:
-    kind: str = request.param
-    opened = await open_shop(kind, await new_url(kind, request, tmp_path_factory.mktemp("shop")))
+async def shops() -> AsyncIterator[Shops]:
+    """The shop of each kind of database that a test has needed."""
+    opened: Shops = {}
     yield opened
-    await opened.connections.close()
+    for shop in opened.values():
+        await shop.connections.close()
+
+
+@pytest_asyncio.fixture
+async def shop(shops: Shops, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> GuardDatabase:
+    kind: str = request.param
+    if kind not in shops:
+        shops[kind] = await open_shop(kind, await new_url(kind, request, tmp_path_factory.mktemp("shop")))
+    return shops[kind]
 
 
 async def check(shop: GuardDatabase, saga_id: str, case: Case, made: list[Outcome]) -> None:
@@ -131,6 +141,7 @@ async def test_a_python_action(shop: GuardDatabase, case: Case, uses: str) -> No
     await check(shop, saga_id, case, await attempts(shop, invocation(saga_id, "do", case.statement, uses)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("shop", "case"), EACH, indirect=["shop"])
 @pytest.mark.parametrize("op", ["undo", "confirm"])
 async def test_an_undo_and_a_confirm(shop: GuardDatabase, case: Case, op: str) -> None:
@@ -141,6 +152,7 @@ async def test_an_undo_and_a_confirm(shop: GuardDatabase, case: Case, op: str) -
     assert [row.op for row in rows] == ["do"]
 
 
+@pytest.mark.sampled("shop", keep=15)
 @pytest.mark.parametrize(("shop", "case"), EACH, indirect=["shop"])
 async def test_a_chunk(shop: GuardDatabase, case: Case) -> None:
     """In bulk the item at fault has the same outcome, and its neighbour is done."""
@@ -162,6 +174,7 @@ async def test_a_chunk(shop: GuardDatabase, case: Case) -> None:
 ON_SERVERS = [param for param in EACH if param.values[0] != "sqlite"]
 
 
+@pytest.mark.sampled("shop", keep=12)
 @pytest.mark.parametrize(("shop", "case"), ON_SERVERS, indirect=["shop"])
 async def test_a_two_phase_step(shop: GuardDatabase, case: Case) -> None:
     saga_id = new_address().saga_id
@@ -329,6 +342,7 @@ async def test_the_refusal_of_a_trigger_may_heal(shop: GuardDatabase) -> None:
     assert made[-1].failure.details["code"] == code
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
 @pytest.mark.parametrize("op", ["do", "undo", "confirm"])
 @pytest.mark.parametrize("uses", ["sql", "errors.raises"])

@@ -45,6 +45,7 @@ async def migrate(tables: Tables, declared: str) -> None:
     await tables.sql(f"alter table @t {'modify v' if tables.kind == 'mariadb' else 'alter v type'} {declared}")
 
 
+@pytest.mark.sampled("kind", "change")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("kind", "old", "value", "new"), CASES)
 async def test_sql_that_was_printed_before_a_migration_stores_no_other_value(
@@ -69,6 +70,7 @@ async def test_sql_that_was_printed_before_a_migration_stores_no_other_value(
     await tables.database.connections.close()
 
 
+@pytest.mark.sampled("kind", "change")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("kind", "old", "value", "new"), [case for case in CASES if case[2] != "0.5"])
 async def test_no_sql_is_printed_that_would_store_another_value(

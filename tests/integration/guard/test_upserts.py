@@ -277,6 +277,7 @@ async def tables(guard_database: GuardDatabase) -> AsyncIterator[Tables]:
     await tables.drop()
 
 
+@pytest.mark.sampled("guard_database", keep=14)
 @pytest.mark.parametrize(
     ("guard_database", "case"),
     PARAMETERS,
