@@ -122,6 +122,7 @@ CORRUPTIONS: tuple[tuple[str, str, str, Corruption], ...] = (
 )
 
 
+@pytest.mark.sampled(keep=15)
 @pytest.mark.parametrize(
     ("rule", "run", "what", "corrupt"),
     CORRUPTIONS,

@@ -6,10 +6,11 @@ import random
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sagas.protocol.compression import _fold, _unfold, compress, decompress
+from tests.helpers.sampling import examples
 
 DOCUMENT = random.Random(7).randbytes(1_500_000)
 
@@ -46,7 +47,7 @@ def test_what_is_malformed_is_refused(data: bytes) -> None:
         decompress(data)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(60, 5_000)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 300_000)), max_size=12))
 def test_any_mixture_is_restored(pieces: list[tuple[int, int]]) -> None:
     """Repetitions that overlap, follow each other, or begin in the middle of others."""

@@ -229,6 +229,7 @@ def test_logs_failures_and_results_of_doctor_quote_no_secret(project: tuple[Path
         assert CANARY not in shown.getvalue()
 
 
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize(
     "words",
     [

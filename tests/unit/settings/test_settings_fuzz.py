@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from saga_activities.http.settings import http_settings
@@ -19,6 +19,7 @@ from saga_spark.settings import spark_settings
 from sagas.errors import UsageError
 from sagas.settings import HttpService, load_settings
 from sagas.settings.table import keys
+from tests.helpers.sampling import examples
 from tests.unit.settings.reference_page import TABLES, complete_file
 
 LONGEST = 5.0
@@ -219,15 +220,6 @@ def mutated(draw: Any) -> bytes:
 
 
 FILES = mutated() | st.binary(max_size=200) | st.sampled_from(CORPUS[:6])
-QUICK = settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    derandomize=True,
-)
-LONG = settings(
-    max_examples=5_000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 
 
 def shared_folder(factory: pytest.TempPathFactory) -> Path:
@@ -237,18 +229,9 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@QUICK
+@examples(100, 5_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(content=FILES, env=ENVIRONMENT)
 def test_no_settings_give_a_traceback(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes, env: dict[str, str]
-) -> None:
-    everything(shared_folder(tmp_path_factory), content, env)
-
-
-@pytest.mark.slow
-@LONG
-@given(content=FILES, env=ENVIRONMENT)
-def test_no_settings_give_a_traceback_for_long(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, env: dict[str, str]
 ) -> None:
     everything(shared_folder(tmp_path_factory), content, env)

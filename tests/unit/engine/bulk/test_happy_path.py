@@ -18,6 +18,7 @@ from sagas.expressions.limits import WorkMeter
 from sagas.machine import state_budget, task_budget
 from sagas.protocol.messages import CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
+from tests.helpers.sampling import scaled
 
 IDS = tuple(f"order-{number}" for number in range(6))
 LIMIT = 400
@@ -203,10 +204,9 @@ def live(seed: int) -> Counter[str]:
     raise AssertionError(f"no end after {LIMIT} events: {pair.sharing.counts()}")
 
 
-@pytest.mark.parametrize("seeds", [range(250), pytest.param(range(250, 20_000), marks=pytest.mark.slow)])
-def test_sharing_changes_nothing_of_what_sagas_do(seeds: range) -> None:
+def test_sharing_changes_nothing_of_what_sagas_do() -> None:
     seen: Counter[str] = Counter()
-    for seed in seeds:
+    for seed in range(scaled(80, 20_000)):
         seen += live(seed)
     assert {f"shares {state}" for state in ("RUNNING", "COMMITTED", "COMPLETED")} <= seen.keys()
     left = {f"left the path {state}" for state in ("RUNNING", "COMPENSATING", "COMPENSATED", "COMPLETED", "PARKED")}
@@ -216,7 +216,7 @@ def test_sharing_changes_nothing_of_what_sagas_do(seeds: range) -> None:
 def test_sharing_changes_nothing_of_when_expressions_are_left_to_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_budget, "MAX_TASK_STEPS", 3)
     monkeypatch.setattr("sagas.bulk.happy_path.MAX_TASK_STEPS", 3)
-    for seed in range(150):
+    for seed in range(scaled(40, 5_000)):
         live(seed)
 
 
@@ -241,7 +241,7 @@ def test_an_end_without_commands_is_left_to_a_timer_as_well(monkeypatch: pytest.
 
 def test_a_result_beyond_the_budget_is_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_budget, "STATE_BUDGET", 120)
-    for seed in range(150):
+    for seed in range(scaled(40, 5_000)):
         live(seed)
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from sagas.definition.loader import load_definitions, parse_text
 from sagas.definition.parser.draft import ProjectContext
+from tests.helpers.sampling import examples
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, KAFKA, SPARK
 from tests.unit.engine.definition.mistakes import MISTAKES
 
@@ -107,17 +108,15 @@ def replaced_value(draw: st.DrawFn) -> str:
 
 
 ANY_SPEED: Any = list(HealthCheck)
-FEW = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=ANY_SPEED)
-MANY = settings(max_examples=20_000, deadline=None, suppress_health_check=ANY_SPEED)
 
 
-@FEW
-@given(mutated() | replaced_value())
+@examples(80, 20_000, suppress_health_check=ANY_SPEED)
+@given(mutated() | replaced_value() | st.text(max_size=300))
 def test_a_mutated_definition_gives_diagnostics(text: str) -> None:
     read(text)
 
 
-@FEW
+@examples(80, 5_000, suppress_health_check=ANY_SPEED)
 @given(st.binary(max_size=300))
 @example(b"\xff\xfe")
 @example(b"saga: \xe2\x28\xa1")
@@ -127,13 +126,6 @@ def test_random_bytes_give_diagnostics(tmp_path_factory: pytest.TempPathFactory,
     definitions, diagnostics = load_definitions([path], PROJECT)
     assert not definitions
     assert diagnostics
-
-
-@pytest.mark.slow
-@MANY
-@given(mutated() | replaced_value() | st.text(max_size=300))
-def test_many_mutated_definitions_give_diagnostics(text: str) -> None:
-    read(text)
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -165,6 +157,7 @@ LAUGHS = "x-a: &a0 [x]\n" + "".join(f"x-{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 
 MERGES = "x-a: &m {" + ", ".join(f"k{n}: 1" for n in range(2000)) + "}\n"
 
 
+@pytest.mark.sampled(keep=10)
 @pytest.mark.parametrize(
     "text",
     [

@@ -11,10 +11,11 @@ from typing import Any
 
 import cel
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sagas.expressions import ExpressionError, compile_expression
+from tests.helpers.sampling import examples
 
 CONTEXT: dict[str, Any] = {
     "n": 7,
@@ -191,13 +192,13 @@ def boolean_expressions(draw: st.DrawFn, depth: int = 3) -> str:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(60, 5_000)
 @given(st.one_of(boolean_expressions(), integer_expressions(), list_expressions()))
 def test_agrees_on_generated_expressions(source: str) -> None:
     assert_agree(source, CONTEXT)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(100, 5_000)
 @given(st.text(alphabet="ab1.2'\"[](){}:,?|&!+-*/%<>= \\rnx", max_size=25))
 def test_any_source_gives_a_result_or_a_one_line_error(source: str) -> None:
     kind, answer = ours(source, {"a": 1, "b": [1, {"n": 2}]})

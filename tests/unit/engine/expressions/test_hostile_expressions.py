@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from sagas.expressions import ExpressionError, compile_expression, compile_value
 from sagas.expressions.limits import MAX_RESULT_VALUES, MAX_STEPS, VALUES_PER_STEP, WorkMeter
 from sagas.text.exact_json import encode_json
+from tests.helpers.sampling import examples
 
 DEEP: Any = 1
 for _ in range(150):
@@ -79,8 +79,6 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 EXPRESSIONS = st.recursive(st.sampled_from(ATOMS), _grown, max_leaves=12)
 ANY_SPEED: Any = list(HealthCheck)
-FEW = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=ANY_SPEED)
-MANY = settings(max_examples=20_000, deadline=None, suppress_health_check=ANY_SPEED)
 
 
 def evaluate(source: str) -> None:
@@ -93,20 +91,13 @@ def evaluate(source: str) -> None:
     assert not meter.exceeds(2 * MAX_STEPS + MAX_RESULT_VALUES // VALUES_PER_STEP)
 
 
-@FEW
+@examples(150, 20_000, suppress_health_check=ANY_SPEED)
 @given(EXPRESSIONS)
 def test_an_expression_over_hostile_values_ends_without_a_traceback(source: str) -> None:
     evaluate(source)
 
 
-@FEW
+@examples(150, 20_000, suppress_health_check=ANY_SPEED)
 @given(st.text(max_size=60) | st.text("()[]{}.,:?!+-*/%<>=&|'\"\\ \nabxi0123456789e$", max_size=60))
 def test_random_text_is_an_expression_or_a_mistake(source: str) -> None:
-    evaluate(source)
-
-
-@pytest.mark.slow
-@MANY
-@given(EXPRESSIONS | st.text(max_size=200))
-def test_many_expressions_end_without_a_traceback(source: str) -> None:
     evaluate(source)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from saga_workers.decision_preview import consequences
 from sagas.expressions import compile_value
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.outcomes import Outcome
+from tests.helpers.sampling import examples
 from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step, undo
 
 VALUES = ("X", "Y", "Z")
@@ -104,7 +105,7 @@ def asked_about(
     return driver.run().decide("a", "retry", arguments=new).run()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(100, 5_000)
 @given(corrections())
 @example(({"a": "/X/"}, {"path": "/X/${{ step.key }}"}, None, {"a": "/Y/"}))
 @example(({"a": "X"}, {"b": "X"}, None, {"a": "Y"}))

@@ -10,6 +10,7 @@ import pytest
 
 from sagas.definition.model import Definition, StepDefinition
 from sagas.machine.machine import Machine
+from tests.helpers.sampling import scaled
 from tests.unit.engine.machine_properties.bulk_runner import batchable
 from tests.unit.engine.machine_properties.differential import Alone, Ended, Together, World, ended
 from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
@@ -73,8 +74,8 @@ MUST_BE_SEEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 6_000), marks=pytest.mark.slow)])
-def test_bulk_execution_equals_single_execution(seeds: range) -> None:
+def test_bulk_execution_equals_single_execution() -> None:
+    seeds = range(scaled(60, 6_000))
     seen: Counter[str] = Counter()
     for seed in seeds:
         seen.update(compare(seed))
@@ -91,10 +92,9 @@ def in_line(definition: Definition) -> Definition:
     return replace(definition, steps=tuple(steps))
 
 
-@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 1_500), marks=pytest.mark.slow)])
-def test_the_order_of_chunks_changes_nothing(seeds: range) -> None:
+def test_the_order_of_chunks_changes_nothing() -> None:
     """Nor does their size: what becomes of a saga does not depend on its neighbours."""
-    for seed in seeds:
+    for seed in range(scaled(12, 1_500)):
         source = random.Random(seed)
         case, percent = random_case(source), source.choice((15, 35, 60))
         definition = in_line(case.definition)

@@ -15,14 +15,14 @@ from sagas.bulk.bulk_machine import BulkMachine
 from sagas.bulk.member import Member, PendingCall
 from sagas.protocol.messages import CallEnded
 from sagas.protocol.outcomes import Outcome
+from tests.helpers.sampling import scaled
 from tests.unit.engine.machine_properties.bulk_runner import BulkRunner
 from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
 from tests.unit.engine.machine_properties.inputs.scenarios import RandomScenario
 from tests.unit.engine.machine_properties.inputs.strategies import make_case
 from tests.unit.engine.machine_properties.seeds import broken_rules
-from tests.unit.engine.machine_properties.test_properties import EXAMPLES
 
-RUNS = EXAMPLES // 25
+RUNS = scaled(20, 800)
 MUTATED_RUNS = 300
 
 MUST_BE_SEEN = {

@@ -25,15 +25,15 @@ from sagas.protocol.messages import (
     TimerFired,
     UndoRequested,
 )
+from tests.helpers.sampling import scaled
 from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
 from tests.unit.engine.machine_properties.inputs.scenarios import RandomScenario
 from tests.unit.engine.machine_properties.inputs.strategies import make_case
 from tests.unit.engine.machine_properties.oracle.ledger import Violation
 from tests.unit.engine.machine_properties.runner import Runner
 from tests.unit.engine.machine_properties.seeds import broken_rules, valid_runs
-from tests.unit.engine.machine_properties.test_properties import EXAMPLES
 
-RUNS = EXAMPLES // 3
+RUNS = scaled(170, 6_000)
 BLOCKER = {"key": "k", "owner": "another", "since": 0.0}
 
 

@@ -53,6 +53,7 @@ def test_the_unmodified_machine_has_no_violations() -> None:
     assert list(broken_rules(run_seed, range(50))) == []
 
 
+@pytest.mark.sampled(keep=15)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutated_machine_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, rules = MUTATIONS[name]

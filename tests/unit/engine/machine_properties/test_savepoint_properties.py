@@ -10,15 +10,15 @@ import pytest
 
 from sagas.machine.undo import savepoints
 from sagas.protocol.messages import Call
+from tests.helpers.sampling import scaled
 from tests.unit.engine.machine_properties.environment.environment import Fate
 from tests.unit.engine.machine_properties.inputs.choice_sequence import ChoiceSequence
 from tests.unit.engine.machine_properties.inputs.scenarios import RandomScenario
 from tests.unit.engine.machine_properties.inputs.strategies import make_case
 from tests.unit.engine.machine_properties.runner import Runner
 from tests.unit.engine.machine_properties.seeds import broken_rules, valid_runs
-from tests.unit.engine.machine_properties.test_properties import EXAMPLES
 
-RUNS = EXAMPLES // 4
+RUNS = scaled(125, 5_000)
 
 
 class RefusingScenario(RandomScenario):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from sagas.definition.model import Definition
+from tests.helpers.sampling import every_nth
 from tests.unit.engine.machine_properties.environment.environment import Fate
 from tests.unit.engine.machine_properties.inputs.scenarios import SingleFaultScenario
 from tests.unit.engine.machine_properties.inputs.single_faults import HALF_OF_THE_SAGAS, faults, simulate
 
 UNDO_FAULTS: tuple[Fate, ...] = ("rejected", "failed", "lost_after", "lost_before", "infrastructure", "zombie")
+PREFERRED = ("retry", "skip", "done", "compensate")
 
 
 @pytest.mark.parametrize(
@@ -24,9 +26,9 @@ UNDO_FAULTS: tuple[Fate, ...] = ("rejected", "failed", "lost_after", "lost_befor
 @pytest.mark.parametrize("definition", HALF_OF_THE_SAGAS)
 def test_every_fault_of_a_compensation(definition: Definition, answers: tuple[tuple[int, str], ...]) -> None:
     """The last effectful step is cancelled away; each compensation on the way back fails in every manner."""
-    for step in definition.steps:
-        for fault in UNDO_FAULTS:
-            for at in range(1, 6):
+    for number, step in enumerate(definition.steps):
+        for fault in every_nth(3, UNDO_FAULTS, turn=number):
+            for at in every_nth(2, range(1, 6), turn=number):
                 for times, preferred in answers:
                     scenario = SingleFaultScenario(step.id, "undo", fault, times, cancel_at=at, preferred=preferred)
                     simulate(definition, scenario)
@@ -35,7 +37,7 @@ def test_every_fault_of_a_compensation(definition: Definition, answers: tuple[tu
 
 
 @pytest.mark.parametrize("definition", HALF_OF_THE_SAGAS)
-@pytest.mark.parametrize("preferred", ["retry", "skip", "done", "compensate"])
+@pytest.mark.parametrize("preferred", PREFERRED)
 def test_every_decision_about_a_stuck_step(definition: Definition, preferred: str) -> None:
-    for step, op, fault, times in faults(definition):
+    for step, op, fault, times in every_nth(4, faults(definition), turn=PREFERRED.index(preferred)):
         simulate(definition, SingleFaultScenario(step, op, fault, times * 10, preferred=preferred))

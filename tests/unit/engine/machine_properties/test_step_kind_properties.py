@@ -31,6 +31,7 @@ from sagas.machine.locking import locks, row_locks
 from sagas.machine.undo import rollback
 from sagas.protocol.messages import Call, CallEnded, Command, MachineEvent, ReleaseLocks, StartSaga
 from sagas.protocol.outcomes import ROW_LOCKED
+from tests.helpers.sampling import scaled
 from tests.unit.engine.machine_properties.environment.effects import Effect
 from tests.unit.engine.machine_properties.environment.environment import Fate
 from tests.unit.engine.machine_properties.environment.sql_database import SqlDatabase
@@ -42,9 +43,8 @@ from tests.unit.engine.machine_properties.oracle.ledger import Violation, step_i
 from tests.unit.engine.machine_properties.rules.state_rules import FINAL
 from tests.unit.engine.machine_properties.runner import Runner
 from tests.unit.engine.machine_properties.seeds import broken_rules, valid_runs
-from tests.unit.engine.machine_properties.test_properties import EXAMPLES
 
-RUNS = EXAMPLES // 4
+RUNS = scaled(170, 5_000)
 
 
 KINDS = ("check", "two-phase", "automatic")
@@ -432,6 +432,7 @@ MUTATIONS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = {
 """What is taken out of the machine, the steps that need it, and the rule that must be found broken."""
 
 
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_of_these_steps_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, kind, rule = MUTATIONS[name]

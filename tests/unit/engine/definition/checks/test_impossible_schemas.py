@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from sagas.definition.checks.impossible_schemas import Impossible, impossible_parts
@@ -16,6 +16,7 @@ from sagas.definition.checks.input_schema import schema_problems
 from sagas.definition.schema_nodes import dynamic_anchors, root_node, subschemas
 from sagas.definition.schema_validation import CompiledSchema, canonical_schema
 from sagas.text.exact_numbers import is_whole
+from tests.helpers.sampling import examples
 
 NUMBERS = [*range(-1, 7), Decimal("0.5"), Decimal("1.5"), Decimal("2.0"), Decimal("3.5")]
 TEXTS = ["", "a", "b", "ab", "abc", "abcd"]
@@ -103,7 +104,7 @@ def reports(schema: Any) -> list[Impossible]:
     return impossible_parts(list(subschemas(root)), schema, dynamic_anchors(root))
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(80, 2_500, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS)
 def test_no_value_fits_what_is_reported_once(schema: Any) -> None:
     found = reports(schema)
@@ -182,6 +183,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_schema_takes_bounded_time(schema: Any) -> None:
     started = time.thread_time()

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from sagas.definition.input_validation import validate_input
@@ -17,6 +17,7 @@ from sagas.definition.model import Definition
 from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.input_limits import MAX_CHECK_STEPS
 from sagas.text.exact_json import encode_json
+from tests.helpers.sampling import examples
 
 SECONDS = 20.0
 """Of CPU: on two cores that other tests use as well, a step takes several times as long as alone."""
@@ -127,6 +128,7 @@ def cost(schema: Any, value: Any) -> tuple[float, int, list[str]]:
     return seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, problems
 
 
+@pytest.mark.sampled(keep=5)
 @pytest.mark.parametrize(
     ("schema", "make"),
     [
@@ -239,7 +241,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(schema=SCHEMAS, value=VALUES)
-@settings(deadline=None, max_examples=20, suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large))
+@examples(20, 1_000, suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large))
 def test_any_schema_decides_about_any_input_in_bounds(schema: Any, value: Any) -> None:
     recursive = {"$defs": {"node": schema}, "items": {"$ref": "#/$defs/node"}, "anyOf": [schema, {"type": "null"}]}
     seconds, mib, _ = cost(recursive, [value, value])

@@ -11,6 +11,7 @@ import pytest
 
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.draft import ProjectContext
+from tests.helpers.sampling import every_nth
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 FULL: dict[str, Any] = {
@@ -91,9 +92,10 @@ def test_the_full_definition_is_valid() -> None:
     assert found is not None, diagnostics
 
 
-@pytest.mark.parametrize("junk", JUNK, ids=repr)
-def test_junk_at_every_position(junk: Any) -> None:
-    for path in places(FULL):
+@pytest.mark.parametrize("turn", range(len(JUNK)), ids=map(repr, JUNK))
+def test_junk_at_every_position(turn: int) -> None:
+    junk = JUNK[turn]
+    for path in every_nth(4, places(FULL), turn=turn):
         parse(replaced(path, junk))
 
 
@@ -105,5 +107,5 @@ def test_every_value_may_be_missing() -> None:
 
 def test_a_truncated_file() -> None:
     text = json.dumps(FULL, indent=1)
-    for end in range(0, len(text), 7):
+    for end in every_nth(4, range(0, len(text), 7)):
         parse_text(text[:end], "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -19,6 +19,7 @@ from sagas.definition.model import Definition
 from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.sensitivity import masked
 from sagas.text.exact_json import decode_json, encode_json
+from tests.helpers.sampling import examples
 from tests.unit.engine.definition.mistake import ACTIONS
 
 NAMES = st.sampled_from("abc")
@@ -79,7 +80,7 @@ def problems(schema: Any, value: Any) -> list[str]:
     return validate_input(Definition("shop", (), input=schema), value)[1]
 
 
-@settings(max_examples=300, deadline=None)
+@examples(100, 3_000)
 @given(schemas(), VALUES)
 def test_without_numbers_the_verdict_is_that_of_jsonschema(schema: Any, value: Any) -> None:
     value = {} if value is None else value
@@ -103,7 +104,7 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@settings(max_examples=500, deadline=None)
+@examples(200, 5_000)
 @given(st.sampled_from(sorted(COMPARISONS)), NUMBERS, NUMBERS)
 def test_numbers_are_compared_as_fractions(keyword: str, limit: str, value: str) -> None:
     if keyword == "multipleOf":
@@ -114,7 +115,7 @@ def test_numbers_are_compared_as_fractions(keyword: str, limit: str, value: str)
 
 
 @pytest.mark.parametrize("literal", ["12", "12.0", "1.2e1", "120e-1", "12.000"])
-@settings(max_examples=60, deadline=None)
+@examples(20, 600)
 @given(st.data())
 def test_a_whole_number_is_an_integer_wherever_the_schema_says_so(literal: str, data: st.DataObject) -> None:
     schema, value, path = data.draw(nested({"type": "integer"}, decode_json(literal)))
@@ -199,7 +200,7 @@ HIDING: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@examples(80, 3_000)
 @given(st.lists(st.sampled_from(sorted(HIDING)), max_size=5), st.booleans())
 def test_a_sensitive_value_is_refused_in_labels_and_hidden_in_messages(names: list[str], valid: bool) -> None:
     schema: Any = {"type": "string", "x-sensitive": True, **({} if valid else {"maxLength": 3})}

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
 from sagas.definition.sensitivity import masked
+from tests.helpers.sampling import examples
 
 NAMES = st.sampled_from("abc")
 VALUES = st.recursive(
@@ -125,7 +126,7 @@ def test_only_what_nothing_else_evaluates_is_masked() -> None:
     assert masked({"allOf": [{"prefixItems": [{}]}], "unevaluatedItems": HUSH}, ["x", "4111"]) == ["•••", "•••"]
 
 
-@settings(max_examples=500, deadline=None)
+@examples(120, 5_000)
 @given(SCHEMAS, DEFINED, VALUES)
 def test_the_verdict_is_that_of_the_specification(schema: Any, defined: Any, value: Any) -> None:
     whole = {"$defs": {"d": defined}, "allOf": [schema]}
