@@ -11,7 +11,7 @@ from tests.patterns.pattern import Pattern, patterns
 from tests.patterns.player import Row
 from tests.patterns.table import RECORD, to_record
 
-EVERY_RUN = ("half-message", "saga", "tcc", "two-phase-commit")
+EVERY_RUN = ("half-message", "saga")
 """`make test` plays these; what the others are made of, tests/integration visits one by one."""
 
 

@@ -40,6 +40,7 @@ async def test_the_server_schedules_chunks_only(bank: Bank) -> None:
     assert scheduled.keys() == {"saga.chunk"}
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("name", [CLAIM_ACTIVITY, RECORD_ACTIVITY])
 async def test_a_slow_one_is_left_to_any_worker(bank: Bank, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The heartbeats that other attempts send after a second must not end the local one, which has none."""

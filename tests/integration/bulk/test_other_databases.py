@@ -24,6 +24,7 @@ COUNT = 30
 ORIGINS = "select count(*) from saga_guard where step = 'debit' and op = 'do' and reason = 'do' and origin is not null"
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
 async def test_each_saga_has_its_outcome(
     kind: str, request: pytest.FixtureRequest, temporal: TemporalServer, tmp_path: Path

@@ -43,6 +43,7 @@ async def interrupted(child: Child, when: Callable[[], Awaitable[object]]) -> tu
     return out.decode(), err.decode()
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("imported", ["saga_cli.context", "sagas.errors", "typer.main", "saga_workers.client"])
 async def test_interrupt_while_the_command_is_imported(cli_without_worker: CommandLine, imported: str) -> None:
     words = ["start", "trip", "--config", str(cli_without_worker.folder / "saga.toml")]
@@ -58,6 +59,7 @@ async def test_interrupt_while_the_command_is_imported(cli_without_worker: Comma
     assert "Traceback" not in err.decode()
 
 
+@pytest.mark.slow  # the same as while the server does not answer, at another place
 async def test_interrupt_while_the_row_file_is_read(cli_without_worker: CommandLine) -> None:
     file = cli_without_worker.folder / "many.jsonl"
     file.write_text('{"nights": 1}\n' * 400_000)
@@ -78,6 +80,7 @@ def files_of(pid: int) -> list[str]:
     return found
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -20,6 +20,7 @@ logging.getLogger("shop").warning("a line of a log")
 """
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(
     "args",
     [

@@ -93,6 +93,7 @@ async def test_nothing_is_locked(project: Path) -> None:
     assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(
     ("settings", "error", "advice"),
     [

@@ -87,6 +87,7 @@ async def test_a_skipped_undo_ends_in_residue(cli: CommandLine) -> None:
     assert "car: its effect stays" in (await cli.saga("show", id)).out
 
 
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize(
     ("args", "exit_code", "message"),
     [

@@ -19,6 +19,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     made.call("dev", "down", "--wipe")
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     ("value", "message", "help"),
     [

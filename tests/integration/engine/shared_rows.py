@@ -23,7 +23,17 @@ from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
 
 OPERATOR = {"who": "the test", "reason": "the test"}
-everywhere = pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+
+
+def everywhere(test: Callable[..., Any]) -> Callable[..., Any]:
+    """On each kind of database in `make test-long`; in `make test` the tests of a module take turns with them.
+
+    Where the databases differ, tests/integration/guard has each case on all of them.
+    """
+    on_each = pytest.mark.parametrize("kind", ["postgresql", "mariadb", "sqlite"])
+    return pytest.mark.sampled(turns="kind")(on_each(test))
+
+
 on_postgresql = pytest.mark.parametrize("kind", ["postgresql"])
 
 ADD = """saga: add

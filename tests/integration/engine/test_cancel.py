@@ -27,6 +27,7 @@ FAILING = LINE.replace(
 ).replace("      - {id: e, uses: work}\n", "")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("position", ["start", "a", "b", "c", "d", "e"])
 async def test_a_cancel_at_every_position(env: Environment, position: str, native: bool) -> None:

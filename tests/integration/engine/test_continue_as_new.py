@@ -214,6 +214,7 @@ async def test_no_new_run_while_a_nested_saga_runs(env: Environment) -> None:
         assert (await finished(client, saga))["state"] == "COMPLETED"
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     "scenario", [scenario for scenario in SCENARIOS if scenario.long], ids=lambda scenario: scenario.name
 )

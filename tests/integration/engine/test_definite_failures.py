@@ -36,6 +36,7 @@ async def beat_and_fail(step: Step) -> Any:
     raise ValueError("no")
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("options", ["", "heartbeat: 10s, ", "timeout: 2s, "])
 async def test_a_step_whose_attempts_were_all_rolled_back_parks_as_failed(
     options: str, temporal: TemporalServer, tmp_path: Path
@@ -80,6 +81,7 @@ async def test_a_participant_that_was_never_reached_leaves_a_failed_step(
     assert "cannot be reached for POST /charges" in step["error"]["message"]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 async def test_a_row_that_stays_locked_leaves_a_failed_step(
     kind: str, request: pytest.FixtureRequest, temporal: TemporalServer, tmp_path: Path

@@ -80,6 +80,7 @@ PLACES: dict[str, tuple[str, str, str, str]] = {
 }
 
 
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_misuse_ends_or_parks_with_its_first_attempt(
     place: str, temporal: TemporalServer, tmp_path: Path

@@ -19,7 +19,7 @@ from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.waiting import LIMIT
 
 TOGGLE = "update counter set n = 1 - n where id = :k"
@@ -93,6 +93,7 @@ async def ended(client: Client, saga: str, key: str) -> str:
             await asyncio.sleep(0.3)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("saga", mostly_slow(SAGAS, {"toggled", "repeated", "basket", "before-confirmed", "nested"}))
 async def test_the_row_is_as_before(
     saga: str, temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path

@@ -285,6 +285,7 @@ async def test_what_cannot_be_paused_or_resumed(env: Environment) -> None:
             await client.pause(saga)
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     "request_", [None, {}, {"who": 7, "reason": ["x"]}, {"who": "x" * 100_000, "reason": "\ud800"}]
 )

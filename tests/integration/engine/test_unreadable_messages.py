@@ -125,6 +125,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
     assert returned["nan"]["reason"] == "NaN is not a JSON number"
 
 
+@pytest.mark.sampled(keep=8)
 @pytest.mark.parametrize(
     ("type", "input", "headers", "reason"),
     [

@@ -11,14 +11,14 @@ import time
 import zlib
 from typing import Any
 
-import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from saga_activities.http import HttpConnection, HttpSettings, run_http
 from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import decode_json, encode_json
 from tests.helpers.failure_records import FailureRecords
+from tests.helpers.sampling import examples
 from tests.integration.http.raw_server import RawServer, raw_server
 
 TIMEOUT = 1.0
@@ -116,7 +116,7 @@ def justified(outcome: Outcome, sent: bytes) -> bool:
     return outcome.kind == "unknown"
 
 
-def check(responses: st.SearchStrategy[bytes], examples: int, corpus: tuple[bytes, ...]) -> None:
+def check(responses: st.SearchStrategy[bytes], corpus: tuple[bytes, ...]) -> None:
     """Make one attempt for each response, on one server and one connection, as a worker does."""
     records, served, stack = FailureRecords(), RawServer(), raw_server()
     logging.getLogger().addHandler(records)
@@ -128,7 +128,7 @@ def check(responses: st.SearchStrategy[bytes], examples: int, corpus: tuple[byte
             arguments = {"method": "POST", "path": "/charges", "json": {}} if op == "do" else {"path": "/charges"}
             return await run_http(arguments, key="s-1/a", connection=crm, timeout=TIMEOUT, op=op)
 
-        @settings(max_examples=examples, deadline=None, database=None, derandomize=examples < 1000)
+        @examples(40, 20_000)
         @given(sent=responses, op=st.sampled_from(["do", "probe"]))
         def one(sent: bytes, op: str) -> None:
             served.answer = [sent]
@@ -164,9 +164,4 @@ CORPUS = (
 
 
 def test_an_outcome_is_what_the_response_justifies() -> None:
-    check(responses(), 75, CORPUS)
-
-
-@pytest.mark.slow
-def test_an_outcome_is_what_many_responses_justify() -> None:
-    check(responses(), 20_000, CORPUS)
+    check(responses(), CORPUS)

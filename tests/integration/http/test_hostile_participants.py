@@ -15,7 +15,7 @@ import pytest
 from saga_activities.http import HttpConnection, run_http
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from sagas.protocol.outcomes import Outcome
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.integration.http.conftest import Connect
 from tests.integration.http.raw_server import RawServer, raw_server, response
 
@@ -61,6 +61,7 @@ async def test_a_decompression_bomb_is_cut_off(participant: RawServer, crm: Http
     assert peak < 20 * MEGABYTE
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize(
     ("body", "coding"),
     [
@@ -91,6 +92,7 @@ async def test_a_compressed_body_is_read(participant: RawServer, crm: HttpConnec
     assert b"accept-encoding: gzip\r\n" in participant.requests[0].lower()
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     ("answer", "forever", "pause"),
     [
@@ -138,6 +140,7 @@ async def test_a_charset_that_is_none_is_read_as_utf_8(
 JSON = "Content-Type: application/json"
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize(
     ("body", "content_type", "why"),
     [
@@ -204,6 +207,7 @@ async def test_a_number_without_a_finite_value_is_no_json(
 OAUTH2 = {"client_id": "saga", "client_secret": {"env": "CRM_CLIENT_SECRET"}}
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     "answer",
     [

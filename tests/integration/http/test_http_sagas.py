@@ -137,6 +137,7 @@ async def test_a_status_that_no_list_names_says_which_list_would_end_the_retries
     assert "1111" not in str(story["reason"]) + str(step(story, "charge"))
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     "faults",
     [

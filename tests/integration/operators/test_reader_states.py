@@ -40,6 +40,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
     broker.kill()
 
 
+@pytest.mark.sampled(keep=5)
 @pytest.mark.parametrize("state", READER_STATES, ids=lambda state: state.name)
 async def test_doctor_and_an_alert_show_it(
     state: ReaderState, kafka: Broker, request: pytest.FixtureRequest, tmp_path: Path

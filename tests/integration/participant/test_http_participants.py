@@ -28,7 +28,7 @@ from saga_workers.runtime.http_server import HttpServer
 from sagas.errors import SagaError, UsageError
 from sagas.settings import Settings, load_settings
 from tests.helpers.forked_commands import ForkedCommand, run_command
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.integration.participant.faulty_participant import FaultyParticipant
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/write-a-participant.md"
@@ -192,6 +192,7 @@ async def test_a_duplicate_that_is_rejected_meanwhile_is_a_difference(settings: 
     ]
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("answer", ["nothing", "slow", "large", "redirect", "escapes"])
 async def test_a_hostile_participant_ends_the_test_with_a_sentence(settings: Settings, answer: str) -> None:
     async def respond(_: Request) -> Response:

@@ -20,7 +20,7 @@ from sagas.errors import SagaError
 from sagas.settings import Settings, load_settings
 from tests.helpers.forked_commands import run_command
 from tests.helpers.kafka_broker import Broker
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.integration.participant.faulty_responder import PARTITIONS, FaultyResponder
 
 NAMES = [check.name for check in CHECKS if check.name not in ("response cut off", "in progress")]

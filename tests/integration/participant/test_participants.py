@@ -65,6 +65,7 @@ async def shop(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 on_every_database = pytest.mark.parametrize("shop", DATABASES, indirect=True)
+pytestmark = pytest.mark.sampled(turns="shop")
 
 
 def made_project(folder: Path, kafka: Broker, shop: Shop, reader: Any) -> Project:

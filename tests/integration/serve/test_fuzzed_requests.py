@@ -8,7 +8,7 @@ import re
 import time
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from starlette.routing import Route
 from saga_workers.runtime import http_server
 from saga_workers.runtime.http_server import HttpServer, http_app, json_response
 from tests.helpers.failure_records import FailureRecords
+from tests.helpers.sampling import examples
 
 HOST = "127.0.0.1"
 ANSWER = re.compile(rb"HTTP/1\.1 (200|400|404|405|431|503) ")
@@ -87,7 +88,7 @@ async def ask(server: HttpServer, sent: bytes) -> bytes:
         writer.close()
 
 
-def check(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_requests_are_answered_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 0.05)  # the idle time after which a connection is closed
     records, app = FailureRecords(), http_app([Route("/sagas/{id}", show)])
     logging.getLogger().addHandler(records)
@@ -95,7 +96,7 @@ def check(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with asyncio.Runner() as runner:
         runner.run(server.__aenter__())
 
-        @settings(max_examples=examples, deadline=None, database=None, derandomize=examples < 1000)
+        @examples(60, 5_000)
         @given(sent=requests())
         @example(
             sent=b"GET /sagas/a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
@@ -116,12 +117,3 @@ def check(examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             logging.getLogger().removeHandler(records)
             runner.run(server.__aexit__(None, None, None))
-
-
-def test_random_requests_are_answered_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(100, monkeypatch)
-
-
-@pytest.mark.slow
-def test_many_random_requests_are_answered_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    check(5_000, monkeypatch)

@@ -160,6 +160,7 @@ async def test_an_id_that_belongs_to_another_start_is_refused(api: Api, temporal
         assert (ended.status_code, ended.json()["state"]) == (409, "TERMINATED")
 
 
+@pytest.mark.sampled(keep=6)
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [

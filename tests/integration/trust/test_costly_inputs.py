@@ -115,6 +115,7 @@ async def test_costly_inputs_do_not_delay_the_starts_of_others(project: Project)
             await handle.terminate()
 
 
+@pytest.mark.slow
 async def test_inputs_that_share_a_start_share_the_steps_of_one(project: Project) -> None:
     definition, cost = project.definition("tree"), steps(project, COSTLY)
     count = MAX_CHECK_STEPS // cost + 1

@@ -49,6 +49,7 @@ async def start(client: Client, shop: Shop, headers: dict[str, Any], input: Any,
         return await client.temporal.start_workflow(options.pop("type", "own"), input, id=id, task_queue=queue)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("accept", ["signed", "any"])
 async def test_what_a_start_brings_is_read_or_refused(shop: Shop, accept: str) -> None:
     async with running_worker(shop.with_keys(KEYS[0], accept=accept)) as client:
@@ -108,6 +109,7 @@ ODD_FIELDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("accept", ["signed", "any"])
 async def test_an_odd_order_of_a_notification_is_refused(shop: Shop, accept: str) -> None:
     order = forged_notification()

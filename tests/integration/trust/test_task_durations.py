@@ -90,6 +90,7 @@ def project(shop: Shop, tmp_path: Path, temporal: TemporalServer) -> Project:
     return make_project(tmp_path / "wide", {"wide": WIDE}, shop.actions, address=temporal.address)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_valid_input_makes_no_workflow_task_long(project: Project, tasks: list[float], name: str) -> None:
     value = HOSTILE[name]()

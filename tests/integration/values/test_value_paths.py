@@ -1,6 +1,6 @@
 """Random values on random paths through the engine: what arrives is what was sent.
 
-SAGA_VALUES_SEED is the seed of the 200 paths; a failure names its seed.
+SAGA_VALUES_SEED is the seed of the paths; a failure names its seed.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from sagas.text.json_mistakes import InvalidJson
 from sagas.workflow.json_payloads import UnreadableValue
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
+from tests.helpers.sampling import every_nth, scaled
 from tests.integration.values.documents import FAMOUS, FAMOUS_TEXTS, KINDS
 from tests.integration.values.engine import (
     HALF_PAIR,
@@ -58,8 +59,8 @@ from tests.integration.values.oracle import (
 )
 
 SEED = int(os.environ.get("SAGA_VALUES_SEED", "33"))
-PATHS, MORE_SEEDS = 200, range(1, 26)
-AT_LEAST = 3
+PATHS, SEEDS = scaled(80, 200), scaled((SEED,), range(SEED, SEED + 26))
+AT_LEAST = scaled(1, 3)
 """Journeys of one seed that use each entry, pass and exit."""
 HARD_NUMBERS = tuple(map(Number, (*FAMOUS, "9007199254740993", "-18446744073709551617")))
 
@@ -252,8 +253,8 @@ async def _documents(stage: Stage, way: str, ended: Ended) -> list[Json]:
     return [read_json(ended.output)]
 
 
-def play(loop: asyncio.Runner, stage: Stage, number: int) -> None:
-    """As many journeys as `make test` has, of one seed."""
+@pytest.mark.parametrize("number", SEEDS)
+def test_what_arrives_is_what_was_sent(loop: asyncio.Runner, stage: Stage, number: int) -> None:
     dealer = Dealer()
 
     def run(journey: Journey) -> None:
@@ -268,8 +269,6 @@ def play(loop: asyncio.Runner, stage: Stage, number: int) -> None:
     for documents in KINDS:
         of_one_kind = settings(
             max_examples=PATHS // len(KINDS),
-            deadline=None,
-            database=None,
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
         )
@@ -291,20 +290,21 @@ def test_every_entry_keeps_the_hard_numbers(loop: asyncio.Runner, stage: Stage, 
     numbers = [value for value in HARD_NUMBERS if can_enter(entry, value, typed=True)]
     assert len(numbers) >= 8
     schemas = ("number", "integer")
-    loop.run(
-        travel_all(stage, (Journey(number, schema, entry, (), "output") for number in numbers for schema in schemas))
-    )
+    journeys = [Journey(number, schema, entry, (), "output") for number in numbers for schema in schemas]
+    loop.run(travel_all(stage, every_nth(3, journeys, turn=list(ENTRIES).index(entry))))
 
 
 @pytest.mark.parametrize("name", PASSES)
 def test_every_pass_keeps_the_hard_values(loop: asyncio.Runner, stage: Stage, name: str) -> None:
     values: list[Json] = [*HARD_NUMBERS, {"amounts": list(HARD_NUMBERS)}, "0012.50", *FAMOUS_TEXTS]
-    loop.run(travel_all(stage, (Journey(value, "none", "JSONL", (name,), "output") for value in values)))
+    journeys = [Journey(value, "none", "JSONL", (name,), "output") for value in values]
+    loop.run(travel_all(stage, every_nth(5, journeys, turn=list(PASSES).index(name))))
 
 
 @pytest.mark.parametrize("way", EXITS)
 def test_every_exit_keeps_the_hard_values(loop: asyncio.Runner, stage: Stage, way: str) -> None:
-    loop.run(travel_all(stage, (Journey(one, "none", "JSONL", (), way) for one in (*HARD_NUMBERS, *FAMOUS_TEXTS))))
+    journeys = [Journey(value, "none", "JSONL", (), way) for value in (*HARD_NUMBERS, *FAMOUS_TEXTS)]
+    loop.run(travel_all(stage, every_nth(3, journeys, turn=EXITS.index(way))))
 
 
 NO_NUMBERS = ("012.50", "-01", "NaN", "-Infinity", "1.", "1,5", ".5", "+1", "0x10", "1_000")
@@ -392,17 +392,8 @@ def test_a_name_that_an_object_has_twice_starts_nothing(loop: asyncio.Runner, st
     assert_refused(loop, stage, Journey(Text(text), "none", entry, (), "output"))
 
 
+@pytest.mark.sampled("entry", keep=36)
 @pytest.mark.parametrize(("entry", "text"), REFUSED)
 def test_what_is_no_number_starts_nothing(loop: asyncio.Runner, stage: Stage, entry: str, text: str) -> None:
     """Nothing is guessed: a saga has the number that was written, or does not start."""
     assert_refused(loop, stage, Journey(Text(text), "number", entry, (), "output"))
-
-
-def test_what_arrives_is_what_was_sent(loop: asyncio.Runner, stage: Stage) -> None:
-    play(loop, stage, SEED)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", MORE_SEEDS)
-def test_more_of_it(loop: asyncio.Runner, stage: Stage, number: int) -> None:
-    play(loop, stage, number)

@@ -232,6 +232,7 @@ UNREADABLE = {
 """Files whose first row is good, where there is a row."""
 
 
+@pytest.mark.slow  # test_value_paths.py has the entries that are files
 async def test_unreadable_files_start_nothing(shop: Servers) -> None:
     before = await shop.started()
     for name, content in UNREADABLE.items():

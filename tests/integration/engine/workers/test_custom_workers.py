@@ -8,6 +8,8 @@ import sys
 import uuid
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.processes import TemporalServer
 
 IMPORTS = """
@@ -132,6 +134,7 @@ def test_a_file_with_plugin_client_and_workflow(temporal: TemporalServer, tmp_pa
     assert printed(run(tmp_path, "worker.py", {"worker.py": text}, temporal.address)) == ["hello ada", "pear"]
 
 
+@pytest.mark.slow
 def test_a_worker_in_two_files(temporal: TemporalServer, tmp_path: Path) -> None:
     files = {
         "shop.py": f"{IMPORTS}\nfrom sagas import SagaPlugin\n{ACTIONS}\n{WORKFLOW}",

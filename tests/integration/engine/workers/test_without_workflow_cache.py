@@ -23,6 +23,7 @@ def _parameters() -> list[object]:
     return [pytest.param(one, id=one.name, marks=marks[place % 6 == 0]) for place, one in enumerate(PLAYED)]
 
 
+@pytest.mark.sampled(keep=5)
 @pytest.mark.parametrize("scenario", _parameters())
 async def test_every_workflow_task_replays(env: Environment, scenario: Scenario) -> None:
     async with playing(env, scenario, max_cached_workflows=0) as client:

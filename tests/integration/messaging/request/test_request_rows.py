@@ -80,6 +80,9 @@ class RequestSetup:
         return await self.one("select count(*) from saga_outbox where saga_id = :id", id=self.saga_id)
 
 
+pytestmark = pytest.mark.sampled(turns="setup")
+
+
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RequestSetup]:
     url = await new_url(request.param, request, tmp_path)
@@ -228,6 +231,7 @@ async def test_a_refused_undo_is_sent_again_only_by_a_new_call(setup: RequestSet
     assert await setup.attempt(1, op="undo", earlier=4) == Outcome.done(None)
 
 
+@pytest.mark.sampled("setup")
 async def test_a_concurrent_attempt_and_reply_never_miss_each_other(setup: RequestSetup) -> None:
     """Either the attempt finds the reply, or who recorded the reply finds the attempt."""
     for round in range(100):

@@ -185,6 +185,7 @@ async def test_an_unsolicited_reply_does_not_block_others(env: Environment, capl
     assert record_context(ignored) == {"key": "nobody/asked", "outcome": "done"}
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize(
     ("saga", "forged", "reason"),
     [
@@ -232,6 +233,7 @@ async def test_the_token_of_a_command_is_neither_shown_nor_logged(
         assert base64.b64encode(token.encode()).decode()[:-2] not in place
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize(
     ("headers", "value", "reason"),
     [

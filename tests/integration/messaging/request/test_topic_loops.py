@@ -157,7 +157,8 @@ def _faults(count: Counter[int], expected: Iterable[int]) -> tuple[int, int]:
     return len(numbers - set(count)), sum(times - 1 for times in count.values())
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_created_again.py and test_process_ends.py have each of them alone
+@pytest.mark.parametrize("rounds", [20])
 async def test_topics_created_again_and_kills(
     tmp_path: Path, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer, rounds: int
 ) -> None:

@@ -49,6 +49,7 @@ def _again(kafka: Broker, topic: str, values: range, partitions: int = 2) -> Non
     kafka.produce(topic, *values)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("second", [3, 8, 60])
 async def test_while_it_is_read(
     kafka: Broker, shop: Shop, tmp_path: Path, second: int, caplog: pytest.LogCaptureFixture

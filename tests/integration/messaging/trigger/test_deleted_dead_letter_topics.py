@@ -20,6 +20,7 @@ from tests.integration.messaging.trigger.trigger_environment import (
 NOWHERE = "127.0.0.1:1"
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", ["consumer", "bridge"])
 async def test_a_deleted_dead_letter_topic_is_created_again(
     kind: str, kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path

@@ -26,7 +26,7 @@ from sagas.actions.consumers import HANDLER_ATTRIBUTE
 from sagas.settings import KafkaSettings, SqlConnection
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.new_databases import new_url
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.helpers.waiting import LIMIT
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -108,6 +108,9 @@ class ConsumerSetup:
         return [json.loads(value) for (value,) in found]
 
 
+pytestmark = pytest.mark.sampled(turns="setup")
+
+
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConsumerSetup]:
     url = await new_url(request.param, request, tmp_path)
@@ -126,6 +129,7 @@ async def note(message: Message, name: str, what: str, number: int) -> None:
     await message.sql.execute(statement, name=name, what=what, number=number)
 
 
+@pytest.mark.sampled("setup")
 async def test_two_concurrent_deliveries_have_one_effect(setup: ConsumerSetup) -> None:
     async def book(message: Message) -> dict[str, Any]:
         await note(message, setup.name, "booked", message.value)
@@ -234,6 +238,7 @@ NUL = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("headers", NUL.values(), ids=NUL)
 async def test_a_nul_character_in_a_header_blocks_nothing(
     setup: ConsumerSetup, kafka: Broker, headers: dict[str, str]

@@ -107,6 +107,7 @@ async def test_records_without_key_and_headers(kafka: Broker, shop: Shop, tmp_pa
     assert _numbers(shop) == Counter(range(6))
 
 
+@pytest.mark.slow  # test_bridge_rebalances.py and test_consumers.py move partitions, too
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 async def test_members_that_come_and_go_while_handlers_are_busy(
     kafka: Broker, shop: Shop, tmp_path: Path, strategy: str
@@ -128,6 +129,7 @@ async def test_members_that_come_and_go_while_handlers_are_busy(
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.slow  # tests/integration/operators/test_reader_states.py has it
 async def test_retention_overtakes_a_slow_reader(
     kafka: Broker, shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

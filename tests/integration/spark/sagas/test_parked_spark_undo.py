@@ -66,6 +66,7 @@ async def undone(client: Client, saga: str) -> dict[str, Any]:
     return story
 
 
+@pytest.mark.slow  # each sink, and the views of parked sagas, have tests of their own
 @pytest.mark.timeout(600)
 async def test_an_undo_that_parks_at_one_output(
     temporal: TemporalServer, server: DatabaseServer, tmp_path: Path

@@ -61,6 +61,7 @@ CASES: list[tuple[str, Any, bool]] = [
 ]
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_condition_selects_exactly_the_equal_rows_in_every_zone(zone: str, spark: SparkSession) -> None:
     """One query for all of them: which value is in which row does not matter to a condition."""

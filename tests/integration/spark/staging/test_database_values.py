@@ -171,6 +171,7 @@ def test_a_refused_value_is_shown_with_its_row(kind: str, url: str, tmp_path: Pa
         read(url, query, tmp_path)
 
 
+@pytest.mark.sampled(keep=20)
 @pytest.mark.parametrize(
     ("expression", "value"),
     [

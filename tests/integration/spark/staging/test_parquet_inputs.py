@@ -189,6 +189,7 @@ EXACT: dict[str, tuple[pa.Array, str, list[Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(keep=5)
 @pytest.mark.parametrize("case", EXACT)
 def test_a_column_is_read_exactly(case: str, spark: SparkSession, tmp_path: Path) -> None:
     column, kind, values = EXACT[case]

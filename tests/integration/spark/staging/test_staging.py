@@ -265,6 +265,7 @@ async def test_sql_with_parameters_and_a_function_with_two_outputs(staging: Envi
     assert {name: one.rows for name, one in both.items()} == {"facts": 2, "rejects": 1}
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize(
     ("job", "place", "message"),
     [

@@ -38,6 +38,7 @@ def run(spark: SparkSession, root: Path, path: Path, format: str, **options: Any
     return run_job(spark, Job.parse(arguments), {}, settings)["output"]
 
 
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize(
     ("name", "content", "parts"),
     [

@@ -21,7 +21,7 @@ from saga_spark.staging.publishing import OutputPublisher
 from saga_spark.staging.staging_attempt import transaction
 from sagas.errors import Rejected
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.integration.spark.sinks.iceberg.delete_files import delete_equal, delete_positions
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake
 from tests.integration.spark.staging.staging_environment import clock, open_staging

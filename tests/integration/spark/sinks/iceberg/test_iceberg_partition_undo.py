@@ -12,7 +12,7 @@ from pyiceberg.typedef import Record
 
 from saga_spark.sinks.sink import Publication, UndoConflict
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.integration.spark.sinks.iceberg.delete_files import delete_positions
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake, some
 

@@ -12,7 +12,7 @@ import pytest
 from saga_spark.sinks.sink import CommitConflict, Publication, UndoConflict, validate_together
 from sagas.errors import UsageError
 from tests.helpers.database_servers import DatabaseServer
-from tests.helpers.slow_parameters import mostly_slow
+from tests.helpers.sampling import mostly_slow
 from tests.integration.spark.sinks.iceberg.iceberg_environment import Lake, open_lake, some
 from tests.integration.spark.staged_outputs import Publisher
 

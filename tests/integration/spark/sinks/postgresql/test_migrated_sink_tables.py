@@ -33,6 +33,7 @@ def test_an_undo_across_a_changed_table_is_refused(warehouse: Warehouse) -> None
 WIDER = {"amount": "numeric(20, 6)", "note": "varchar(80)", "day": "timestamp", "id": "numeric"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("column", WIDER)
 @pytest.mark.parametrize("mode", MODES)
 def test_an_undo_after_a_column_was_widened_restores_the_values(warehouse: Warehouse, mode: str, column: str) -> None:
@@ -81,6 +82,7 @@ def test_an_undo_whose_old_rows_no_longer_fit_parks(warehouse: Warehouse) -> Non
     assert warehouse.rows() == ["(2,2026-01-03,7,new)"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", ["update sales set amount = 0 where id = {id}",
                                     "alter table sales add if not exists more text"])  # fmt: skip
 @pytest.mark.parametrize("mode", MODES)
@@ -113,6 +115,7 @@ BEYOND = {
 }
 
 
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize("name", BEYOND)
 def test_a_value_that_the_old_type_cannot_hold_is_a_changed_row(warehouse: Warehouse, name: str) -> None:
     """Its conversion to the old type, for the comparison, would be an error of the database."""

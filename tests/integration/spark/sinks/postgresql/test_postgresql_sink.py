@@ -51,6 +51,7 @@ def test_each_mode_and_its_exact_undo(warehouse: Warehouse, mode: str) -> None:
     assert warehouse.rows() == expected
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(
     ("mode", "more"),
     [
@@ -96,6 +97,7 @@ def test_a_deleted_row_without_a_key_is_reported_missing(warehouse: Warehouse) -
     assert warehouse.rows("log") == ["(a)"]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("mode", MODES)
 def test_undo_of_rows_changed_by_others_is_refused(warehouse: Warehouse, mode: str) -> None:
     more, rows, _ = MODES[mode]
@@ -122,6 +124,7 @@ def test_undo_of_rows_changed_by_others_is_refused(warehouse: Warehouse, mode: s
     assert warehouse.rows() == OLD
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_that_were_restored_by_hand_count_as_undone(warehouse: Warehouse, mode: str) -> None:
     more, rows, _ = MODES[mode]
@@ -149,6 +152,7 @@ def test_rows_without_a_key_that_were_restored_by_hand_count_as_undone(warehouse
     assert warehouse.rows("log") == ["(old)", "(old)", "(others)"]
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("mode", MODES)
 def test_undo_keeps_the_rows_of_others(warehouse: Warehouse, mode: str) -> None:
     more, rows, _ = MODES[mode]
@@ -203,6 +207,7 @@ def test_overwrites_of_different_partitions_are_reverted_independently(warehouse
         warehouse.revert(again)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_where", "merge"])
 def test_a_missing_table_is_created_and_dropped_again(warehouse: Warehouse, mode: str) -> None:
     more = {"overwrite_where": {"where": {"day": ["2026-01-03"]}}, "merge": {"key": "id"}}.get(mode, {})

@@ -347,6 +347,7 @@ REHEARSED = {
 }
 
 
+@pytest.mark.sampled(keep=8)
 @pytest.mark.parametrize("case", REHEARSED)
 def test_what_only_a_write_shows_is_refused_before_the_commit_point(warehouse: Warehouse, case: str) -> None:
     mode, ddl, printed = REHEARSED[case]

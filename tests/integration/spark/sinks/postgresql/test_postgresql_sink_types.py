@@ -139,6 +139,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_value_that_the_table_refuses_is_refused_before_the_commit_point(warehouse: Warehouse, case: str) -> None:
     type, values, output = REFUSED[case]
