@@ -23,7 +23,7 @@ _LIKE_ASCII = (*_UTF8, "ascii", "latin1")
 """Sets in which the first 128 codes are those of ASCII, and which the server uses for its own texts."""
 _BINARY = 63
 _TEXT_TYPES = (15, 245, 247, 248, 249, 250, 251, 252, 253, 254)
-_BATCH = 1 << 20
+_PORTION = 1 << 20
 """Bytes that are converted at once."""
 
 
@@ -95,9 +95,9 @@ async def _charset(connection: Any, result: Any, collation: int) -> str:
 async def _converted(connection: Any, name: str, charset: str, values: Sequence[str]) -> Mapping[str, str]:
     """Each value as the text that it is. Raises :class:`UnusableColumn` if it would not become the same bytes again."""
     texts: dict[str, str] = {}
-    for batch in _batches([value.encode(errors=_KEPT) for value in values]):
+    for portion in _portions([value.encode(errors=_KEPT) for value in values]):
         source = " UNION ALL ".join(
-            f"SELECT {at} AS n, CONVERT(x'{data.hex()}' USING {charset}) AS t" for at, data in enumerate(batch)
+            f"SELECT {at} AS n, CONVERT(x'{data.hex()}' USING {charset}) AS t" for at, data in enumerate(portion)
         )
         text = "CONVERT(t USING utf8mb4)"
         same = f"CAST(CONVERT({text} USING {charset}) AS BINARY) = CAST(t AS BINARY)"
@@ -105,24 +105,24 @@ async def _converted(connection: Any, name: str, charset: str, values: Sequence[
             if not is_same or not _is_utf8(converted):
                 raise UnusableColumn(
                     f"the column {name} has a code of the character set {charset} that no Unicode character becomes"
-                    f" again (in x'{batch[at].hex()[:80]}'): correct the row, or read the bytes with"
+                    f" again (in x'{portion[at].hex()[:80]}'): correct the row, or read the bytes with"
                     f" `hex({name}) as {name}` and write them with `convert(unhex(:{name}) using {charset})`",
                     column=name,
                 )
-            texts[batch[at].decode(errors=_KEPT)] = converted
+            texts[portion[at].decode(errors=_KEPT)] = converted
     return texts
 
 
-def _batches(values: Sequence[bytes]) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
+def _portions(values: Sequence[bytes]) -> Iterator[list[bytes]]:
+    portion: list[bytes] = []
     size = 0
     for value in values:
-        if batch and size + len(value) > _BATCH:
-            yield batch
-            batch, size = [], 0
-        batch.append(value)
+        if portion and size + len(value) > _PORTION:
+            yield portion
+            portion, size = [], 0
+        portion.append(value)
         size += len(value) + 50
-    yield batch
+    yield portion
 
 
 async def _query(connection: Any, text: str) -> Sequence[Sequence[Any]]:

@@ -28,7 +28,7 @@ from sagas.protocol.locks import owner_id
 from sagas.sql_text.row_changes import NotImageable
 from sagas.text.exact_json import encode_json
 
-_BATCH = 500
+_PORTION = 500
 
 INSERT_IMAGE = (
     "INSERT INTO saga_image (saga_id, step, generation, sequence, statement, row_hash, row_change, undo_scope,"
@@ -49,7 +49,7 @@ async def number_changes(sql: SqlSession, saga_id: str, images: Sequence[dict[st
     earlier: dict[str, list[Row]] = {}
     # A snapshot may be older than the change of a step that this transaction has waited for; a locking read never is.
     lock = " LOCK IN SHARE MODE" if sql.dialect in _MYSQL else ""
-    for names, values in _batches([image["row_hash"] for image in images]):
+    for names, values in _portions([image["row_hash"] for image in images]):
         statement = f"{_SELECT_LAST.format(names=names)}{lock}"
         for row in await sql.all(statement, {**values, **_root(saga_id)}):
             last[row["row_hash"]] = max(row["row_change"], last.get(row["row_hash"], 0))
@@ -187,7 +187,7 @@ async def pass_on(
 async def _later_changes(sql: SqlSession, entry_key: EntryKey, hashes: Sequence[str]) -> dict[str, list[Row]]:
     """The changes of other entries of rows that are still to be undone, by the hash of the row, in their order."""
     changes: dict[str, list[Row]] = {}
-    for names, values in _batches(hashes):
+    for names, values in _portions(hashes):
         # The undo of another step may be on its way: it has marked its images, and this waits for its end.
         rows = await sql.all(_SELECT_LATER.format(names=names) + _locking(sql), {**values, **_root(entry_key.saga_id)})
         for row in rows:
@@ -245,7 +245,7 @@ async def image_chains(
     """
     types_of: dict[EntryKey, ImageTypes] = {}
     rows: list[Row] = []
-    for names, values in _batches(hashes):
+    for names, values in _portions(hashes):
         statement = _SELECT_CHAIN.format(names=names) + _locking(sql)
         rows += await sql.all(statement, {**values, **_root(entry_key.saga_id)})
     chains: dict[str, list[ChainedChange]] = {}
@@ -305,7 +305,7 @@ async def pass_on_to_the_last(
     last = {row["row_hash"]: row["row_change"] for row in stored}
     earlier: set[EntryKey] = set()
     later: set[EntryKey] = set()
-    for names, hashes in _batches(list(first)):
+    for names, hashes in _portions(list(first)):
         for row in await sql.all(_SELECT_CHANGES.format(names=names), {**hashes, **root}):
             key = entry_of(row)
             if row["row_change"] < last[row["row_hash"]]:
@@ -430,9 +430,9 @@ def _locking(sql: SqlSession) -> str:
     return {"sqlite": "", "postgresql": " FOR UPDATE OF i"}.get(sql.dialect, " FOR UPDATE")
 
 
-def _batches(hashes: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
+def _portions(hashes: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
     """Names of parameters for a list of SQL, with their values."""
     distinct = sorted(set(hashes))
-    for start in range(0, len(distinct), _BATCH):
-        values = {f"hash{index}": hash for index, hash in enumerate(distinct[start : start + _BATCH])}
+    for start in range(0, len(distinct), _PORTION):
+        values = {f"hash{index}": hash for index, hash in enumerate(distinct[start : start + _PORTION])}
         yield ", ".join(f":{name}" for name in values), values

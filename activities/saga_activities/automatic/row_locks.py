@@ -24,7 +24,7 @@ from sagas.protocol.locks import owner_id
 from sagas.sql_text.row_changes import NotImageable
 from sagas.text.exact_json import encode_json
 
-_BATCH = 500
+_PORTION = 500
 _MYSQL = ("mysql", "mariadb")
 
 
@@ -79,10 +79,10 @@ async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> N
         ]
         if values:
             await sql.run(_insert_statement(sql.dialect, lock_table), values)
-        for start in range(0, len(hashes), _BATCH):
-            batch = hashes[start : start + _BATCH]
-            parameters = {f"hash{index}": hash for index, hash in enumerate(batch)}
-            for row in await sql.all(_select_statement(sql.dialect, lock_table, len(batch)), parameters):
+        for start in range(0, len(hashes), _PORTION):
+            portion = hashes[start : start + _PORTION]
+            parameters = {f"hash{index}": hash for index, hash in enumerate(portion)}
+            for row in await sql.all(_select_statement(sql.dialect, lock_table, len(portion)), parameters):
                 if row["saga_id"] != owner:
                     since = format_timestamp(row["acquired_at"]) or ""
                     raise RowLocked(by_hash[row["row_hash"]].label, row["saga_id"], since)

@@ -54,7 +54,7 @@ MAX_SHOWN = 200
 
 _T = TypeVar("_T")
 
-_KEY_BATCH = 100
+_KEY_PORTION = 100
 
 _MAX_PARAMETERS = 30_000
 """Of one statement. SQLite allows 32,766, PostgreSQL 65,535."""
@@ -123,14 +123,14 @@ class TableAccess:
         """
         wanted = sorted(set(keys), key=lambda key: key.hash)
         rows: dict[Key, ReadRow] = {}
-        for start in range(0, len(wanted), _KEY_BATCH):
-            batch = wanted[start:][:_KEY_BATCH]
+        for start in range(0, len(wanted), _KEY_PORTION):
+            portion = wanted[start:][:_KEY_PORTION]
             values = BoundParameters()
-            conditions = [self.key_condition(key, values, f"k{index}_") for index, key in enumerate(batch)]
+            conditions = [self.key_condition(key, values, f"k{index}_") for index, key in enumerate(portion)]
             position = " ".join(f"WHEN {condition} THEN {index}" for index, condition in enumerate(conditions))
             source = f"{self.shape.quoted} WHERE {' OR '.join(conditions)}"
             for row, image in await self._select(source, values, None, f", CASE {position} END AS {_POSITION_ALIAS}"):
-                key = batch[row[_POSITION_ALIAS]]
+                key = portion[row[_POSITION_ALIAS]]
                 if key in rows:
                     raise NotImageable(f"two rows of {self.shape.name} have the same key {self.shown_key(key)}")
                 if image.key != key and not self.has_other_keys:

@@ -19,8 +19,8 @@ from saga_activities.guard.two_phase.prepared import sagas_with_prepared
 RETENTION = 30 * 24 * 3600.0
 """Seconds for which the rows of a finished saga are kept at least."""
 
-BATCH = 1000
-"""Sagas purged in one batch, so that the purge never holds many locks."""
+PORTION = 1000
+"""Sagas purged at a time, so that the purge never holds many locks."""
 
 _SELECT_WATERMARK = text("SELECT watermark FROM saga_watermark WHERE id = 1")
 _RAISE_WATERMARK = text(
@@ -33,7 +33,7 @@ _SAGA_TABLES = ("saga_guard", "saga_request", "saga_image")
 def _select_expired(table: str) -> TextClause:
     return text(
         f"SELECT saga_id FROM {table} WHERE saga_id NOT IN :kept GROUP BY saga_id HAVING max(created_at) < :mark"
-        " ORDER BY saga_id LIMIT :batch"
+        " ORDER BY saga_id LIMIT :portion"
     ).bindparams(bindparam("kept", expanding=True))
 
 
@@ -85,7 +85,9 @@ async def clean_up(
         for table in (*_SAGA_TABLES, *more_tables):
             old, forget = _select_expired(table), _delete_saga(table)
             while (
-                sagas := (await connection.execute(old, {"mark": mark, "batch": BATCH, "kept": kept})).scalars().all()
+                sagas := (await connection.execute(old, {"mark": mark, "portion": PORTION, "kept": kept}))
+                .scalars()
+                .all()
             ):
                 await connection.execute(forget, [{"saga_id": saga_id, "mark": mark} for saga_id in sagas])
                 forgotten.update(sagas)

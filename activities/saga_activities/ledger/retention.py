@@ -17,7 +17,7 @@ from saga_activities.ledger.partitions import TABLE, Month, existing_months
 from saga_activities.ledger.schema import SETUP_LOCK, add_months
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 
-_BATCH = 1000
+_PORTION = 1000
 _LONGEST_CLAIM = timedelta(days=1)
 """A definition is kept so long after its last use, however short the retention is: its bulk workflow may run yet."""
 
@@ -106,11 +106,11 @@ async def _locked(connection: AsyncConnection, partition: str) -> AsyncIterator[
 
 
 async def _delete_rows(connection: AsyncConnection, before: datetime) -> int:
-    """Delete a batch at a time, so that no statement locks many rows."""
+    """Delete a portion at a time, so that no statement locks many rows."""
     old = (
         sa.select(_COLUMNS.saga_id, _COLUMNS.started_at)
         .where(_COLUMNS.started_at < before, _COLUMNS.ended_at < before)
-        .limit(_BATCH)
+        .limit(_PORTION)
     )
     deleted = 0
     while rows := (await connection.execute(old)).all():

@@ -30,7 +30,7 @@ _ENTRY = "saga.locks"
 MAX_SIGNALS = 100
 """Granted sagas that one release signals; the next release signals the others."""
 
-_BATCH = 500
+_PORTION = 500
 
 _MAX_BLOCKERS = 10
 """Blockers in an answer: more help nobody."""
@@ -248,7 +248,7 @@ async def _insert_locks(sql: SqlSession, keys: Iterable[str], owner: str, holder
 
 async def _held(sql: SqlSession, keys: Iterable[str]) -> dict[str, HeldLock]:
     held = {}
-    for some in _batches(keys):
+    for some in _portions(keys):
         for row in await sql.all(sa.select(lock_table).where(lock_table.c.key.in_(some))):
             held[row["key"]] = HeldLock(row["saga_id"], row["acquired_at"])
     return held
@@ -257,7 +257,7 @@ async def _held(sql: SqlSession, keys: Iterable[str]) -> dict[str, HeldLock]:
 async def _holding(sql: SqlSession, owners: Iterable[str]) -> set[str]:
     """Return those of the owners that hold a lock."""
     holding: set[str] = set()
-    for some in _batches(owners):
+    for some in _portions(owners):
         rows = await sql.all(sa.select(lock_table.c.saga_id).distinct().where(lock_table.c.saga_id.in_(some)))
         holding.update(row["saga_id"] for row in rows)
     return holding
@@ -266,17 +266,17 @@ async def _holding(sql: SqlSession, owners: Iterable[str]) -> set[str]:
 async def _waiting_for(sql: SqlSession, keys: Iterable[str]) -> list[LockRequest]:
     """The requests that wait for one of these keys, each with all of its keys."""
     rows: list[Row] = []
-    for some in _batches(keys):
+    for some in _portions(keys):
         positions = sa.select(wait_table.c.position).where(wait_table.c.key.in_(some))
         rows += await sql.all(sa.select(wait_table).where(wait_table.c.position.in_(positions)))
     return requests_of(rows)
 
 
-def _batches(values: Iterable[str]) -> Iterator[list[str]]:
+def _portions(values: Iterable[str]) -> Iterator[list[str]]:
     """Databases limit the parameters of a statement."""
     ordered = sorted(values)
-    for start in range(0, len(ordered), _BATCH):
-        yield ordered[start : start + _BATCH]
+    for start in range(0, len(ordered), _PORTION):
+        yield ordered[start : start + _PORTION]
 
 
 def requests_of(rows: Iterable[Row | Mapping[str, Any]]) -> list[LockRequest]:
