@@ -24,7 +24,7 @@ class Command:
 
 
 def commands(page: str) -> list[Command]:
-    found: list[Command] = []
+    collected: list[Command] = []
     for block in BLOCK.findall(page):
         lines = iter(block.splitlines())
         text: list[str] = []
@@ -32,7 +32,7 @@ def commands(page: str) -> list[Command]:
         for line in lines:
             if line.startswith("$ "):
                 if text:
-                    found.append(Command("\n".join(text), tuple(prints)))
+                    collected.append(Command("\n".join(text), tuple(prints)))
                 text, prints = [line[2:]], []
                 here = HERE.search(line)
                 while here and text[-1] != here[1]:
@@ -40,8 +40,8 @@ def commands(page: str) -> list[Command]:
             else:
                 prints.append(line)
         if text:
-            found.append(Command("\n".join(text), tuple(prints)))
-    return found
+            collected.append(Command("\n".join(text), tuple(prints)))
+    return collected
 
 
 def missing(expected: tuple[str, ...], output: str) -> str | None:

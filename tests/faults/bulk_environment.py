@@ -108,11 +108,11 @@ class BulkCellEnvironment(CellEnvironment):
     async def _is_over(self, saga_id: str) -> bool:
         if (await self.ledger_state(saga_id)) in _FINAL:
             return True
-        found = await self.own_workflow(saga_id)
-        if found is None:
+        workflow = await self.own_workflow(saga_id)
+        if workflow is None:
             return False
-        state = {pair.key.name: pair.value for pair in found.typed_search_attributes}.get("SagaState")
-        return found.status is not WorkflowExecutionStatus.RUNNING or state == "PARKED"
+        state = {pair.key.name: pair.value for pair in workflow.typed_search_attributes}.get("SagaState")
+        return workflow.status is not WorkflowExecutionStatus.RUNNING or state == "PARKED"
 
     async def ledger_state(self, saga_id: str) -> str | None:
         rows = await self.admin("select state from saga_run where saga_id = %s order by generation desc", saga_id)

@@ -27,20 +27,20 @@ _WIDTH = 18
 
 def cell_id(node: str) -> str | None:
     """The cell a test of the matrix belongs to."""
-    found = _NODE.search(node.replace("\\", "/"))
-    return found.group(1) if found else None
+    match = _NODE.search(node.replace("\\", "/"))
+    return match.group(1) if match else None
 
 
 def table(results: Mapping[str, bool]) -> Iterable[str]:
     """Lines for cells that ran; ``results`` maps a cell's id to whether it passed."""
-    found = {cell.id: cell for cell in cells(ROWS)}
+    by_id = {cell.id: cell for cell in cells(ROWS)}
     positions = get_args(Position)
     width = max(len(row.fault) for row in ROWS) + 5
     yield " " * width + "".join(_HEAD[position].ljust(_WIDTH) for position in positions).rstrip()
     for row in ROWS:
         texts = []
         for position in positions:
-            cell = found.get(f"{row.number}-{row.fault}-{position}")
+            cell = by_id.get(f"{row.number}-{row.fault}-{position}")
             texts.append(_result(cell, results) if cell is not None else "-")
         if any(text.startswith(("✔", "✘")) for text in texts):
             line = f"{row.number}  {row.fault.replace('-', ' ')}".ljust(width)

@@ -30,16 +30,16 @@ _ENDS = {
 
 async def activities_of(handle: WorkflowHandle[Any, Any]) -> tuple[Activity, ...]:
     """The activities of the saga's history, in the order they were scheduled."""
-    found: dict[int, Activity] = {}
+    collected: dict[int, Activity] = {}
     async for event in handle.fetch_history_events():
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             output = event.activity_task_scheduled_event_attributes
-            found[event.event_id] = Activity(
+            collected[event.event_id] = Activity(
                 output.activity_id, output.activity_type.name, "open", event.event_id, None
             )
         elif event.event_type in _ENDS:
             end, attributes = _ENDS[event.event_type]
             at = getattr(event, attributes).scheduled_event_id
-            one = found[at]
-            found[at] = Activity(one.id, one.name, end, one.scheduled, event.event_id)
-    return tuple(found.values())
+            one = collected[at]
+            collected[at] = Activity(one.id, one.name, end, one.scheduled, event.event_id)
+    return tuple(collected.values())

@@ -69,13 +69,13 @@ async def gather_members(env: BulkCellEnvironment) -> Mapping[str, Evidence]:
         prepared=0,
         seconds=env.seconds if env.seconds is not None else 0.0,
     )
-    found = {}
+    collected = {}
     for id in env.members:
         own = balances.copy()
         for other in env.members:
             if other != id:
                 own.subtract(moved(journal[other]))
-        found[id] = replace(
+        collected[id] = replace(
             shared,
             balances=dict(own),
             holds=sum(amount for holder, amount in holds.items() if _owner(holder, env.members) == id),
@@ -84,7 +84,7 @@ async def gather_members(env: BulkCellEnvironment) -> Mapping[str, Evidence]:
             guard=tuple(GuardRow(*row) for row in guard[id]),
             **await _story(env, id),
         )
-    return found
+    return collected
 
 
 async def _story(env: BulkCellEnvironment, id: str) -> Mapping[str, Any]:

@@ -112,13 +112,13 @@ where topic in (select topic from channels) or status <> 'PUBLISHED' order by id
 
 async def gather_messages(env: CellEnvironment) -> Messages:
     """Wait until the relay has no more to do, and read everything once."""
-    found = messaging(env)
-    await found.published(env)
+    environment = messaging(env)
+    await environment.published(env)
     topics = [row[0] for row in await env.admin("select distinct topic from channels")]
-    records = await asyncio.to_thread(found.broker.read_committed, *topics)
+    records = await asyncio.to_thread(environment.broker.read_committed, *topics)
     offsets: dict[str, tuple[int, int]] = {}
-    for topic in (*topics, found.progress_topic(env)):
-        for partition, pair in (await asyncio.to_thread(found.broker.offsets, topic)).items():
+    for topic in (*topics, environment.progress_topic(env)):
+        for partition, pair in (await asyncio.to_thread(environment.broker.offsets, topic)).items():
             offsets[f"{topic}/{partition}"] = pair
     return Messages(
         outbox=tuple(OutboxRow(row[0], (row[1], row[2]), row[3]) for row in await env.admin(_OUTBOX)),
@@ -134,8 +134,8 @@ async def gather_messages(env: CellEnvironment) -> Messages:
             for record in records
         ),
         offsets=offsets,
-        noted=await _noted(env) if found.consumes else None,
-        stale=frozenset(found.stale.get(env.database, ())),
+        noted=await _noted(env) if environment.consumes else None,
+        stale=frozenset(environment.stale.get(env.database, ())),
     )
 
 

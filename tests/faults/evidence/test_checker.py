@@ -52,8 +52,8 @@ def money(account: str, change: int) -> Corruption:
 
 def both(*spoils: Corruption) -> Corruption:
     def corrupt(seen: Evidence) -> Evidence:
-        for one in spoils:
-            seen = one(seen)
+        for spoil in spoils:
+            seen = spoil(seen)
         return seen
 
     return corrupt

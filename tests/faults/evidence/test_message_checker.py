@@ -66,8 +66,8 @@ def test_a_valid_run_has_no_violations() -> None:
     ("rule", "what", "corrupt"), CORRUPTIONS, ids=[f"{corruption[0]} {corruption[1]}" for corruption in CORRUPTIONS]
 )
 def test_corrupted_evidence_is_detected(rule: str, what: str, corrupt: Corruption) -> None:
-    found = check_messages(corrupt(GOOD), JOURNAL)
-    assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
+    messages = check_messages(corrupt(GOOD), JOURNAL)
+    assert any(sentence.startswith(f"{rule}: ") for sentence in messages), f"{what}: {messages}"
 
 
 def test_every_rule_has_a_violation() -> None:

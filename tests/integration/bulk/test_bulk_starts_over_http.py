@@ -98,10 +98,10 @@ async def test_each_caller_gets_the_outcome_of_its_saga(bank: Bank, monkeypatch:
 
 async def test_concurrent_starts_of_one_id_run_one_saga(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     bank.open_accounts(3)
-    async with serving(bank.project, monkeypatch) as one, serving(bank.project, monkeypatch) as two:
+    async with serving(bank.project, monkeypatch) as service, serving(bank.project, monkeypatch) as two:
         bodies = [withdrawal(1), withdrawal(1), withdrawal(1, 20), withdrawal(2, wait="10s"), withdrawal(2, wait="10s")]
         answers = await asyncio.gather(
-            *(api.post("/sagas/withdrawal", json=body) for body in bodies for api in (one, two))
+            *(api.post("/sagas/withdrawal", json=body) for body in bodies for api in (service, two))
         )
     assert sum(answer.json().get("started", False) for answer in answers) == 2
     refused = [answer for answer in answers if answer.status_code == 409]

@@ -73,11 +73,11 @@ async def test_interrupt_while_the_row_file_is_read(cli_without_worker: CommandL
 
 
 def files_of(pid: int) -> list[str]:
-    found = []
+    collected = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.append(os.readlink(entry))
-    return found
+            collected.append(os.readlink(entry))
+    return collected
 
 
 @pytest.mark.sampled(keep=2)

@@ -48,13 +48,13 @@ async def test_a_saga_that_ends_while_it_is_described_counts_with_its_end(
     file = write(cli, "one.jsonl", [json.dumps({"number": id})])
 
     async def described_late(temporal: Temporal, saga_id: str) -> RunDescription | None:
-        found = await describe_run(temporal, saga_id)
-        if found is not None and found.run.running:
+        description = await describe_run(temporal, saga_id)
+        if description is not None and description.run.running:
             handle = temporal.get_workflow_handle(id)
             await handle.signal("delivered", signal_message("delivered", {}, by="the test", reject=None))
             await handle.result()
             await asyncio.sleep(0.5)  # the command waits for the same end
-        return found
+        return description
 
     monkeypatch.setattr(locator, "describe_run", described_late)
     answer = await cli.saga("--json", "start", "order", "--from", str(file))

@@ -44,9 +44,9 @@ def test_an_order_that_is_lost_doubled_or_changed_is_found(other, wrong):
 
 def test_a_notification_that_was_given_up_or_never_arrived_is_found():
     rows = {"a": DELIVERED, "b": replace(DELIVERED, state="EXHAUSTED", attempts=6), "c": DELIVERED}
-    found = compare_deliveries(rows, {"a": ReceivedEvent(3, True), "b": ReceivedEvent(2, False)})
-    assert (found.total, dict(found.attempts)) == (3, {3: 2})
-    assert [result.violations for result in found.results] == [("b",), ("c",)]
+    deliveries = compare_deliveries(rows, {"a": ReceivedEvent(3, True), "b": ReceivedEvent(2, False)})
+    assert (deliveries.total, dict(deliveries.attempts)) == (3, {3: 2})
+    assert [result.violations for result in deliveries.results] == [("b",), ("c",)]
 
 
 @pytest.fixture

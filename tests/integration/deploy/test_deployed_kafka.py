@@ -35,12 +35,12 @@ def environment(service: str) -> dict[str, str]:
 
 def properties() -> dict[str, str]:
     """What the image of Kafka makes of its variables, on this machine's ports."""
-    found = {}
+    collected = {}
     for name, value in environment("kafka").items():
         if name.startswith("KAFKA_") and name not in IMAGE_ONLY:
             here = re.sub(r"//(kafka)?:9092", "//127.0.0.1:{port}", value).replace("localhost", "127.0.0.1")
-            found[name.removeprefix("KAFKA_").lower().replace("_", ".")] = here.replace(":9093", ":{controller}")
-    return found
+            collected[name.removeprefix("KAFKA_").lower().replace("_", ".")] = here.replace(":9093", ":{controller}")
+    return collected
 
 
 def run_acls(broker: BrokerProcess, **more: str) -> subprocess.CompletedProcess[str]:

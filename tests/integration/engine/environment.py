@@ -103,24 +103,24 @@ class Environment:
         def plain(step: Step, value: Any = None) -> Any:
             return asyncio.run_coroutine_threadsafe(self.perform(step, value), loop).result()
 
-        found: list[Callable[..., Any]] = []
+        collected: list[Callable[..., Any]] = []
         for name in ("work", "unwork", "settle", "look"):
 
             async def one(step: Step, value: Any = None) -> Any:
                 return await perform(step, value)
 
-            found.append(action(name)(one))
+            collected.append(action(name)(one))
         for name in ("book", "unbook", "fix"):
 
             async def other(step: Step, value: Any = None) -> Any:
                 return await write(step, value)
 
-            found.append(action(name, connection="shop")(other))
+            collected.append(action(name, connection="shop")(other))
 
         async def careless(step: Step, value: Any = None) -> Any:
             return await perform(step, value)
 
-        return [*found, action("plain")(plain), action("careless", idempotent=False)(careless)]
+        return [*collected, action("plain")(plain), action("careless", idempotent=False)(careless)]
 
     @contextlib.asynccontextmanager
     async def serving(self, *definitions: str, variables: Mapping[str, Any] | None = None, **options: Any):

@@ -37,9 +37,9 @@ def small_history_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 
 @pytest.fixture
 async def env(small_history_server: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
-    found = await open_environment(tmp_path, small_history_server.address)
-    yield found
-    await found.engine.dispose()
+    environment = await open_environment(tmp_path, small_history_server.address)
+    yield environment
+    await environment.engine.dispose()
 
 
 async def runs(client, saga: str) -> int:

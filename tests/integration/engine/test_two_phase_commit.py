@@ -120,8 +120,8 @@ async def _check_what_operators_see(env: Environment, client: Any, id: str, monk
     assert len(view.stuck or ()) == len(reasons)
 
     async def listed() -> list[Any]:  # Temporal's visibility store lags
-        found = list_stuck(client.locator, SagaFilter(saga="transfer"), limit=1000, prepared={id: reasons})
-        return [one.stuck async for one in found if one.id == id]
+        stuck = list_stuck(client.locator, SagaFilter(saga="transfer"), limit=1000, prepared={id: reasons})
+        return [one.stuck async for one in stuck if one.id == id]
 
     assert await until(listed) == [tuple(reasons)]
 

@@ -85,7 +85,7 @@ def cases_of(kind: str) -> list[Case]:
 @cache
 def _states() -> Mapping[tuple[str, ...], Memory]:
     """What up to two messages leave. Rows that differ in their results alone are the same to every message."""
-    found: dict[Any, tuple[tuple[str, ...], Memory]] = {}
+    collected: dict[Any, tuple[tuple[str, ...], Memory]] = {}
     for length in range(3):
         for before in product(MESSAGES, repeat=length):
             memory, _ = _after(Memory({}, {}), before)
@@ -93,8 +93,8 @@ def _states() -> Mapping[tuple[str, ...], Memory]:
                 (op, row.reason, row.args_hash is None, row.result is None, str(result_codec.decode_marker(row.result)))
                 for (_, op), row in memory.rows.items()
             )
-            found.setdefault((rows, memory.state(1).event), (before, memory))
-    return dict(found.values())
+            collected.setdefault((rows, memory.state(1).event), (before, memory))
+    return dict(collected.values())
 
 
 def _is_idle(memory: Memory, message: str) -> bool:
@@ -231,21 +231,21 @@ async def _left_by(guard_database: GuardDatabase, messages: Sequence[str]) -> di
     address = EntryKey(f"before-{uuid4()}", "step")
     for name in messages:
         await MESSAGES[name](guard_database.guard, address, lambda kind: guard_database.body(kind, address), clock())
-    found: dict[sa.FromClause, list[dict[str, Any]]] = {}
+    collected: dict[sa.FromClause, list[dict[str, Any]]] = {}
     async with guard_database.engine.connect() as connection:
         for table in (rows, effects, outbox_table):
             columns = [column for column in table.c if column.name != "id"]
             query = sa.select(*columns).where(table.c.saga_id == address.saga_id)
-            found[table] = [dict(row) for row in (await connection.execute(query)).mappings()]
-    return {**found}
+            collected[table] = [dict(row) for row in (await connection.execute(query)).mappings()]
+    return {**collected}
 
 
 async def _read(guard_database: GuardDatabase) -> dict[str, StoredState]:
     """What each case has left; the copies go, so that other tests find small tables."""
-    found: dict[str, tuple[dict[RowOp, GuardRow], State]] = {}
+    collected: dict[str, tuple[dict[RowOp, GuardRow], State]] = {}
 
     def of(row: Any) -> tuple[dict[RowOp, GuardRow], State]:
-        return found.setdefault(row["saga_id"], ({}, State()))
+        return collected.setdefault(row["saga_id"], ({}, State()))
 
     async with guard_database.engine.connect() as connection:
         for table in (rows, effects, outbox_table):
@@ -260,6 +260,6 @@ async def _read(guard_database: GuardDatabase) -> dict[str, StoredState]:
                     state = replace(state, **{row["kind"]: getattr(state, row["kind"]) + 1})
                 else:
                     state = replace(state, event=row["status"])
-                found[row["saga_id"]] = there, state
+                collected[row["saga_id"]] = there, state
             await connection.execute(sa.delete(table).where(ours))
-    return {**found}
+    return {**collected}

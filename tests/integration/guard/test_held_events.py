@@ -29,15 +29,22 @@ async def test_held_events_are_listed_and_decided(guard_database: GuardDatabase)
         assert row.note.startswith("Temporal does not answer")
         assert await list_undecided(guard_database.engine) == [] or times == MAX_UNANSWERED
         await guard_database.rows("update saga_outbox set next_check_at = 0 where saga_id = :s", s=address.saga_id)
-    [found] = await list_undecided(guard_database.engine)
-    assert (found.saga_id, found.step, found.topic, found.key) == (address.saga_id, address.entry, "charged", "k")
-    assert abs(found.since - time.time()) < 600
-    output = await decide_event(guard_database.engine, found.event_id, "release", reason="it was charged", who="ada")
+    [undecided] = await list_undecided(guard_database.engine)
+    assert (undecided.saga_id, undecided.step, undecided.topic, undecided.key) == (
+        address.saga_id,
+        address.entry,
+        "charged",
+        "k",
+    )
+    assert abs(undecided.since - time.time()) < 600
+    output = await decide_event(
+        guard_database.engine, undecided.event_id, "release", reason="it was charged", who="ada"
+    )
     assert output is not None
     [row] = await guard_database.rows(mine, s=address.saga_id)
     assert (row.status, row.note) == ("NEW", "release: ada: it was charged")
     with pytest.raises(RefusedError):
-        await decide_event(guard_database.engine, found.event_id, "drop", reason="no", who="ada")
+        await decide_event(guard_database.engine, undecided.event_id, "drop", reason="no", who="ada")
 
 
 async def test_held_events_are_polled_in_order(guard_database: GuardDatabase) -> None:

@@ -56,10 +56,10 @@ class Locks:
         return [message.holder.removeprefix(self.prefix) for message in told if message.holder.startswith(self.prefix)]
 
     async def held(self) -> dict[str, str | None]:
-        found = await read_locks(self.database.engine)
+        locks = await read_locks(self.database.engine)
         return {
             one.key.removeprefix(self.prefix): one.owner and one.owner.removeprefix(self.prefix)
-            for one in found
+            for one in locks
             if one.key.startswith(self.prefix)
         }
 
@@ -184,9 +184,11 @@ async def test_requests_are_served_in_the_order_of_their_arrival(locks: Locks) -
     served, holder = [], "first"
     for _ in waiting:
         await locks.release(holder)
-        found = await read_locks(locks.database.engine, [locks.prefix + "k"])
-        holder = str(found[0].owner).removeprefix(locks.prefix)
-        assert [waiter.saga_id.removeprefix(locks.prefix) for waiter in found[0].waiters] == waiting[len(served) + 1 :]
+        actual_locks = await read_locks(locks.database.engine, [locks.prefix + "k"])
+        holder = str(actual_locks[0].owner).removeprefix(locks.prefix)
+        assert [waiter.saga_id.removeprefix(locks.prefix) for waiter in actual_locks[0].waiters] == waiting[
+            len(served) + 1 :
+        ]
         assert (await locks.acquire(holder, "k")).answer == "granted"
         served.append(holder)
     await locks.release(holder)

@@ -153,8 +153,8 @@ async def test_bytes_come_back_by_way_of_hexadecimal_digits(guard_database: Guar
     literal = "'\\x00ff61'" if kind == "bytea" else "x'00ff61'"
     await perform(guard_database, f"insert into {name} values ({literal})")
     (row,) = (await perform(guard_database, f"select {out} as v from {name}")).result
-    found = await perform(guard_database, f"select 1 as n from {name} where {same}", v=row["v"])
-    assert found.result == [{"n": 1}]
+    outcome = await perform(guard_database, f"select 1 as n from {name} where {same}", v=row["v"])
+    assert outcome.result == [{"n": 1}]
 
 
 async def test_a_float_keeps_its_digits_as_a_double(guard_database: GuardDatabase) -> None:

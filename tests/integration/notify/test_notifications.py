@@ -108,11 +108,11 @@ async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: En
         [row] = story["notifications"]
         assert (story["state"], row["state"], row["attempts"]) == ("COMPLETED", "EXHAUSTED", 6)
         assert (await handle(client, row["run"]).describe()).status.name == "FAILED"
-        [one] = await until(lambda: stuck(client))
-        assert one.id == story["id"]
-        assert f"saga notify {story['id']} {ID} --again" in one.stuck[0]
+        [awaited] = await until(lambda: stuck(client))
+        assert awaited.id == story["id"]
+        assert f"saga notify {story['id']} {ID} --again" in awaited.stuck[0]
         assert await stuck(client, saga="other") == []
-        assert f"saga resolve {story['id']} {ID} skip --reason '…'" in one.stuck[0]
+        assert f"saga resolve {story['id']} {ID} skip --reason '…'" in awaited.stuck[0]
         decided = await interventions.resolve(client.locator, story["id"], CLOSE)
         assert [each.state for each in decided.notifications] == ["SKIPPED"]
         assert await stuck(client) == []

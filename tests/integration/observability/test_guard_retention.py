@@ -117,8 +117,8 @@ async def open_shop(temporal: TemporalServer, server: DatabaseServer, folder: Pa
 
 @pytest.fixture
 async def shop(temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path) -> AsyncIterator[Shop]:
-    async with open_shop(temporal, postgres_server, tmp_path) as found:
-        yield found
+    async with open_shop(temporal, postgres_server, tmp_path) as shop:
+        yield shop
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ async def quiet_shop(postgres_server: DatabaseServer, tmp_path: Path) -> AsyncIt
     server = TemporalServer(tmp_path / "temporal")
     server.start()
     try:
-        async with open_shop(server, postgres_server, tmp_path) as found:
-            yield found
+        async with open_shop(server, postgres_server, tmp_path) as shop:
+            yield shop
     finally:
         server.kill()
 

@@ -130,10 +130,10 @@ async def test_an_attempt_kept_alive_by_the_worker_receives_no_cancel(env: Envir
 async def lost_attempts(env: Environment, saga_id: str) -> list[int]:
     """The kinds of timeouts that led to further attempts."""
     handle = env.client.temporal.get_workflow_handle(saga_id)
-    found = []
+    collected = []
     async for event in handle.fetch_history_events():
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
             failure = event.activity_task_started_event_attributes.last_failure
             if failure.HasField("timeout_failure_info"):
-                found.append(failure.timeout_failure_info.timeout_type)
-    return found
+                collected.append(failure.timeout_failure_info.timeout_type)
+    return collected

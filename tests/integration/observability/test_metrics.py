@@ -73,29 +73,29 @@ async def test_metrics_count_completed_compensated_and_parked_sagas(shop: Shop) 
     assert (await shop.run("glued", 1))["state"] == "PARKED"
     await asyncio.sleep(1.5)  # the parked one is overdue after a second, and visibility lags behind
 
-    found = shop.scrape()
+    metrics = shop.scrape()
     saga = {"saga": "checkout"}
-    assert found[sample("saga_started_total", **saga)] == 3
-    assert found[sample("saga_finished_total", **saga, state="COMPLETED", reason="")] == 1
-    assert found[sample("saga_finished_total", **saga, state="COMPENSATED", reason="rejected")] == 1
-    assert sum(value for (name, _), value in found.items() if name == "saga_finished_total") == 2
-    assert found[sample("saga_duration_seconds_count", **saga, state="COMPLETED")] == 1
-    assert 0 < found[sample("saga_duration_seconds_sum", **saga, state="COMPLETED")] < 60
+    assert metrics[sample("saga_started_total", **saga)] == 3
+    assert metrics[sample("saga_finished_total", **saga, state="COMPLETED", reason="")] == 1
+    assert metrics[sample("saga_finished_total", **saga, state="COMPENSATED", reason="rejected")] == 1
+    assert sum(value for (name, _), value in metrics.items() if name == "saga_finished_total") == 2
+    assert metrics[sample("saga_duration_seconds_count", **saga, state="COMPLETED")] == 1
+    assert 0 < metrics[sample("saga_duration_seconds_sum", **saga, state="COMPLETED")] < 60
 
     attempts = "saga_step_attempts_total"
-    assert found[sample(attempts, **saga, step="reserve", op="do", outcome="done")] == 3
-    assert found[sample(attempts, **saga, step="charge", op="do", outcome="done")] == 1
-    assert found[sample(attempts, **saga, step="charge", op="do", outcome="rejected")] == 2
-    assert found[sample(attempts, **saga, step="reserve", op="undo", outcome="done")] == 1
-    assert found[sample(attempts, **saga, step="reserve", op="undo", outcome="rejected")] == 1
-    assert found[sample("saga_step_duration_seconds_count", **saga, step="reserve", op="undo")] == 2
-    assert found[sample("saga_guard_late_total")] == 0
+    assert metrics[sample(attempts, **saga, step="reserve", op="do", outcome="done")] == 3
+    assert metrics[sample(attempts, **saga, step="charge", op="do", outcome="done")] == 1
+    assert metrics[sample(attempts, **saga, step="charge", op="do", outcome="rejected")] == 2
+    assert metrics[sample(attempts, **saga, step="reserve", op="undo", outcome="done")] == 1
+    assert metrics[sample(attempts, **saga, step="reserve", op="undo", outcome="rejected")] == 1
+    assert metrics[sample("saga_step_duration_seconds_count", **saga, step="reserve", op="undo")] == 2
+    assert metrics[sample("saga_guard_late_total")] == 0
 
     # Temporal is asked about the whole namespace, which other tests use too: at least ours is there.
-    assert found[sample("saga_parked", **saga, step="reserve")] >= 1
-    assert found[sample("saga_parked_oldest_seconds", **saga)] > 0
-    assert found[sample("saga_overdue", **saga)] >= 1
-    assert found[sample("saga_parked_oldest_seconds", **saga)] < time.time() - before + 3600
+    assert metrics[sample("saga_parked", **saga, step="reserve")] >= 1
+    assert metrics[sample("saga_parked_oldest_seconds", **saga)] > 0
+    assert metrics[sample("saga_overdue", **saga)] >= 1
+    assert metrics[sample("saga_parked_oldest_seconds", **saga)] < time.time() - before + 3600
 
 
 async def test_a_replayed_history_is_not_counted_again(shop: Shop) -> None:
@@ -120,9 +120,9 @@ async def test_a_run_taken_over_is_counted_once(shop: Shop) -> None:
     decision = {"step": "reserve", "decision": "skip", "reason": "written off", "who": "test"}
     await shop.client.resolve(story["id"], decision)
     assert (await finished(shop.client, story["id"]))["state"] == "RESIDUE"
-    found = shop.scrape()
-    assert sample("saga_started_total", saga="checkout") not in found
-    assert found[sample("saga_finished_total", saga="checkout", state="RESIDUE", reason="rejected")] == 1
+    metrics = shop.scrape()
+    assert sample("saga_started_total", saga="checkout") not in metrics
+    assert metrics[sample("saga_finished_total", saga="checkout", state="RESIDUE", reason="rejected")] == 1
 
 
 async def test_parked_since_is_when_it_parked(shop: Shop) -> None:

@@ -91,15 +91,15 @@ async def printed(stack: Stack, state: State, id: str) -> list[str]:
 
 def commands_in(texts: Sequence[str], state: State, id: str) -> list[str]:
     """The commands about this saga that change something, each once, in the order of the texts."""
-    found: dict[str, None] = {}
+    collected: dict[str, None] = {}
     for line in "\n".join(texts).splitlines():
         for match in COMMAND.finditer(line):
             command = match.group().strip().rstrip(".,")
             words = command.split()
             about = id in words or "--release" in words or (state.doctor == "locks" and len(words) == 3)
             if about and words[1] not in LOOKS and "--status" not in words:
-                found[command] = None
-    return list(found)
+                collected[command] = None
+    return list(collected)
 
 
 async def snapshot(stack: Stack, state: State, id: str) -> Snapshot:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 def named() -> dict[str, str]:
     """Each command that a text names, and one of the places: the verb, its subcommand and its options."""
-    found: dict[str, str] = {}
+    collected: dict[str, str] = {}
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
             for line, text in texts(ast.parse(file.read_text(encoding="utf-8"))):
@@ -29,8 +29,8 @@ def named() -> dict[str, str]:
                     first = words[0].strip(".,:'") if words else ""
                     child = [first] if "" not in children and first in children else []
                     command = " ".join([verb, *child, *sorted(set(OPTION.findall(rest)))])
-                    found.setdefault(command, f"{file.relative_to(ROOT)}:{line}")
-    return found
+                    collected.setdefault(command, f"{file.relative_to(ROOT)}:{line}")
+    return collected
 
 
 def test_each_command_in_a_text_is_run_or_says_why_not() -> None:

@@ -81,8 +81,8 @@ async def broken_promises(settings: Settings, fault: str | None, count: str | No
 @pytest.mark.parametrize("fault", [None, *mostly_slow(NAMES, QUICK_CHECKS)])
 async def test_each_broken_promise_is_reported_by_its_check_alone(settings: Settings, fault: str | None) -> None:
     # A service without memory loses the response that is cut off, too; only a count of its effects shows that.
-    found = await broken_promises(settings, fault, None if fault == "same key twice" else "/count")
-    assert set(found) == ({fault} if fault else set())
+    promises = await broken_promises(settings, fault, None if fault == "same key twice" else "/count")
+    assert set(promises) == ({fault} if fault else set())
 
 
 async def test_what_only_a_count_shows_passes_without_one(settings: Settings) -> None:
@@ -115,11 +115,11 @@ async def test_an_undo_that_needs_the_result_is_reported(settings: Settings) -> 
     async with serving(FaultyParticipant().app) as url:
         bodies = {**BODIES, "undo-data": {"id": "${{ steps.participant.result.id }}"}}
         step = http_step(settings, f"POST {url}/reserve", f"POST {url}/release", None, None, bodies, None)
-        found = {check.check: check for check in await run_participant_test(settings, step, timeout=10)}
-    assert found["undo twice"].verdict == "passed"
-    assert found["undo before do"].verdict == "failed"
-    assert "find the effect by step.forward_key" in (found["undo before do"].problem or "")
-    assert (found["confirm after undo"].verdict, found["confirm after undo"].problem) == (
+        by_check = {check.check: check for check in await run_participant_test(settings, step, timeout=10)}
+    assert by_check["undo twice"].verdict == "passed"
+    assert by_check["undo before do"].verdict == "failed"
+    assert "find the effect by step.forward_key" in (by_check["undo before do"].problem or "")
+    assert (by_check["confirm after undo"].verdict, by_check["confirm after undo"].problem) == (
         "skipped",
         "there is no confirm",
     )

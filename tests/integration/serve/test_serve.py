@@ -55,17 +55,17 @@ class Endpoint:
 
 @pytest.fixture
 async def endpoint(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Endpoint]:
-    found = Endpoint(tmp_path / "serve", temporal.address)
-    found.process.start()
-    yield found
-    found.process.kill()
+    endpoint = Endpoint(tmp_path / "serve", temporal.address)
+    endpoint.process.start()
+    yield endpoint
+    endpoint.process.kill()
 
 
 @pytest.fixture
 async def engine_env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environment]:
-    found = await open_environment(tmp_path, temporal.address)
-    yield found
-    await found.engine.dispose()
+    environment = await open_environment(tmp_path, temporal.address)
+    yield environment
+    await environment.engine.dispose()
 
 
 LINE = """

@@ -216,12 +216,12 @@ def read(day_close: DayCloseProject, outputs: Any) -> tuple[Any, Any]:
 
         from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 
-        found = []
+        collected = []
         for name in ("facts", "totals"):
             place = day_close.folder / "out" / name
             files = read_pointer(str(place)) if (place / "_current.json").exists() else []
-            found.append([row for file in files for row in pq.read_table(file).to_pylist()])
-        return found[0], found[1]
+            collected.append([row for file in files for row in pq.read_table(file).to_pylist()])
+        return collected[0], collected[1]
     tables = {row["table_name"] for row in day_close.query("select table_name from information_schema.tables")}
     facts, totals = (
         day_close.query(f"select * from {name}") if name in tables else None for name in ("facts", "totals")

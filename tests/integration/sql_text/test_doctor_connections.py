@@ -149,8 +149,12 @@ async def test_columns_of_sqlite_that_make_numbers_of_text_are_named(tmp_path: P
             await connection.exec_driver_sql("insert into stock (sku, name) values ('007', '007')")
             stored = (await connection.exec_driver_sql("select typeof(sku), typeof(name) from stock")).one()
             assert tuple(stored) == ("integer", "text")
-        (found,) = await check_column_types("shop", engine)
+        (column_type,) = await check_column_types("shop", engine)
     finally:
         await engine.dispose()
-    assert (found.check, found.ok, found.help) == ("columns of shop", None, "declare columns of text as TEXT")
-    assert found.message.endswith(" because of the types of stock.sku (string), stock.ean (Str)")
+    assert (column_type.check, column_type.ok, column_type.help) == (
+        "columns of shop",
+        None,
+        "declare columns of text as TEXT",
+    )
+    assert column_type.message.endswith(" because of the types of stock.sku (string), stock.ean (Str)")

@@ -54,8 +54,8 @@ def project(folder: Path, url: str, *extra: str) -> Project:
     return result
 
 
-async def problems(found: Project) -> list[DoctorResult]:
-    return [check for check in await check_statements(found) if check.ok is not True]
+async def problems(project: Project) -> list[DoctorResult]:
+    return [check for check in await check_statements(project) if check.ok is not True]
 
 
 def step(run: str, more: str = "", connection: str = "shop") -> str:
@@ -73,16 +73,16 @@ async def test_postgresql(tmp_path: Path, postgres_server: DatabaseServer) -> No
         connection.execute(f"grant select, update on stock to {role}")  # pyright: ignore[reportArgumentType,reportCallIssue]
     own = make_url(url).set(username=role).render_as_string(hide_password=False)
     extra = step("delete from stock where sku = :a", ", params: {a: 1}")
-    found = await problems(project(tmp_path, own, extra.replace("effect: none", "pivot: true")))
+    actual_problems = await problems(project(tmp_path, own, extra.replace("effect: none", "pivot: true")))
     file = tmp_path / "shop.saga.yaml"
-    first, second, third = [one.message for one in found]
+    first, second, third = [one.message for one in actual_problems]
     assert first.startswith(f"{file}:16:15 shop/good (compensate): PostgreSQL cannot prepare the statement: ")
     assert '"fre"' in first
     assert second.startswith(f"{file}:21:50 shop/missing: ")
     assert 'relation "stok" does not exist' in second
     assert third.startswith(f"{file}:24:")
     assert "permission denied for table stock" in third
-    assert [one.help for one in found] == [
+    assert [one.help for one in actual_problems] == [
         "create the column, or correct its name",
         "create the table, or correct its name",
         "grant the right to the user of the connection's url",
@@ -107,8 +107,8 @@ async def test_missing_tables_are_one_result(tmp_path: Path, request: pytest.Fix
     (tmp_path / "schema.sql").write_text("create table stock (a int)")
     settings = f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\nschema = "schema.sql"\n'
     (tmp_path / "saga.toml").write_text(settings)
-    found = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
-    first, other = found
+    actual_problems = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    first, other = actual_problems
     file = tmp_path / "missing.saga.yaml"
     assert first.message.startswith(f"{file}:4:")
     assert "stock0" in first.message
@@ -128,8 +128,8 @@ async def test_a_view_that_cannot_be_updated_is_no_busy_database(
     extra = step("update both_stocks set free = 1").replace("effect: none", "pivot: true")
     (tmp_path / "view.saga.yaml").write_text(f"saga: view\nsteps:\n{extra}")
     (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n')
-    found = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
-    (refused,) = [result for result in found if result.ok is False]
+    actual_problems = await problems(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    (refused,) = [result for result in actual_problems if result.ok is False]
     assert "cannot prepare the statement: cannot update view" in refused.message
 
 
@@ -174,9 +174,9 @@ async def test_what_postgresql_cannot_judge_is_said(tmp_path: Path, postgres_ser
         + step("call settle()").replace("extra", "more")
         + step("select nextval(''tickets'')").replace("extra", "next")
     )
-    found = project(tmp_path, url)
+    actual_project = project(tmp_path, url)
     (tmp_path / "shop.saga.yaml").unlink()
-    first, second = await problems(Project(found.settings))
+    first, second = await problems(Project(actual_project.settings))
     assert (first.ok, second.ok) == (None, None)
     cast = "cast it (`:a::bigint` or `:a::text`)"
     assert f"not checked because the type of `:a` is only known when it runs; {cast}" in first.message
@@ -317,15 +317,15 @@ async def test_mariadb(tmp_path: Path, mariadb_server: DatabaseServer) -> None:
     await engine.dispose()
     own = url.set(username=name, database=name, drivername="mariadb").render_as_string(hide_password=False)
     extra = step("delete from stock where sku = :a", ", params: {a: 1}").replace("effect: none", "pivot: true")
-    found = await problems(project(tmp_path, own, extra))
-    first, second, third = [one.message for one in found]
+    actual_problems = await problems(project(tmp_path, own, extra))
+    first, second, third = [one.message for one in actual_problems]
     assert first.startswith(f"{tmp_path}/shop.saga.yaml:15:")
     assert "'fre'" in first
     assert second.startswith(f"{tmp_path}/shop.saga.yaml:21:")
     assert "stok" in second
     assert "DELETE command denied" in third
-    assert next(one.help for one in found) == "create the column, or correct its name"
-    assert found[2].help == "grant the right to the user of the connection's url"
+    assert next(one.help for one in actual_problems) == "create the column, or correct its name"
+    assert actual_problems[2].help == "grant the right to the user of the connection's url"
 
 
 async def test_a_table_without_transactions(tmp_path: Path, mariadb_server: DatabaseServer) -> None:

@@ -15,11 +15,11 @@ LONGEST = 10_000
 
 def common_errors(history: WorkflowHistory) -> list[str]:
     """One message per rule that the run breaks."""
-    found: list[str] = []
+    collected: list[str] = []
 
     def check(broken: bool, sentence: str) -> None:
         if broken:
-            found.append(sentence)
+            collected.append(sentence)
 
     start = history.events[0].workflow_execution_started_event_attributes
     check(start.workflow_execution_timeout.ToTimedelta() > timedelta(0), "execution timeout set")
@@ -44,4 +44,4 @@ def common_errors(history: WorkflowHistory) -> list[str]:
         check(attempt <= timedelta(seconds=1), f"{name}: start-to-close of a second or less")
         check(timedelta(0) < in_all < 2 * attempt, f"{name}: schedule-to-close below two attempts")
         check(one.heartbeat_timeout.ToTimedelta() > 0.8 * attempt, f"{name}: heartbeat close to start-to-close")
-    return found
+    return collected

@@ -58,12 +58,12 @@ async def open_details(page: Page, server: TemporalServer, saga_id: str) -> tupl
     await page.locator("a", has_text="User Metadata").click()
     frames = page.locator("iframe")
     await frames.nth(2).wait_for()
-    found = []
+    collected = []
     for number in (1, 2):
         table = frames.nth(number).content_frame.locator("table")
         await table.wait_for()
-        found.append(await frames.nth(number).content_frame.locator("body").inner_text())
-    return found[0], found[1]
+        collected.append(await frames.nth(number).content_frame.locator("body").inner_text())
+    return collected[0], collected[1]
 
 
 async def test_the_list_shows_names_and_states(

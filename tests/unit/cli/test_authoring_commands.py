@@ -40,16 +40,16 @@ def broken(tmp_path: Path) -> Path:
 
 
 def test_validate_reports_mistakes(capsys: pytest.CaptureFixture[str], broken: Path) -> None:
-    found = document(capsys, "validate", str(broken), code=1)
-    assert {"file", "line", "column", "code", "severity", "message", "help"} == set(found[0])
-    assert (found[0]["line"], found[0]["severity"]) == (3, "error")
+    actual_document = document(capsys, "validate", str(broken), code=1)
+    assert {"file", "line", "column", "code", "severity", "message", "help"} == set(actual_document[0])
+    assert (actual_document[0]["line"], actual_document[0]["severity"]) == (3, "error")
     text = output(capsys, "validate", str(broken), code=1)
     assert "did you mean `with`?" in text
     assert "1 definition: " in text
     assert output(capsys, "validate", str(broken), "--format", "github", code=1).startswith("::error file=")
     sarif = json.loads(output(capsys, "validate", str(broken), "--format", "sarif", code=1))
     assert sarif["version"] == "2.1.0"
-    assert json.loads(output(capsys, "validate", str(broken), "--format", "json", code=1)) == found
+    assert json.loads(output(capsys, "validate", str(broken), "--format", "json", code=1)) == actual_document
 
 
 def test_validate_a_good_project(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,13 +82,15 @@ def test_validate_reports_a_schema_file_that_does_not_exist(
     monkeypatch.chdir(broken)
     settings = '[connections.shop]\nurl = "sqlite:///shop.db"\n  schema = "tables.sql"\n'
     (broken / "saga.toml").write_text(f'definitions = ["."]\n{settings}')
-    found = document(capsys, "validate", "--format", "json", code=1)
-    place = [(row["file"], row["line"], row["column"], row["code"]) for row in found]
+    actual_document = document(capsys, "validate", "--format", "json", code=1)
+    place = [(row["file"], row["line"], row["column"], row["code"]) for row in actual_document]
     assert place[0] == ("saga.toml", 4, 3, "SAGA110")
     assert place[1][0] == "bad.saga.yaml"
-    assert "`shop` names tables.sql" in found[0]["message"]
+    assert "`shop` names tables.sql" in actual_document[0]["message"]
     (broken / "tables.sql").touch()
-    assert [row["file"] for row in document(capsys, "validate", code=1)] == ["bad.saga.yaml"] * (len(found) - 1)
+    assert [row["file"] for row in document(capsys, "validate", code=1)] == ["bad.saga.yaml"] * (
+        len(actual_document) - 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,9 +105,9 @@ def test_validate_refuses_what_a_worker_would(
 ) -> None:
     (tmp_path / "saga.toml").write_text(f"[spark]\n{spark}\n")
     monkeypatch.chdir(tmp_path)
-    (found,) = document(capsys, "validate", code=1)
-    assert (found["file"], found["code"]) == ("saga.toml", "SAGA142")
-    assert message in found["message"]
+    (actual_document,) = document(capsys, "validate", code=1)
+    assert (actual_document["file"], actual_document["code"]) == ("saga.toml", "SAGA142")
+    assert message in actual_document["message"]
 
 
 def test_validate_reports_a_name_that_another_file_of_the_project_has(
@@ -117,9 +119,9 @@ def test_validate_reports_a_name_that_another_file_of_the_project_has(
     for name in ("definitions/a", "definitions/b", "replacement"):
         (tmp_path / f"{name}.saga.yaml").write_text("saga: ask\nsteps: [{id: w, uses: wait, with: {signal: x}}]\n")
     for name, other in (("a", "b"), ("b", "a")):
-        [found] = document(capsys, "validate", f"definitions/{name}.saga.yaml", code=1)
-        assert (found["file"], found["code"]) == (f"definitions/{name}.saga.yaml", "SAGA111")
-        assert found["message"].endswith(f"definitions/{other}.saga.yaml")
+        [actual_document] = document(capsys, "validate", f"definitions/{name}.saga.yaml", code=1)
+        assert (actual_document["file"], actual_document["code"]) == (f"definitions/{name}.saga.yaml", "SAGA111")
+        assert actual_document["message"].endswith(f"definitions/{other}.saga.yaml")
     assert document(capsys, "validate", "replacement.saga.yaml") == []
 
 
@@ -297,12 +299,12 @@ def test_actions_show_arguments_as_definitions_give_them(
         "@action('stock.move')\ndef move(step: Step, from_: str, to: str = 'b', **notes: int) -> None: ...\n"
     )
     monkeypatch.chdir(tmp_path)
-    found = document(capsys, "actions", "stock.move")
-    assert [(argument["name"], argument["required"]) for argument in found["arguments"]] == [
+    actual_document = document(capsys, "actions", "stock.move")
+    assert [(argument["name"], argument["required"]) for argument in actual_document["arguments"]] == [
         ("from", True),
         ("to", False),
     ]
-    assert found["other_arguments"] == {"type": "integer", "schema": {"type": "integer"}}
+    assert actual_document["other_arguments"] == {"type": "integer", "schema": {"type": "integer"}}
     assert "any other" in output(capsys, "actions", "stock.move")
 
 

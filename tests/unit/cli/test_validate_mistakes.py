@@ -41,14 +41,14 @@ def project(tmp_path: Path) -> Path:
 def test_every_mistake_is_reported_in_one_run(project: Path) -> None:
     result = run_command(["-o", "json", "validate"], project)
     assert result.returncode == 1, result.stderr
-    found = [(each["file"], each["line"], each["code"], each["message"]) for each in json.loads(result.stdout)]
-    of_settings = [(line, code, message) for file, line, code, message in found if file == "saga.toml"]
+    document = [(each["file"], each["line"], each["code"], each["message"]) for each in json.loads(result.stdout)]
+    of_settings = [(line, code, message) for file, line, code, message in document if file == "saga.toml"]
     assert sorted((line, code) for line, code, _ in of_settings) == [
         (1, "SAGA142"), (1, "SAGA142"), (1, "SAGA143"), (1, "SAGA143"), (8, "SAGA142"),
     ]  # fmt: skip
     texts = "\n".join(message for _, _, message in of_settings)
     for text in ("retries", "kindd", "kafka.batch", "no key", "nowhere.actions was not found"):
         assert text in texts
-    of_definition = {(line, code) for file, line, code, _ in found if file == "order.saga.yaml"}
+    of_definition = {(line, code) for file, line, code, _ in document if file == "order.saga.yaml"}
     assert {line for line, _ in of_definition} == {3, 4}, "the argument of the good module, the field"
     assert "SAGA401" not in {code for _, code in of_definition}, "mail.tell may be an action of the broken module"

@@ -24,13 +24,13 @@ RULES = [
 
 
 def known() -> dict[str, Metric]:
-    found: dict[str, Metric] = {}
+    collected: dict[str, Metric] = {}
     client: Any = None  # nothing is asked
     gauges = (SagaGauges(client, []), OpenEffects(client, Settings(root=ROOT)))
     for collector in (WorkerMetrics(), *gauges, RelayMetrics(), OutboxGauges([]), TriggerMetrics()):
         for metric in collector.collect():
-            found[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
-    return found
+            collected[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
+    return collected
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

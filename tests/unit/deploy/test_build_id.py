@@ -21,9 +21,9 @@ def project(folder: Path, statement: str, comment: str = "") -> Project:
         'definitions = ["."]\n[connections.shop]\nurl = "sqlite:///shop.db"\n', encoding="utf-8"
     )
     (folder / "shop.saga.yaml").write_text(SAGA.replace("STATEMENT", statement) + comment, encoding="utf-8")
-    found = Project(load_settings(folder, env={}))
-    assert set(found.definitions) == {"shop"}, found.diagnostics
-    return found
+    project = Project(load_settings(folder, env={}))
+    assert set(project.definitions) == {"shop"}, project.diagnostics
+    return project
 
 
 def test_a_build_is_the_version_and_the_definitions(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def test_every_image_has_a_pinned_version(services: dict[str, Any]) -> None:
 
 def image_of(service: dict[str, Any]) -> str:
     """The default of the variable with which another image can be chosen, or the same by digest."""
-    found = re.fullmatch(r"\$\{[A-Z_]+_IMAGE:-([^}]+)\}", service["image"])
-    assert found, service["image"]
-    return found[1]
+    match = re.fullmatch(r"\$\{[A-Z_]+_IMAGE:-([^}]+)\}", service["image"])
+    assert match, service["image"]
+    return match[1]
 
 
 def test_every_service_has_a_health_check_and_every_job_ends(services: dict[str, Any]) -> None:

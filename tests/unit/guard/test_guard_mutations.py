@@ -27,10 +27,10 @@ SMALL: tuple[Budget, ...] = (
 
 
 def broken_promises() -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    collected: dict[str, tuple[str, ...]] = {}
     for budget in SMALL:
-        found |= walk(budget).broken
-    return found
+        collected |= walk(budget).broken
+    return collected
 
 
 def test_the_unmodified_guard_has_no_violations() -> None:

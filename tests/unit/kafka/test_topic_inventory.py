@@ -86,9 +86,9 @@ def project(root: Path, steps: str = "", settings: str = "", head: str = "", act
     if steps:
         definition = f"saga: it\n{head}\nsteps:{steps}"
         (root / "definitions" / "it.saga.yaml").write_text(definition, encoding="utf-8")
-    found = Project(load_settings(root, env={}))
-    assert not [diagnostic for diagnostic in found.diagnostics if diagnostic.severity == "error"]
-    return found
+    project = Project(load_settings(root, env={}))
+    assert not [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
+    return project
 
 
 OUTBOX = '[kafka]\noutbox = "shop"\n'
@@ -112,8 +112,8 @@ SPARK = '[spark]\nledger = "shop"\n'
 def test_projects_that_need_kafka(
     tmp_path: Path, settings: str, head: str, steps: str, uses: bool, waits: bool
 ) -> None:
-    found = project(tmp_path, steps, settings, head)
-    assert (uses_kafka(found), needs_trigger(found)) == (uses, waits)
+    actual_project = project(tmp_path, steps, settings, head)
+    assert (uses_kafka(actual_project), needs_trigger(actual_project)) == (uses, waits)
 
 
 @pytest.mark.parametrize(
@@ -136,18 +136,18 @@ def test_triggers_consumers_and_bridges_are_readers(tmp_path: Path, module: str,
 
 
 def test_consumers_need_kafka(tmp_path: Path) -> None:
-    found = project(tmp_path, actions=CONSUMER)
-    assert uses_kafka(found)
-    assert needs_trigger(found)
-    assert named_topics(found) == {
+    actual_project = project(tmp_path, actions=CONSUMER)
+    assert uses_kafka(actual_project)
+    assert needs_trigger(actual_project)
+    assert named_topics(actual_project) == {
         "orders": {"read"}, "orders.dlq": {"read", "write"}, "raw": {"read"}, "raw.dlq": {"read", "write"},
         "clean": {"read", "write"},
     }  # fmt: skip
 
 
 def test_topics_of_definitions(tmp_path: Path) -> None:
-    found = project(tmp_path, STATEMENT + SEVERAL + ASK, OUTBOX, "triggers: {kafka: {topic: first}}")
-    assert named_topics(found) == {
+    actual_project = project(tmp_path, STATEMENT + SEVERAL + ASK, OUTBOX, "triggers: {kafka: {topic: first}}")
+    assert named_topics(actual_project) == {
         "written": {"write"},
         "first": {"read", "write"},
         "first.dlq": {"read", "write"},
@@ -158,22 +158,22 @@ def test_topics_of_definitions(tmp_path: Path) -> None:
 
 
 def test_topics_of_spark_steps(tmp_path: Path) -> None:
-    found = project(tmp_path, JOB + SEVERAL, SPARK + OUTBOX)
+    actual_project = project(tmp_path, JOB + SEVERAL, SPARK + OUTBOX)
     rows = {"facts": {"read", "write"}, "orders": {"read"}, "ids": {"read"}, "booked": {"read"}, "mirror": {"read"}}
-    assert named_topics(found) == {"first": {"write"}, **rows}
-    assert event_topics(found) == {"first": {"write"}}
-    assert [line.split()[line.split().index("--topic") + 1] for line in create_topic_commands(found)] == sorted(
-        ("first", *rows)
-    )
+    assert named_topics(actual_project) == {"first": {"write"}, **rows}
+    assert event_topics(actual_project) == {"first": {"write"}}
+    assert [
+        line.split()[line.split().index("--topic") + 1] for line in create_topic_commands(actual_project)
+    ] == sorted(("first", *rows))
 
 
 def test_setting_up_databases_alone_imports_nothing(tmp_path: Path) -> None:
-    found = project(tmp_path, STATEMENT)
+    actual_project = project(tmp_path, STATEMENT)
     (tmp_path / "actions.py").write_text("import not_installed_here", encoding="utf-8")
-    assert create_topic_commands(Project(found.settings)) == []
+    assert create_topic_commands(Project(actual_project.settings)) == []
 
 
 def test_topics_that_only_code_names_are_in_the_settings(tmp_path: Path) -> None:
-    found = project(tmp_path, settings='[kafka]\noutbox = "shop"\ntopics = ["mails", "orders"]\n')
+    actual_project = project(tmp_path, settings='[kafka]\noutbox = "shop"\ntopics = ["mails", "orders"]\n')
     written = {"mails": {"write"}, "orders": {"write"}}
-    assert named_topics(found) == event_topics(found) == written
+    assert named_topics(actual_project) == event_topics(actual_project) == written

@@ -148,11 +148,11 @@ def test_consumers_and_bridges_are_found_in_the_modules(tmp_path: Path) -> None:
         "@bridge('orders', to='copy', name='copier')\ndef copy(message): return message.value\n",
         encoding="utf-8",
     )
-    found = load_message_handlers(["./readers.py"], tmp_path)
-    assert [(consumer.name, consumer.topic, consumer.connection) for consumer in found.consumers] == [
+    message_handlers = load_message_handlers(["./readers.py"], tmp_path)
+    assert [(consumer.name, consumer.topic, consumer.connection) for consumer in message_handlers.consumers] == [
         ("book", "orders", "shop")
     ]
-    assert [(bridge.name, bridge.to) for bridge in found.bridges] == [("copier", "copy")]
+    assert [(bridge.name, bridge.to) for bridge in message_handlers.bridges] == [("copier", "copy")]
 
 
 def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:

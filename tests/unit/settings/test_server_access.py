@@ -27,14 +27,14 @@ def settings(folder: Path, text: str) -> Settings:
     ],
 )
 def test_a_mistake_in_a_tls_file_names_the_setting(tmp_path: Path, tls: str, message: str) -> None:
-    found = settings(tmp_path, f'[temporal]\naddress = "h:1"\n[temporal.tls]\n{tls}\n')
+    actual_settings = settings(tmp_path, f'[temporal]\naddress = "h:1"\n[temporal.tls]\n{tls}\n')
     with pytest.raises(UsageError, match=message):
-        connect_options(found, env={})
+        connect_options(actual_settings, env={})
 
 
 def test_a_server_that_does_not_answer_with_tls_is_reported_as_such(tmp_path: Path) -> None:
-    found = settings(tmp_path, '[temporal]\naddress = "127.0.0.1:7233"\ntls = true\n')
-    error = server_down_error(found, "127.0.0.1:7233", RuntimeError("transport error"))
+    actual_settings = settings(tmp_path, '[temporal]\naddress = "127.0.0.1:7233"\ntls = true\n')
+    error = server_down_error(actual_settings, "127.0.0.1:7233", RuntimeError("transport error"))
     assert error.message == "no Temporal server answers at 127.0.0.1:7233 with TLS"
     assert "tls and api_key under [temporal]" in (error.help or "")
 

@@ -111,6 +111,6 @@ def test_doctor_names_what_others_may_change(root: Path) -> None:
     for path, mode in ((root / "mine.py", 0o666), (root, 0o777), (root / "saga.toml", 0o664)):
         before = path.stat().st_mode
         path.chmod(mode)
-        found = _check_settings(settings)
-        assert (found.ok, found.help) == (None, f"chmod go-w {path}")
+        actual_settings = _check_settings(settings)
+        assert (actual_settings.ok, actual_settings.help) == (None, f"chmod go-w {path}")
         path.chmod(before)

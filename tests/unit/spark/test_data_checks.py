@@ -23,8 +23,8 @@ def test_a_relationship_check_with_a_column_named_known(spark: SparkSession) -> 
     one = check("relationships", {"column": "product", "to": {}, "field": "id"})
     frame = spark.sql("SELECT * FROM VALUES (1, true), (2, true), (null, false) AS t(product, known)")
     other = spark.sql("SELECT 1 AS id")
-    found = run_data_check(one, {"output": frame}, {comparison_input_name(one): other}, {})
-    assert (found.violated, found.details) == (True, {"rows": 1})
+    data_check = run_data_check(one, {"output": frame}, {comparison_input_name(one): other}, {})
+    assert (data_check.violated, data_check.details) == (True, {"rows": 1})
 
 
 @pytest.mark.parametrize(

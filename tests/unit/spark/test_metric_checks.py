@@ -81,8 +81,8 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
 def test_a_metric_is_checked_against_its_limits(
     one: Check, staged: Manifest, previous: int | None, broken: bool, message: str
 ) -> None:
-    found = evaluate_metrics(one, staged, previous)
-    assert (found.violated, message in found.message) == (broken, True), found.message
+    metrics = evaluate_metrics(one, staged, previous)
+    assert (metrics.violated, message in metrics.message) == (broken, True), metrics.message
 
 
 def test_a_non_numeric_limit_gives_a_one_line_error() -> None:

@@ -26,14 +26,14 @@ def sources() -> Iterator[Path]:
 
 def private_names(source: str) -> list[str]:
     """The private names that a source imports from pyiceberg, or reads from objects that are not its own."""
-    found = []
+    collected = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and _is_pyiceberg_import(node):
-            found += [name.name for name in node.names if name.name.startswith("_")]
+            collected += [name.name for name in node.names if name.name.startswith("_")]
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-            found += [] if own else [node.attr]
-    return found
+            collected += [] if own else [node.attr]
+    return collected
 
 
 def _is_pyiceberg_import(node: ast.AST) -> bool:

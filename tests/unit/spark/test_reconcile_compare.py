@@ -92,21 +92,21 @@ union all select 5, 7.5, null union all select 6, 9.0, null
 
 
 def test_equal_sides(spark: SparkSession) -> None:
-    found = compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse(NAMES))
-    assert found["verdict"] == "equal"
-    assert found["buckets"] == {"all": 1024, "different": 0}
-    assert found["left"] == found["right"]
-    assert found["compared"] == ["amount", "note"]
+    tables = compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse(NAMES))
+    assert tables["verdict"] == "equal"
+    assert tables["buckets"] == {"all": 1024, "different": 0}
+    assert tables["left"] == tables["right"]
+    assert tables["compared"] == ["amount", "note"]
 
 
 @pytest.mark.slow
 def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> None:
     left = spark.sql(LEFT + " union all select 6, 9.0, null")  # the same key twice on both sides is not a difference
-    found = compare_tables(left, spark.sql(CORRUPTIONS), ComparisonSpec.parse(NAMES))
-    assert found["verdict"] == "different"
-    assert found["counts"] == {"missing_left": 1, "missing_right": 1, "differing": 2, "duplicate": 1}
-    assert found["buckets"]["different"] <= 5
-    by_key = {sample["key"]["id"]: sample for sample in found["samples"]}
+    tables = compare_tables(left, spark.sql(CORRUPTIONS), ComparisonSpec.parse(NAMES))
+    assert tables["verdict"] == "different"
+    assert tables["counts"] == {"missing_left": 1, "missing_right": 1, "differing": 2, "duplicate": 1}
+    assert tables["buckets"]["different"] <= 5
+    by_key = {sample["key"]["id"]: sample for sample in tables["samples"]}
     assert by_key[40]["kind"] == "missing_left"
     assert by_key[40]["left"] is None
     assert by_key[0]["kind"] == "missing_right"
@@ -117,7 +117,7 @@ def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> No
     )
     assert by_key[9]["columns"] == ["note"]
     assert (by_key[5]["kind"], by_key[5]["rows"]) == ("duplicate", [1, 2])
-    assert "1 missing on the left" in found["message"]
+    assert "1 missing on the left" in tables["message"]
 
 
 @pytest.mark.slow

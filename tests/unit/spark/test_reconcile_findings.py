@@ -64,19 +64,24 @@ class ShopSystem:
             for record in self.records:
                 out.add(*record)
         with SagaExport(self.folder) as journal:
-            for one in self.stories.values():
-                journal.add(SagaView.from_json(one))
+            for document in self.stories.values():
+                journal.add(SagaView.from_json(document))
         with ParquetRowWriter(self.folder / "guard" / "shop.parquet", GUARD_SCHEMA) as out:
-            for (saga_id, step, generation), one in self.guard.items():
-                values = (one["reason"], one["undone"], one.get("created_at", NOW - 60), one["result"])
-                out.add(one.get("connection", "shop"), saga_id, step, generation, *values)
+            for (saga_id, step, generation), document in self.guard.items():
+                values = (
+                    document["reason"],
+                    document["undone"],
+                    document.get("created_at", NOW - 60),
+                    document["result"],
+                )
+                out.add(document.get("connection", "shop"), saga_id, step, generation, *values)
         with ParquetRowWriter(self.folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as out:
             for event in self.events:
                 out.add(*event)
-        for one in ALL:
-            schema = effect_schema(len(one.amounts))
-            with ParquetRowWriter(self.folder / "effects" / f"{one.name}.parquet", schema) as out:
-                for line in self.rows[one.name]:
+        for document in ALL:
+            schema = effect_schema(len(document.amounts))
+            with ParquetRowWriter(self.folder / "effects" / f"{document.name}.parquet", schema) as out:
+                for line in self.rows[document.name]:
                     out.add(*(line.get(name) for name in schema.names))
 
     def check(

@@ -204,11 +204,14 @@ def test_files_by_folder_and_by_pattern(tmp_path: Path) -> None:
     for name in ("day=1/a.parquet", "day=2/b.parquet", "_hidden/c.parquet", "day=2/.d.parquet", "day=2/e.txt"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"x": [1, 2]}), root / name)
-    found = list_parquet_files(root.as_uri())
-    assert [one.uri for one in found] == [(root / "day=1/a.parquet").as_uri(), (root / "day=2/b.parquet").as_uri()]
+    parquet_files = list_parquet_files(root.as_uri())
+    assert [one.uri for one in parquet_files] == [
+        (root / "day=1/a.parquet").as_uri(),
+        (root / "day=2/b.parquet").as_uri(),
+    ]
     assert [path.uri[-9:] for path in list_parquet_files(f"{root}/day=*/b*")] == ["b.parquet"]
     assert [path.uri[-9:] for path in list_parquet_files(str(root / "day=1" / "a.parquet"))] == ["a.parquet"]
     assert list_parquet_files(str(tmp_path / "nothing")) == []
     assert [path.rows for path in list_staged_files(root.as_uri())] == [2, 2]
-    assert spark_path(found[0].uri) == f"file://{root}/day=1/a.parquet"
+    assert spark_path(parquet_files[0].uri) == f"file://{root}/day=1/a.parquet"
     assert to_uri("s3://bucket/x", "bucket/y/z") == "s3://bucket/y/z"

@@ -183,8 +183,8 @@ async def test_residue_of_a_child_is_reported_by_its_parent(env: Environment) ->
 async def test_an_unknown_child_or_one_with_a_bad_input_fails_the_step(env: Environment) -> None:
     async with env.serving(
         PARENT.replace("name: child, input: {n: 3}", 'name: child, input: {n: "${{ saga.name }}"}'), CHILD
-    ) as it:
-        story = await run_saga(it, "parent")
+    ) as service:
+        story = await run_saga(service, "parent")
     assert story["state"] == "COMPENSATED"
     assert "input of child" in story["reason"]["message"]
     assert await env.effects() == []

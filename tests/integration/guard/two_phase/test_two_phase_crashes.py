@@ -63,21 +63,21 @@ async def expect_nothing(shop: TwoPhaseDatabase) -> None:
 
 
 async def test_a_worker_is_killed_before_each_statement_of_do(shop: TwoPhaseDatabase) -> None:
-    async def kill(one: TwoPhaseDatabase, statement: int) -> bool:
-        was_killed = await killed(one, "do", statement)
-        await (expect_applied if statement % 2 else expect_nothing)(one)
+    async def kill(two_phase_database: TwoPhaseDatabase, statement: int) -> bool:
+        was_killed = await killed(two_phase_database, "do", statement)
+        await (expect_applied if statement % 2 else expect_nothing)(two_phase_database)
         return was_killed
 
     await _kill_everywhere(shop, "do", kill)
 
 
 async def test_a_worker_is_killed_before_each_statement_of_confirm(shop: TwoPhaseDatabase) -> None:
-    async def kill(one: TwoPhaseDatabase, statement: int) -> bool:
-        first = await one.do()
-        was_killed = await killed(one, "confirm", statement)
-        late = await one.do()  # a late attempt, also between the commit and its row
+    async def kill(two_phase_database: TwoPhaseDatabase, statement: int) -> bool:
+        first = await two_phase_database.do()
+        was_killed = await killed(two_phase_database, "confirm", statement)
+        late = await two_phase_database.do()  # a late attempt, also between the commit and its row
         assert late.result == first.result
-        await expect_applied(one)
+        await expect_applied(two_phase_database)
         return was_killed
 
     await _kill_everywhere(shop, "confirm", kill)
@@ -85,11 +85,11 @@ async def test_a_worker_is_killed_before_each_statement_of_confirm(shop: TwoPhas
 
 @pytest.mark.slow
 async def test_a_worker_is_killed_before_each_statement_of_undo(shop: TwoPhaseDatabase) -> None:
-    async def kill(one: TwoPhaseDatabase, statement: int) -> bool:
-        await one.do()
-        was_killed = await killed(one, "undo", statement)
-        assert (await one.guard.undo(one.at, known_done=True, **clock())).kind == "done"
-        await expect_nothing(one)
+    async def kill(two_phase_database: TwoPhaseDatabase, statement: int) -> bool:
+        await two_phase_database.do()
+        was_killed = await killed(two_phase_database, "undo", statement)
+        assert (await two_phase_database.guard.undo(two_phase_database.at, known_done=True, **clock())).kind == "done"
+        await expect_nothing(two_phase_database)
         return was_killed
 
     await _kill_everywhere(shop, "undo", kill)
@@ -97,9 +97,9 @@ async def test_a_worker_is_killed_before_each_statement_of_undo(shop: TwoPhaseDa
 
 @pytest.mark.slow
 async def test_a_worker_is_killed_before_each_statement_of_seal(shop: TwoPhaseDatabase) -> None:
-    async def kill(one: TwoPhaseDatabase, statement: int) -> bool:
-        was_killed = await killed(one, "seal", statement)
-        await expect_nothing(one)
+    async def kill(two_phase_database: TwoPhaseDatabase, statement: int) -> bool:
+        was_killed = await killed(two_phase_database, "seal", statement)
+        await expect_nothing(two_phase_database)
         return was_killed
 
     await _kill_everywhere(shop, "seal", kill)

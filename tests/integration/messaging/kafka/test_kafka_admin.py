@@ -25,8 +25,13 @@ def test_an_event_topic_is_deleted_by_age_and_never_compacted(kafka: Broker) -> 
     cluster, topic = KafkaAdmin(kafka.settings(retention=172_800.0)), name()
     assert cluster.ensure_topic(topic, 3)
     assert not cluster.ensure_topic(topic, 7)  # it is there, and stays as it is
-    found = cluster.describe(topic)
-    assert (found.partitions, found.replicas, found.cleanup_policy, found.retention) == (3, 1, "delete", 172_800.0)
+    description = cluster.describe(topic)
+    assert (description.partitions, description.replicas, description.cleanup_policy, description.retention) == (
+        3,
+        1,
+        "delete",
+        172_800.0,
+    )
     assert cluster.topics()[topic] == 3
     assert cluster.broker_count() == 1
 

@@ -236,15 +236,15 @@ async def test_topics_of_spark_steps_are_seen_and_may_be_compacted(tmp_path: Pat
     assert (missing.ok, missing.help) == (False, "saga setup    (or saga setup --print, for an administrator)")
     assert missing.message.startswith(f"{facts}: the topic does not exist")
     assert create_topics(project) == [facts]
-    found = await topics()
-    assert (found.ok, found.message) == (True, f"{source}, {facts}")
+    actual_topics = await topics()
+    assert (actual_topics.ok, actual_topics.message) == (True, f"{source}, {facts}")
 
 
 async def test_a_transaction_may_not_last_longer_than_the_broker_allows(tmp_path: Path, kafka: Broker) -> None:
     doctor_project = DoctorProject(tmp_path, kafka, 'transaction_timeout = "20m"\n')
-    found = (await doctor_project.examine())["kafka transactions"]
-    assert not found.ok
-    assert "kafka.transaction_timeout is above the broker's maximum" in found.message
+    kafka_transactions = (await doctor_project.examine())["kafka transactions"]
+    assert not kafka_transactions.ok
+    assert "kafka.transaction_timeout is above the broker's maximum" in kafka_transactions.message
 
 
 async def test_an_unreachable_broker_is_one_finding(tmp_path: Path, kafka: Broker) -> None:

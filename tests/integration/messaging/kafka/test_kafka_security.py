@@ -191,15 +191,15 @@ async def test_the_relay_status_names_the_missing_acl(
     async def publish_once() -> None:
         await run_relay(env.settings, once=True)
 
-    found = await status()
-    assert "is not authorized for the transactional id: an ACL is missing" in found["publishing_error"]
+    actual_status = await status()
+    assert "is not authorized for the transactional id: an ACL is missing" in actual_status["publishing_error"]
     with pytest.raises(SagaError, match="an ACL is missing"):
         await asyncio.wait_for(publish_once(), LIMIT)
     allow(secured, ResourceType.TRANSACTIONAL_ID, "told-relay-", AclOperation.WRITE)
     allow(secured, ResourceType.TOPIC, "told-orders", AclOperation.DESCRIBE)
-    found = await status()
-    assert "publishing_error" not in found
-    errors = {topic["topic"]: topic["error"] for topic in found["topics"]}
+    actual_status = await status()
+    assert "publishing_error" not in actual_status
+    errors = {topic["topic"]: topic["error"] for topic in actual_status["topics"]}
     assert errors["told-orders"] == "this user may not write to the topic: an ACL is missing (WRITE)"
     assert "untold" in errors
     secured.create_topic(f"told-relay-{home}", partitions=4, config={"cleanup.policy": "compact"})
@@ -222,8 +222,12 @@ def test_the_documented_acls_are_sufficient_for_spark_steps(secured: Broker, tmp
 
     def sink(prefix: str) -> tuple[SparkSettings, TopicSink, Publication]:
         kafka = settings(secured, "saga", prefix=prefix)
-        found = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
-        return found, TopicSink(found), stage(found, {"topic": "mine-facts"}, [{"id": 1}, {"id": 2}], saga=prefix)
+        spark_settings = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri(), kafka=kafka)
+        return (
+            spark_settings,
+            TopicSink(spark_settings),
+            stage(spark_settings, {"topic": "mine-facts"}, [{"id": 1}, {"id": 2}], saga=prefix),
+        )
 
     spark, topics, publication = sink("mine")
     assert topics.check(publication)[0].startswith("the topic mine-facts cannot be used: ")
@@ -290,10 +294,10 @@ async def test_doctor_names_the_missing_acl(secured: Broker, tmp_path: Any) -> N
         "    with: {topic: seen-only, value: 1, hold: true}\n",
         encoding="utf-8",
     )
-    found = {check.check: check for check in await check_kafka(Project(load_settings(tmp_path, env={})))}
-    assert found["kafka"].ok
-    assert found["kafka transactions"].ok
-    assert found["kafka topics"].message == "seen-only: this user has no ACL for WRITE"
+    by_check = {check.check: check for check in await check_kafka(Project(load_settings(tmp_path, env={})))}
+    assert by_check["kafka"].ok
+    assert by_check["kafka transactions"].ok
+    assert by_check["kafka topics"].message == "seen-only: this user has no ACL for WRITE"
 
 
 def test_secrets_reach_no_log(secured: Broker, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,9 +48,9 @@ HELD = f"""
 async def env(
     temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
 ) -> AsyncIterator[EventsEnvironment]:
-    found = await open_environment(tmp_path, temporal.address, postgres_server)
-    yield found
-    await found.databases.close()
+    environment = await open_environment(tmp_path, temporal.address, postgres_server)
+    yield environment
+    await environment.databases.close()
 
 
 async def waiting(env: EventsEnvironment, saga_id: str, count: int = 4) -> None:

@@ -31,9 +31,9 @@ from tests.integration.messaging.relay.events_environment import (
 async def env(
     temporal: TemporalServer, postgres_server: DatabaseServer, kafka: Broker, tmp_path: Path
 ) -> AsyncIterator[EventsEnvironment]:
-    found = await open_environment(tmp_path, temporal.address, postgres_server, kafka.address)
-    yield found
-    await found.databases.close()
+    environment = await open_environment(tmp_path, temporal.address, postgres_server, kafka.address)
+    yield environment
+    await environment.databases.close()
 
 
 @contextlib.asynccontextmanager

@@ -126,10 +126,10 @@ async def test_publishing_changes_no_row_of_the_outbox(env: OutboxEnvironment) -
     env.emit(*events(topic, 10_000, keys=1000))
     async with env.relaying():
         await env.all_published()
-    found = Counter(name for (name,) in env.rows("select name from updates"))
+    counter = Counter(name for (name,) in env.rows("select name from updates"))
     # Each shard has a first batch and one that is not full, and is claimed once.
-    assert 4 < found.pop("saga_relay_progress") <= 10_000 / env.kafka.batch + 3 * 4
-    assert not found
+    assert 4 < counter.pop("saga_relay_progress") <= 10_000 / env.kafka.batch + 3 * 4
+    assert not counter
     env.check(topic)
 
 

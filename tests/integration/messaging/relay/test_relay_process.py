@@ -67,9 +67,9 @@ def test_a_relay_publishes_counts_idles_and_drains(env: OutboxEnvironment) -> No
     reported = metrics(relay.health_port)
     assert reported['saga_relay_published_total{connection="shop"}'] == 120
     assert reported['saga_relay_rebuilds_total{connection="shop"}'] == 0
-    found = status(env)
-    assert found["new"] == found["held"] == found["refused"] == 0
-    assert all(str(relay.pid) in shard["owner"] and not shard["open_transaction"] for shard in found["shards"])
+    actual_status = status(env)
+    assert actual_status["new"] == actual_status["held"] == actual_status["refused"] == 0
+    assert all(str(relay.pid) in shard["owner"] and not shard["open_transaction"] for shard in actual_status["shards"])
     assert relay.stop() == 0, relay.tail()
     assert "Traceback" not in relay.tail(200)
     assert all(shard["owner"] is None for shard in status(env)["shards"])

@@ -66,10 +66,10 @@ class _Reading:
 
     async def all(self, limit: int = 100) -> list[tuple[str, int]]:
         """Everything that is left, recorded."""
-        found: list[tuple[str, int]] = []
+        collected: list[tuple[str, int]] = []
         while (some := await self.next(limit)) or self.in_flight:
-            found += some
-        return found
+            collected += some
+        return collected
 
 
 def _events(topic: str, *numbers: int) -> list[Event]:

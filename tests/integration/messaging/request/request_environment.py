@@ -70,8 +70,8 @@ class Environment:
     async def row(self, key: str) -> Mapping[str, Any] | None:
         """The row of a command in the outbox's database."""
         async with self.engine.connect() as connection:
-            found = await connection.execute(text("select * from saga_request where step_key = :key"), {"key": key})
-            row = found.mappings().first()
+            result = await connection.execute(text("select * from saga_request where step_key = :key"), {"key": key})
+            row = result.mappings().first()
         return None if row is None else dict(row)
 
     async def token(self, key: str) -> str:
@@ -83,10 +83,10 @@ class Environment:
     async def sent(self, saga_id: str) -> list[Mapping[str, Any]]:
         """The commands of a saga in the outbox, in their order."""
         async with self.engine.connect() as connection:
-            found = await connection.execute(
+            result = await connection.execute(
                 text("select * from saga_outbox where saga_id = :id order by id"), {"id": saga_id}
             )
-            return [dict(row) for row in found.mappings()]
+            return [dict(row) for row in result.mappings()]
 
     async def waits(self, saga_id: str, step: str = "reserve") -> Mapping[str, Any]:
         """Wait until an attempt of the step waits for its reply; gives the row."""

@@ -35,8 +35,8 @@ async def env(
     """Everything but a worker and a listener."""
     async with open_environment(
         tmp_path / "project", temporal, kafka, postgres_server, ORDER, serving=False, listening=False
-    ) as found:
-        yield found
+    ) as environment:
+        yield environment
 
 
 def listening(env: Environment) -> contextlib.AbstractAsyncContextManager[ReplyListener]:

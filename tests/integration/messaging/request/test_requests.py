@@ -73,8 +73,8 @@ async def env(
 ) -> AsyncIterator[Environment]:
     folder = tmp_path_factory.mktemp("requests") / "project"
     definitions = (ORDER, SHORT_TIMEOUT, PAUSES, PIVOT, ELSEWHERE, BOTH)
-    async with open_environment(folder, temporal, kafka, postgres_server, *definitions) as found:
-        yield found
+    async with open_environment(folder, temporal, kafka, postgres_server, *definitions) as environment:
+        yield environment
 
 
 def sent_headers(row: Any) -> dict[str, str]:

@@ -85,8 +85,8 @@ class Loops:
 
     async def execute(self, statement: str) -> list[Any]:
         async with self.env.engine.connect() as connection:
-            found = await connection.exec_driver_sql(statement)
-            return list(found.all()) if found.returns_rows else []
+            result = await connection.exec_driver_sql(statement)
+            return list(result.all()) if result.returns_rows else []
 
     async def send(self, many: int) -> None:
         """New events for all readers, and sagas with commands."""

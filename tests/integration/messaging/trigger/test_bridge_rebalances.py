@@ -33,15 +33,17 @@ async def copying(
 ) -> AsyncIterator[BridgeReader]:
     @bridge(source, to=target, name="copier")
     def copy(message: Message) -> object:
-        meanwhile(one, message)
+        meanwhile(bridge_reader, message)
         return message.value
 
     metrics, stop = TriggerMetrics(), asyncio.Event()
     dead = DeadLetters(settings, metrics)
-    one = BridgeReader(settings, getattr(copy, HANDLER_ATTRIBUTE), f"{settings.prefix}-bridge-copier", dead, metrics)
-    running = asyncio.create_task(one.run(stop, 10))
+    bridge_reader = BridgeReader(
+        settings, getattr(copy, HANDLER_ATTRIBUTE), f"{settings.prefix}-bridge-copier", dead, metrics
+    )
+    running = asyncio.create_task(bridge_reader.run(stop, 10))
     try:
-        yield one
+        yield bridge_reader
     finally:
         stop.set()
         await running
@@ -53,16 +55,16 @@ async def test_refetched_messages_are_copied_once(kafka: Broker, caplog: pytest.
     kafka.produce(source, *range(5), key="k")
     sought: list[int] = []
 
-    def seek(one: BridgeReader, message: Message) -> None:
+    def seek(bridge_reader: BridgeReader, message: Message) -> None:
         """In the thread of the bridge, once."""
         if message.value == 4 and not sought:
             sought.append(4)
-            one._consumer.seek(TopicPartition(source, 0, 0))
+            bridge_reader._consumer.seek(TopicPartition(source, 0, 0))
 
-    async with copying(kafka.settings(), source, target, seek) as one:
-        await until_in_thread(lambda: fully_consumed(kafka, one.group, source))
+    async with copying(kafka.settings(), source, target, seek) as copier:
+        await until_in_thread(lambda: fully_consumed(kafka, copier.group, source))
         kafka.produce(source, 5, key="k")
-        await until_in_thread(lambda: fully_consumed(kafka, one.group, source))
+        await until_in_thread(lambda: fully_consumed(kafka, copier.group, source))
         await until_in_thread(lambda: f"{source}/0/0 was read again although the position is 5" in caplog.text)
     assert [record.json() for record in kafka.read_committed(target)] == [0, 1, 2, 3, 4, 5]
 
@@ -74,13 +76,13 @@ async def test_partitions_that_move_during_a_batch_are_copied_once(
     settings = kafka.settings(client={"heartbeat.interval.ms": "200"})
     source, target = kafka.create_topic(), kafka.create_topic()
     kafka.produce(source, *range(5), key="k")
-    async with copying(settings, source, target) as one:
-        await until_in_thread(lambda: bool(one._producers))
+    async with copying(settings, source, target) as copier:
+        await until_in_thread(lambda: bool(copier._producers))
         await asyncio.sleep(1)
-        await asyncio.to_thread(come_and_go, settings, one.group, source)
+        await asyncio.to_thread(come_and_go, settings, copier.group, source)
         assert kafka.read_committed(target) == []
-        assert one._moved_partitions == {0}, "the guest has moved nothing"
-        await until_in_thread(lambda: fully_consumed(kafka, one.group, source))
+        assert copier._moved_partitions == {0}, "the guest has moved nothing"
+        await until_in_thread(lambda: fully_consumed(kafka, copier.group, source))
     assert [record.json() for record in kafka.read_committed(target)] == [0, 1, 2, 3, 4]
 
 

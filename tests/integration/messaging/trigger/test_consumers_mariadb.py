@@ -70,8 +70,8 @@ async def shop(mariadb_server: DatabaseServer) -> AsyncIterator[AsyncEngine]:
 
 async def ask(engine: AsyncEngine, statement: str) -> list[Any]:
     async with engine.connect() as connection:
-        found = await connection.execute(text(statement))
-        return [tuple(row) for row in found] if found.returns_rows else []
+        result = await connection.execute(text(statement))
+        return [tuple(row) for row in result] if result.returns_rows else []
 
 
 @pytest.mark.slow

@@ -48,14 +48,14 @@ def project_of(
     """A project with Kafka; ``definitions`` are YAML texts by name."""
     texts = {name: textwrap.dedent(text) for name, text in (definitions or {}).items()}
     made = make_project(folder, texts, list(actions), address=address, connections=connections)
-    found = Project(
+    project = Project(
         made.settings.model_copy(update={"kafka": kafka}),
         Actions([getattr(action, ACTION) for action in actions]),
         MessageHandlers([getattr(reader, READER) for reader in readers]),
     )
-    errors = [diagnostic for diagnostic in found.diagnostics if diagnostic.severity == "error"]
+    errors = [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
     assert not errors, errors
-    return found
+    return project
 
 
 @contextlib.asynccontextmanager

@@ -42,10 +42,10 @@ NOW = "extract(epoch from now())"
 
 
 def classes(report: dict[str, Any]) -> dict[str, set[Any]]:
-    found: dict[str, set[Any]] = {}
+    collected: dict[str, set[Any]] = {}
     for one in report["findings"]:
-        found.setdefault(one["class"], set()).add(one["saga_id"])
-    return found
+        collected.setdefault(one["class"], set()).add(one["saga_id"])
+    return collected
 
 
 def finding_of(report: dict[str, Any], event: str) -> tuple[str, str]:
@@ -72,9 +72,9 @@ def records_since(shop: Shop, folder: Path, since: float) -> int:
     """How many records of the orders a window costs."""
     with ParquetRowWriter(folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
         rows.add("shop", "s", "place", 1, "e", shop.orders, "PUBLISHED", since, since)
-    found = read_topics(shop.project.settings.kafka, folder, ReconciliationScope(since=since), time.time(), ["shop"])
-    assert found is not None
-    return found.rows
+    topics = read_topics(shop.project.settings.kafka, folder, ReconciliationScope(since=since), time.time(), ["shop"])
+    assert topics is not None
+    return topics.rows
 
 
 @pytest.mark.slow

@@ -87,8 +87,8 @@ async def test_a_window_reads_only_its_own_rows(database: tuple[AsyncEngine, str
     assert (await extract_database(engine, "shop", [orders], tmp_path / "all", ReconciliationScope()))[
         "guard"
     ] == 50_001
-    one = await extract_database(engine, "shop", [orders], tmp_path / "one", ReconciliationScope(saga_id="s7"))
-    assert (one["guard"], one["orders"]) == (2, 1)
+    extract = await extract_database(engine, "shop", [orders], tmp_path / "one", ReconciliationScope(saga_id="s7"))
+    assert (extract["guard"], extract["orders"]) == (2, 1)
 
 
 async def keep(engine: AsyncEngine, publication: Publication, state: str) -> OutputRow:

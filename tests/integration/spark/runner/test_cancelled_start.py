@@ -47,7 +47,7 @@ os._exit(0)
 
 @pytest.mark.slow
 def test_a_cancel_during_spark_startup_leaves_no_partial_session(tmp_path: Path) -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
-    assert found.stdout.strip().endswith("['cancelled'] 3"), found.stderr[-3000:]
+    assert result.stdout.strip().endswith("['cancelled'] 3"), result.stderr[-3000:]

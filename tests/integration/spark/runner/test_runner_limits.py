@@ -70,13 +70,13 @@ WAYS = {
 
 
 def runners(day_close: DayCloseProject) -> list[psutil.Process]:
-    found = []
+    collected = []
     for process in psutil.process_iter(["cmdline", "cwd"]):
         line = " ".join(process.info["cmdline"] or ())
         scratch = str(day_close.folder / ".saga" / "spark" / "scratch")
         if "saga_spark.runner" in line and scratch in process.environ().get("SAGA_SPARK_SCRATCH", ""):
-            found.append(process)
-    return found
+            collected.append(process)
+    return collected
 
 
 def altered(day_close: DayCloseProject, **settings: Any) -> DayCloseProject:

@@ -56,12 +56,12 @@ class CrashRunner:
             process.kill()
 
     def runners(self) -> list[psutil.Process]:
-        found = []
+        collected = []
         for process in psutil.process_iter(["cmdline", "cwd"]):
             line = " ".join(process.info["cmdline"] or ())
             if "saga_spark.runner" in line and str(self.day_close.folder) in str(process.info["cwd"]):
-                found.append(process)
-        return found
+                collected.append(process)
+        return collected
 
 
 def _waits_at_breakpoint(pid: int, day_close: DayCloseProject) -> bool:

@@ -80,10 +80,10 @@ async def crash_runner(stage: Callable[[str], Awaitable[CrashRunner]], sink: str
 
 def cells(rows: list[tuple[str, str, str]]) -> Any:
     """One test for each row, those of one sink together."""
-    found = []
+    collected = []
     for name, point, sink in sorted(rows, key=lambda row: row[2]):
-        found.append(pytest.param(sink, point, id=f"{name}-{point.replace(' ', '_')}-{sink}"))
-    return pytest.mark.parametrize(("sink", "point"), found)
+        collected.append(pytest.param(sink, point, id=f"{name}-{point.replace(' ', '_')}-{sink}"))
+    return pytest.mark.parametrize(("sink", "point"), collected)
 
 
 @cells(FORWARD)

@@ -74,9 +74,9 @@ async def crash_runner(
     temporal: TemporalServer, server: DatabaseServer, kafka: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[CrashRunner]:
     folder, outputs = tmp_path_factory.mktemp("crash-topic"), topic_outputs(kafka)
-    found = await open_crash_runner("topic", folder, server, temporal.address, outputs, more=kafka_toml(kafka))
-    yield found
-    found.stop()
+    crash = await open_crash_runner("topic", folder, server, temporal.address, outputs, more=kafka_toml(kafka))
+    yield crash
+    crash.stop()
 
 
 def cells(points: dict[str, str]) -> Any:

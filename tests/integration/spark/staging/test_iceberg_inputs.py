@@ -63,9 +63,9 @@ class PricesTable:
         return freeze_table(self.lake.settings, "prices", {"table": f"lake.{NAME}", **values}, uri)
 
     def read(self, **values: Any) -> Rows:
-        found = self.freeze(**values)
-        rows = content(found)
-        assert found["rows"] == len(rows)
+        frozen_inputs = self.freeze(**values)
+        rows = content(frozen_inputs)
+        assert frozen_inputs["rows"] == len(rows)
         return rows
 
     def own(self, found: Mapping[str, Any]) -> bool:
@@ -106,12 +106,14 @@ def test_position_deletes_are_applied(prices_table: PricesTable) -> None:
     before = prices_table.table.metadata.current_snapshot_id
     delete_positions(prices_table.table, {first: [0], second: [1]})
     delete_positions(prices_table.table, {first: [1]})
-    found = prices_table.freeze()
-    assert not prices_table.own(found)
-    assert (found["rows"], len(content(found))) == (2, 2)
+    frozen_inputs = prices_table.freeze()
+    assert not prices_table.own(frozen_inputs)
+    assert (frozen_inputs["rows"], len(content(frozen_inputs))) == (2, 2)
     gone = {row["id"] for path in many for row in pq.ParquetFile(local_path(path)).read().to_pylist()}
-    assert {row[0] for row in content(found)} < gone
-    assert content(found) == sorted(tuple(row.values()) for row in prices_table.table.scan().to_arrow().to_pylist())
+    assert {row[0] for row in content(frozen_inputs)} < gone
+    assert content(frozen_inputs) == sorted(
+        tuple(row.values()) for row in prices_table.table.scan().to_arrow().to_pylist()
+    )
     prices_table.add(6)
     assert [row[0] for row in prices_table.read()][-1] == 6
     assert len(prices_table.read(as_of=before)) == 5

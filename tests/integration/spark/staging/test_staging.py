@@ -352,9 +352,9 @@ async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(staging:
         "report_folder": (staging.root / "report").as_uri(),
         "saga": {"id": "s", "step": "facts"},
     }
-    found = await staging.runner.run("audit", request, tag="audit")
-    assert found["verdict"] == "fail"
-    assert [check["message"] for check in found["checks"]] == ["at least 1 row, found 0"]
+    result = await staging.runner.run("audit", request, tag="audit")
+    assert result["verdict"] == "fail"
+    assert [check["message"] for check in result["checks"]] == ["at least 1 row, found 0"]
 
 
 async def test_a_cancel_stops_only_its_own_executors(staging: Environment) -> None:

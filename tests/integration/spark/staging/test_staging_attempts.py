@@ -119,8 +119,8 @@ async def test_staged_files_of_an_earlier_run_are_not_read(staging: StagingEnvir
     """`--again` after an operator has closed the first run with its staged output still present."""
     await staging.done(generation=1)
     await staging.done(generation=2)
-    found = await read_staged_files(staging.guard.engine, staging.saga, "facts", None)
-    assert found["files"] == [file.uri for file in _manifest(await staging.row(2)).files]
+    staged_files = await read_staged_files(staging.guard.engine, staging.saga, "facts", None)
+    assert staged_files["files"] == [file.uri for file in _manifest(await staging.row(2)).files]
 
 
 @pytest.mark.asyncio

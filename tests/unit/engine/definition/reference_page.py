@@ -88,8 +88,10 @@ def _example(code: str) -> str:
         "shop.saga.yaml",
         mistake.project,
     )
-    found = next(diagnostic for diagnostic in diagnostics if diagnostic.code == code)
-    return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{found}\n    {found.help}\n```\n".replace("\n    \n", "\n")
+    reported = next(diagnostic for diagnostic in diagnostics if diagnostic.code == code)
+    return f"```yaml\n{mistake.clean.rstrip()}\n```\n\n```\n{reported}\n    {reported.help}\n```\n".replace(
+        "\n    \n", "\n"
+    )
 
 
 def render_language(page: str) -> str:

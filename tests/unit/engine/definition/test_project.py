@@ -37,9 +37,9 @@ def test_files_that_do_not_mention_the_saga_are_not_read(tmp_path: Path) -> None
 
 
 def test_a_second_definition_of_the_same_name_is_still_found(tmp_path: Path) -> None:
-    found = project(tmp_path, a=PAY, b=PAY)
-    found.definition("pay")  # the first file counts, as ever
-    assert [diagnostic.code for diagnostic in found.diagnostics] == ["SAGA111"]
+    actual_project = project(tmp_path, a=PAY, b=PAY)
+    actual_project.definition("pay")  # the first file counts, as ever
+    assert [diagnostic.code for diagnostic in actual_project.diagnostics] == ["SAGA111"]
 
 
 def test_an_unknown_saga_is_reported_with_the_nearest_name(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_each_connection_has_the_dialect_of_its_url(
             '[connections.hidden]\nurl = {env = "HIDDEN_URL"}\n[connections.secret]\nurl = {env = "NO_URL"}\n'
             '[connections.oracle]\nurl = "oracle://a@b/c"\n'
         )
-    one = Project(load_settings(config=str(tmp_path / "saga.toml")))
-    messages = [finding.message for finding in one.diagnostics if finding.severity == "error"]
+    actual_project = Project(load_settings(config=str(tmp_path / "saga.toml")))
+    messages = [finding.message for finding in actual_project.diagnostics if finding.severity == "error"]
     assert len(messages) == (0 if message is None else 1), messages
     assert message is None or message in messages[0]
 

@@ -62,10 +62,10 @@ def test_the_anomalies_of_each_kind_of_step() -> None:
         "order": {},
         "ship": {},
     }
-    found = {anomaly.step: anomaly for anomaly in isolation_of(definition)}
-    assert [one for one in found if found[one].visible] == ["take", "hold", "add"]
+    by_step = {anomaly.step: anomaly for anomaly in isolation_of(definition)}
+    assert [one for one in by_step if by_step[one].visible] == ["take", "hold", "add"]
     # `take` follows the condition that uses the read, `ship` uses it itself.
-    assert found["look"].risks[0].steps == ("take", "ship")
+    assert by_step["look"].risks[0].steps == ("take", "ship")
 
 
 def test_nobody_sees_a_prepared_transaction() -> None:

@@ -127,5 +127,5 @@ steps:
 """
     definition, diagnostics = parse_text(text, "a.saga.yaml", ProjectContext())
     assert definition is not None, diagnostics
-    found = {risk.anomaly: risk.covered_by for risk in isolation_of(definition)[0].risks}
-    assert found == {"dirty read": (), "lost update": ("row lock",)}
+    by_anomaly = {risk.anomaly: risk.covered_by for risk in isolation_of(definition)[0].risks}
+    assert by_anomaly == {"dirty read": (), "lost update": ("row lock",)}

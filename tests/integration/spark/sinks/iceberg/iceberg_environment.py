@@ -64,9 +64,9 @@ class Lake:
         return stage(self.settings, {"table": f"lake.{table}", **words}, rows, **more)
 
     def publish(self, *publications: Publication, together: bool = False) -> list[Published]:
-        for one in publications:
-            assert self.sink.check(one) == []
-            self.sink.prepare(one)
+        for publication in publications:
+            assert self.sink.check(publication) == []
+            self.sink.prepare(publication)
         return self.sink.publish(publications, self.sink.read_state(publications), together=together)
 
     def revert(self, *publications: Publication, together: bool = False) -> list[Published]:

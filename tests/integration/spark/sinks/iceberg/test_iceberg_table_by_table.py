@@ -33,8 +33,8 @@ def test_reconcile_finds_a_part_of_a_joint_publication(server: DatabaseServer, t
 
         def findings() -> list[tuple[str, str | None, str | None, str]]:
             evidence = [collect_evidence(entry, lake.settings) for entry in rows]
-            found = partial_publications(evidence, {"s1": "PARKED"}, lake.settings)
-            return [(entry.kind, entry.saga_id, entry.place, entry.details["missing"]) for entry in found]
+            partly_published = partial_publications(evidence, {"s1": "PARKED"}, lake.settings)
+            return [(entry.kind, entry.saga_id, entry.place, entry.details["missing"]) for entry in partly_published]
 
         assert findings() == []
         with pytest.raises(InfrastructureError, match=r"lake\.sales\.facts, lake\.sales\.totals"):

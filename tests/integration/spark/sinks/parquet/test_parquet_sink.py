@@ -34,9 +34,9 @@ def settings(tmp_path: Path) -> SparkSettings:
 
 @pytest.fixture
 def sink(settings: SparkSettings) -> ParquetSink:
-    found = sink_for("parquet", settings)
-    assert isinstance(found, ParquetSink)
-    return found
+    sink = sink_for("parquet", settings)
+    assert isinstance(sink, ParquetSink)
+    return sink
 
 
 def publish(sink: ParquetSink, publication: Publication) -> Published:

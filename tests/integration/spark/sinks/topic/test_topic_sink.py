@@ -124,13 +124,13 @@ def test_a_topic_is_read_between_fixed_offsets(env: Environment, tmp_path: Path)
         producer.write(aborted(env.topic))
     producer.close()
     uri = (tmp_path / "inputs" / "events.parquet").as_uri()
-    found = freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)
+    frozen_topic = freeze_topic(env.settings, "events", {"topic": env.topic}, uri, lambda _: None)
     env.kafka.produce(env.topic, {"id": 99}, key="late")
     rows = pq.read_table(tmp_path / "inputs" / "events.parquet").to_pylist()
-    assert found["rows"] == 6
+    assert frozen_topic["rows"] == 6
     assert sorted(json.loads(row["value"])["id"] for row in rows) == [0, 1, 2, 3, 4, 5]
     assert dict(rows[0]["headers"])["sagaid"] == "s1"
-    offsets = found["fingerprint"]["offsets"]
+    offsets = frozen_topic["fingerprint"]["offsets"]
     assert all(row["offset"] < offsets[str(row["partition"])][1] for row in rows)
     later = {"topic": env.topic, "since": "2999-01-01T00:00:00Z"}
     assert freeze_topic(env.settings, "events", later, uri, lambda _: None)["rows"] == 0
@@ -153,9 +153,9 @@ def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -
         event = encode("1", id="e1", type="t", source=source, time=now, saga_id="s1", step="a")
         producer.write([(env.topic, -1, event)])
     producer.close()
-    found = read_topics(kafka, tmp_path, ReconciliationScope(), now, ["shop"])
-    assert found is not None
-    assert (found.rows, found.floors) == (1, {env.topic: 0.0})
+    topics = read_topics(kafka, tmp_path, ReconciliationScope(), now, ["shop"])
+    assert topics is not None
+    assert (topics.rows, topics.floors) == (1, {env.topic: 0.0})
     [record] = pq.read_table(tmp_path / RECORDS_FILE).to_pylist()
     assert (record["connection"], record["event_id"], record["topic"]) == ("shop", "e1", env.topic)
     other = read_topics(kafka, tmp_path, ReconciliationScope(saga_id="s2"), now, ["shop"])

@@ -23,8 +23,8 @@ from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
 def test_a_mistake_is_reported_with_code_and_position(mistake: Mistake) -> None:
     definition, diagnostics = parse_text(mistake.clean, "a.saga.yaml", mistake.project)
-    found = {(diagnostic.code, diagnostic.line, diagnostic.column) for diagnostic in diagnostics}
-    assert (mistake.code, *mistake.place) in found, diagnostics
+    actual_diagnostics = {(diagnostic.code, diagnostic.line, diagnostic.column) for diagnostic in diagnostics}
+    assert (mistake.code, *mistake.place) in actual_diagnostics, diagnostics
     assert {diagnostic.code for diagnostic in diagnostics} <= {mistake.code, *mistake.also}, diagnostics
     assert (definition is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
 
@@ -261,10 +261,14 @@ def test_a_misspelt_variable_is_suggested(tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_text("[vars]\nlimit = 5\n")
     (tmp_path / "definitions").mkdir()
     _write(tmp_path / "definitions", a=CHILD + 'output: "${{ vars.limti }}"\n')
-    [found] = [
+    [actual_diagnostic] = [
         diagnostic for diagnostic in Project(load_settings(tmp_path)).diagnostics if diagnostic.code == "SAGA308"
     ]
-    assert (found.line, found.severity, found.help) == (CHILD.count("\n") + 1, "warning", "did you mean `limit`?")
+    assert (actual_diagnostic.line, actual_diagnostic.severity, actual_diagnostic.help) == (
+        CHILD.count("\n") + 1,
+        "warning",
+        "did you mean `limit`?",
+    )
 
 
 def test_a_duplicate_saga_name_is_reported(tmp_path: Path) -> None:

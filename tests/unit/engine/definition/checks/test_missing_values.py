@@ -138,11 +138,11 @@ def test_the_arguments_of_an_earlier_call_guard_what_follows() -> None:
 
 
 def test_the_hint_names_what_to_write() -> None:
-    (found,) = diagnostics("steps:\n" + STEP.format("input.nested.deep == ''x'' ? ''a'' : ''b''", ""))[:1]
-    assert found.message == "`input.nested` is optional and has no default"
-    assert found.help is not None
-    assert "default(input.nested, …)" in found.help
-    assert "has(input.nested)" in found.help
+    (diagnostic,) = diagnostics("steps:\n" + STEP.format("input.nested.deep == ''x'' ? ''a'' : ''b''", ""))[:1]
+    assert diagnostic.message == "`input.nested` is optional and has no default"
+    assert diagnostic.help is not None
+    assert "default(input.nested, …)" in diagnostic.help
+    assert "has(input.nested)" in diagnostic.help
 
 
 @pytest.mark.parametrize(
@@ -229,5 +229,7 @@ def test_the_result_of_a_step_with_the_same_condition_is_not_reported() -> None:
 )
 def test_a_refusal_that_reads_a_field_bare(condition: str, expected: list[str]) -> None:
     call = f'{{connection: crm, path: /a, method: POST, rejected_when: "{condition}"}}'
-    found = codes(f"steps:\n  - {{id: a, uses: http, with: {call}, compensate: {{uses: pass, with: {{result: 1}}}}}}\n")
-    assert [code for code in found if code == "SAGA314"] == expected
+    actual_codes = codes(
+        f"steps:\n  - {{id: a, uses: http, with: {call}, compensate: {{uses: pass, with: {{result: 1}}}}}}\n"
+    )
+    assert [code for code in actual_codes if code == "SAGA314"] == expected

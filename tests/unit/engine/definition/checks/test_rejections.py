@@ -57,5 +57,7 @@ def test_who_is_believed(table: dict[str, object], step: str, remembers: bool) -
 def test_warnings(steps: list[str], codes: list[str]) -> None:
     written = "".join(f"  - {{id: s{number}, {step}, {UNDO}}}\n" for number, step in enumerate(steps))
     text = f"saga: shop\nsteps:\n{written}"
-    found = [diagnostic.code for diagnostic in parse_text(text, "a.saga.yaml", ProjectContext(ASKED, CONNECTIONS))[1]]
-    assert [code for code in found if code in ("SAGA118", "SAGA223")] == codes
+    actual_codes = [
+        diagnostic.code for diagnostic in parse_text(text, "a.saga.yaml", ProjectContext(ASKED, CONNECTIONS))[1]
+    ]
+    assert [code for code in actual_codes if code in ("SAGA118", "SAGA223")] == codes

@@ -109,9 +109,9 @@ def test_always_is_a_property_of_the_whole_compensation() -> None:
 
 
 def test_after_the_pivot_a_step_is_retriable() -> None:
-    found = definition("  - {id: a, uses: shop.tell, pivot: true}\n  - {id: b, uses: shop.tell}\n")
-    assert [step.kind for step in found.steps] == ["pivot", "retriable"]
-    assert found.pivot is found.steps[0]
+    actual_definition = definition("  - {id: a, uses: shop.tell, pivot: true}\n  - {id: b, uses: shop.tell}\n")
+    assert [step.kind for step in actual_definition.steps] == ["pivot", "retriable"]
+    assert actual_definition.pivot is actual_definition.steps[0]
 
 
 def test_defaults_of_the_language() -> None:
@@ -123,13 +123,13 @@ def test_defaults_of_the_language() -> None:
 
 def test_defaults_of_the_saga_hold_where_a_step_has_none() -> None:
     top = "defaults: {timeout: 9s, heartbeat: 3s, retry: {max_attempts: 3}, on_failure: park, task_queue: q}\n"
-    found = definition(
+    actual_definition = definition(
         "  - {id: a, uses: shop.tell, compensate: shop.tell}\n"
         "  - {id: b, uses: shop.tell, timeout: 8s, retry: {max_attempts: 4}, on_failure: compensate, task_queue: r,"
         " compensate: {uses: shop.tell, timeout: 7s, task_queue: s}}\n",
         top,
     )
-    a, b = found.steps
+    a, b = actual_definition.steps
     assert (a.do.timeout, a.do.heartbeat, a.do.retry.max_attempts, a.on_failure, a.do.task_queue) == (
         9,
         3,
@@ -213,14 +213,14 @@ def test_facts_of_a_python_action_travel_with_the_run() -> None:
     def find(step: object) -> None: ...
 
     actions = Actions([*ACTIONS.values(), Action("bank.find", find, rejects=False, seals=True)])
-    found = definition(
+    actual_definition = definition(
         "  - {id: a, uses: bank.charge, with: {amount: '1'}, pivot: true, probe: {uses: bank.find, with: {}}}\n",
         actions=actions,
     )
-    probe = found.steps[0].probe
+    probe = actual_definition.steps[0].probe
     assert probe is not None
     assert (probe.operation.seals, probe.operation.rejects) == (True, False)
-    assert found.steps[0].do.rejects
+    assert actual_definition.steps[0].do.rejects
 
 
 def test_a_step_with_its_own_queue_may_be_foreign() -> None:
@@ -249,13 +249,13 @@ def test_a_default_connection_goes_only_to_its_kind() -> None:
 
 
 def test_local_as_a_default_holds_where_it_can() -> None:
-    found = definition(
+    actual_definition = definition(
         "  - {id: a, uses: shop.tell, compensate: shop.tell}\n"
         "  - {id: b, uses: shop.tell, timeout: 6s, compensate: shop.tell}\n"
         "  - {id: c, uses: bank.blind, effect: none}\n",
         "defaults: {execution: local, timeout: 5s}\n",
     )
-    assert [step.execution for step in found.steps] == ["local", "remote", "remote"]
+    assert [step.execution for step in actual_definition.steps] == ["local", "remote", "remote"]
 
 
 def test_intervals() -> None:
@@ -281,12 +281,12 @@ def test_who_may_reject(fields: str, rejects: bool) -> None:
 
 @pytest.mark.parametrize("output", [{"a": "${{ input.x }}"}, "text", [1], None, 0, False])
 def test_output_is_any_value(output: Any) -> None:
-    found = definition("  - {id: a, uses: shop.tell, pivot: true}\n", f"output: {json.dumps(output)}\n")
-    assert found.output == output
+    actual_definition = definition("  - {id: a, uses: shop.tell, pivot: true}\n", f"output: {json.dumps(output)}\n")
+    assert actual_definition.output == output
 
 
 def test_the_snapshot_round_trips() -> None:
-    found = definition(
+    actual_definition = definition(
         "  - {id: a, uses: bank.charge, with: {amount: '${{ item }}'}, for_each: '${{ input.l }}', max_parallel: 3,\n"
         "     compensate:\n"
         "       [{uses: bank.refund, confirmed: {uses: shop.tell, with: {}}, retry: {intervals: [0s, 1s]}}],\n"
@@ -295,7 +295,7 @@ def test_the_snapshot_round_trips() -> None:
         "     settle: 0s, priority: 1, fairness_key: x, if: 'true', on_failure: continue, idempotent: false}\n",
         "description: d\nid: i\nlabels: {a: b, n: 1, t: true}\ninput: {type: object}\nwarn_after: 1h\ndeadline: 2h\n",
     )
-    assert found.labels == {"a": "b", "n": "1", "t": "true"}
-    assert found.steps[0].settle == 0
-    assert found.steps[0].compensate
-    assert found.steps[0].compensate.alternates[0].retry.intervals == (0, 1)
+    assert actual_definition.labels == {"a": "b", "n": "1", "t": "true"}
+    assert actual_definition.steps[0].settle == 0
+    assert actual_definition.steps[0].compensate
+    assert actual_definition.steps[0].compensate.alternates[0].retry.intervals == (0, 1)

@@ -99,10 +99,10 @@ def test_without_held_events_nothing_is_added(fields: str) -> None:
 
 
 def test_after_the_pivot_events_are_published_at_once() -> None:
-    found = definition("  - {id: p, uses: shop.book, pivot: true}\n  - {id: a, uses: shop.hold}\n")
-    assert found.step("a").do.holds is False
-    assert found.step("a").confirm is None
-    assert found.step("p").do.holds is None
+    actual_definition = definition("  - {id: p, uses: shop.book, pivot: true}\n  - {id: a, uses: shop.hold}\n")
+    assert actual_definition.step("a").do.holds is False
+    assert actual_definition.step("a").confirm is None
+    assert actual_definition.step("p").do.holds is None
 
 
 def test_explain_describes_held_events() -> None:
@@ -119,9 +119,9 @@ def test_explain_describes_held_events() -> None:
 
 
 def test_it_can_be_simulated() -> None:
-    found = definition(f"  - {{id: a, {ONE}}}\n  - {{id: b, {ONE}}}\n")
-    assert simulate(found, {}, Script()).state == "COMPLETED"
-    failed = simulate(found, {}, Script(outcomes={"b": "failed"}))
+    actual_definition = definition(f"  - {{id: a, {ONE}}}\n  - {{id: b, {ONE}}}\n")
+    assert simulate(actual_definition, {}, Script()).state == "COMPLETED"
+    failed = simulate(actual_definition, {}, Script(outcomes={"b": "failed"}))
     assert (failed.state, failed.undone) == ("COMPENSATED", ["a"])
 
 

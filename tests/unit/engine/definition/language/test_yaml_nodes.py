@@ -67,9 +67,9 @@ def test_scalars(parser: str, text: str, value: Any) -> None:
 def test_a_number_with_a_leading_zero_is_refused(parser: str, text: str) -> None:
     report = Report("a.yaml")
     assert load_yaml(f"a:\n  - {text}\n", report) is None
-    [one] = report.diagnostics
-    assert (one.code, one.line, one.column) == ("SAGA100", 2, 5)
-    assert "quote it" in (one.help or "")
+    [diagnostic] = report.diagnostics
+    assert (diagnostic.code, diagnostic.line, diagnostic.column) == ("SAGA100", 2, 5)
+    assert "quote it" in (diagnostic.help or "")
     assert read(f"a: '{text}'").to_json() == {"a": text}
 
 

@@ -68,7 +68,7 @@ def stuck(ledger: Ledger, machine: Machine, in_flight: set[str], at: float) -> l
 
     While an attempt is in flight no operator makes an effect by hand or confirms that there is none.
     """
-    found: list[Mapping[str, Any]] = []
+    collected: list[Mapping[str, Any]] = []
     parked = {item["step"] for item in ledger.story["parked"]}
     for e in ledger.story["steps"]:
         if e["id"] in parked or e["state"] not in ("RUNNING", "UNKNOWN", "COMPENSATING", "CONFIRMING"):
@@ -80,8 +80,8 @@ def stuck(ledger: Ledger, machine: Machine, in_flight: set[str], at: float) -> l
         ]
         possible = [event.decision for event in events if machine.check_decision(event) is None]
         if possible:
-            found.append({"step": e["id"], "op": ledger.op_of(e["id"]), "decisions": possible, "parked": False})
-    return found
+            collected.append({"step": e["id"], "op": ledger.op_of(e["id"]), "decisions": possible, "parked": False})
+    return collected
 
 
 def _sealed(ledger: Ledger, env: Environment, entry: str) -> bool:
@@ -158,11 +158,11 @@ def _key(ledger: Ledger, entry: str, generation: int) -> str:
 
 def illegal(ledger: Ledger, at: float) -> list[tuple[str, DecisionMade]]:
     """Decisions that must be refused in the present state, each with the reason why."""
-    found: list[tuple[str, DecisionMade]] = []
+    collected: list[tuple[str, DecisionMade]] = []
 
     def ask(why: str, step: str, decision: str, evidence: str | None = "seen") -> None:
         event = DecisionMade(step, decision, "try", "bob", at, result={"id": "x"}, evidence=evidence)  # pyright: ignore[reportArgumentType]
-        found.append((why, event))
+        collected.append((why, event))
 
     ask("no such step", "nowhere", "retry")
     for item in ledger.story["parked"]:
@@ -170,11 +170,11 @@ def illegal(ledger: Ledger, at: float) -> list[tuple[str, DecisionMade]]:
         absent = entry != "output" and _key(ledger, entry, ledger.entry(entry)["generation"]) in ledger.absent
         if entry != "output" and not correctable(ledger, entry, item["op"]) and not absent:
             retry = DecisionMade(item["step"], "retry", "try", "bob", at, arguments={"other": 1})
-            found.append(("it may have happened under the old arguments, and no guard can tell", retry))
+            collected.append(("it may have happened under the old arguments, and no guard can tell", retry))
         other = {**to_snapshot(ledger.definition), "steps": to_snapshot(ledger.definition)["steps"][1:]}
         if item["step"] != "output":
             retry = DecisionMade(item["step"], "retry", "try", "bob", at, definition=other)
-            found.append(("the definition has other steps", retry))
+            collected.append(("the definition has other steps", retry))
     for item in ledger.story["parked"]:
         for decision in ("retry", "done", "skip", "compensate"):
             if decision not in item["decisions"]:
@@ -190,4 +190,4 @@ def illegal(ledger: Ledger, at: float) -> list[tuple[str, DecisionMade]]:
         since = ledger.asked_at.get((e["id"], ledger.op_of(e["id"])))
         if e["id"] not in parked and since is not None and at - since <= STUCK_AFTER:
             ask("it has not been tried for 15 minutes yet", e["id"], "retry")
-    return found
+    return collected

@@ -112,5 +112,5 @@ def of_commands(commands: Sequence[Command]) -> set[str]:
 
 
 def _place(message: str) -> set[str]:
-    found = _PLACE.match(message)
-    return {f"definition {found.group(1)}"} if found else set()
+    match = _PLACE.match(message)
+    return {f"definition {match.group(1)}"} if match else set()

@@ -43,16 +43,16 @@ def check(ledger: Ledger, before: Mapping[str, Any], commands: Sequence[Command]
 
 def _moments(before: Mapping[str, Any], story: Mapping[str, Any], commands: Sequence[Command]) -> list[Milestone]:
     was = before["state"] if before else "RUNNING"
-    found: list[Milestone] = []
+    collected: list[Milestone] = []
     if story["overdue"] and not (before and before["overdue"]):
-        found.append("overdue")
+        collected.append("overdue")
     # It may continue and park again within one event: the search attributes show it.
-    found += ["parked" for command in commands if isinstance(command, RecordState) and command.state == "PARKED"]
-    if story["state"] == "PARKED" != was and "parked" not in found:
+    collected += ["parked" for command in commands if isinstance(command, RecordState) and command.state == "PARKED"]
+    if story["state"] == "PARKED" != was and "parked" not in collected:
         raise Violation("notify", "parked, but nobody can find it")
     if story["state"] in ENDS and was != story["state"]:
-        found.append(ENDS[story["state"]])
-    return found
+        collected.append(ENDS[story["state"]])
+    return collected
 
 
 def _check_one(notification: Notification, reported: Notify) -> None:
