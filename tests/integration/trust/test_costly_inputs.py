@@ -43,6 +43,17 @@ steps:
   - {id: say, uses: say, with: {text: x}, effect: none}
 """
 
+GROWING = """
+saga: growing
+input:
+  type: object
+  properties:
+    rows: {type: array, items: {type: object, properties: {note: {type: string, default: NOTE}}}}
+    texts: {type: array}
+steps:
+  - {id: say, uses: say, with: {text: x}, effect: none}
+""".replace("NOTE", "x" * 200)
+
 
 def tree(levels: int) -> Any:
     """A valid input, for which each level doubles the work."""
@@ -57,7 +68,7 @@ COSTLY, TOO_COSTLY = tree(11), tree(80)
 
 @pytest.fixture
 def project(shop: Shop, tmp_path: Path, temporal: TemporalServer) -> Project:
-    return make_project(tmp_path / "tree", {"tree": TREE}, shop.actions, address=temporal.address)
+    return make_project(tmp_path / "tree", {"tree": TREE, "growing": GROWING}, shop.actions, address=temporal.address)
 
 
 def steps(project: Project, input: Any) -> int:
@@ -89,6 +100,18 @@ async def test_an_unbounded_input_of_any_client_is_refused(project: Project) -> 
         with pytest.raises(WorkflowFailureError) as failed:
             await asyncio.wait_for(handle.result(), LIMIT)
         assert "too large for the schema" in str(failed.value.cause)
+
+
+@pytest.mark.parametrize("value", [{"texts": ["x" * 1000] * 2050}, {"rows": [{}] * 20_000}], ids=["sent", "completed"])
+async def test_an_input_that_is_too_large_for_a_call_of_temporal_is_refused(project: Project, value: Any) -> None:
+    """The workflow task, or the activity, would fail again and again."""
+    async with running_worker(project) as client:
+        queue = project.settings.temporal.task_queue
+        id = f"growing-{next(iter(value))}"
+        handle = await client.temporal.start_workflow("growing", value, id=id, task_queue=queue)
+        with pytest.raises(WorkflowFailureError) as failed:
+            await asyncio.wait_for(handle.result(), LIMIT)
+        assert "Temporal accepts" in str(failed.value.cause)
 
 
 @pytest.mark.slow  # it measures times, which a machine that does something else spoils
