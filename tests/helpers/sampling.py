@@ -94,9 +94,9 @@ def mostly_slow(names: Iterable[str], quick: Collection[str], values: Mapping[st
 def mark_left_out(items: Iterable[pytest.Item]) -> None:
     """Make cases slow that `@pytest.mark.sampled` leaves out.
 
-    Its arguments are the parameters whose values are covered, by default all; ``keep`` is as in :func:`choose`. With
-    ``turns``, the tests of a module take turns with the values of this parameter: each has one of them. What is slow
-    already does not count.
+    Its arguments are the parameters whose values are covered: by default all, or with ``keep`` none, so that as many
+    cases are spread over the list. With ``turns``, the tests of a module take turns with the values of this parameter:
+    each has one of them. What is slow already does not count.
     """
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -108,7 +108,9 @@ def mark_left_out(items: Iterable[pytest.Item]) -> None:
         assert marker is not None
         turn = marker.kwargs.get("turns")
         if turn is None:
-            chosen = choose([_values(item, marker.args) for item in group], marker.kwargs.get("keep", 1))
+            keep = marker.kwargs.get("keep")
+            all_names = () if keep else tuple(sorted(_parameters(group[0])))
+            chosen = choose([_values(item, marker.args or all_names) for item in group], keep or 1)
         elif turn in _parameters(group[0]):
             module = group[0].nodeid.partition("::")[0]
             chosen = _take_turns([_parameters(item) for item in group], turn, turns[module])
@@ -145,7 +147,7 @@ def _values(item: pytest.Item, names: tuple[str, ...]) -> list[Any]:
     given = _parameters(item)
     unknown = set(names) - set(given)
     assert not unknown, f"{item.nodeid} has no parameters {unknown}"
-    return [given[name] for name in (names or sorted(given))]
+    return [given[name] for name in names]
 
 
 def _key(value: Any) -> Hashable:

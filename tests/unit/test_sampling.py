@@ -64,6 +64,11 @@ def test_pairs(server, kind):
 def test_servers(server, kind):
     pass
 
+@pytest.mark.sampled(keep=2)
+@pytest.mark.parametrize(("kind", "way"), [("a", 1), ("b", 1), ("c", 1), ("d", 2)])
+def test_spread(kind, way):
+    pass
+
 @pytest.mark.sampled(turns="server")
 def test_turn_1(server):
     pass
@@ -80,7 +85,7 @@ def test_part():
 
 IN_EACH_RUN = [
     *("pairs[x-a]", "pairs[x-c]", "pairs[y-b]", "part", "servers[x-a]", "servers[x-c]", "servers[y-a]"),
-    *("turn_1[x]", "turn_2[x-b]", "turn_2[y-a]"),
+    *("spread[a-1]", "spread[c-1]", "turn_1[x]", "turn_2[x-b]", "turn_2[y-a]"),
 ]
 
 
@@ -100,7 +105,7 @@ def test_a_run_has_its_part(tmp_path: Path, options: list[str], size: int, ran: 
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     tests = sorted(re.findall(r"::test_(\S+) PASSED", done.stdout))
-    assert tests == ran if ran is not None else len(tests) == 23, tests
+    assert tests == ran if ran is not None else len(tests) == 27, tests
 
 
 def test_only_test_modules_ask_for_the_profile() -> None:

@@ -79,7 +79,7 @@ LOST = {
 }
 
 
-@pytest.mark.sampled(keep=4)
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", ["update", "delete"])
 @pytest.mark.parametrize("name", LOST)
 async def test_a_value_that_the_new_type_changes_parks_the_undo(tables: Tables, name: str, change: str) -> None:

@@ -279,7 +279,7 @@ CIRCLES: Sequence[tuple[Sequence[str], Sequence[str], str]] = [
 ]
 
 
-@pytest.mark.sampled("guard_database", keep=6)
+@pytest.mark.sampled
 @pytest.mark.parametrize(("created", "run", "change"), CIRCLES)
 async def test_rows_in_each_others_way_are_restored_in_several_statements(
     tables: Tables, created: Sequence[str], run: Sequence[str], change: str
@@ -346,7 +346,6 @@ KEYS = [
 ]
 
 
-@pytest.mark.sampled(keep=6)
 @pytest.mark.parametrize(("create", "key"), KEYS)
 async def test_the_sql_finds_a_row_by_a_key_of_any_type(tables: Tables, create: str, key: str) -> None:
     if tables.kind != "postgres":
