@@ -1,32 +1,31 @@
 """Reconciliation of synthetic books: `python -m benchmarks.reconcile [--sizes 10000,100000,1000000] [--rounds N]`.
 
 Each saga has three guarded steps, one order and one charge; every tenth was compensated, and 20 rows are spoiled. Told
-are seconds and CPU seconds for each size, and per million sagas; and comparisons of two sides beside a plain full outer
-join of the same rows: equal ones, ones that differ in 20 keys, and ones that differ in 20 values.
+are seconds, CPU seconds and the largest memory of a process for each size; and comparisons of two sides beside a plain
+full outer join of the same rows in DuckDB, in alternation: equal ones without and with values, ones that differ in 20
+keys, in 20 values, and in the values of every tenth saga.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import resource
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.compute import binary_join_element_wise  # pyright: ignore[reportAttributeAccessIssue]
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from benchmarks.support.measure import ratio, seconds
-from saga_spark.reconcile.comparison import find_differing_keys
+from saga_spark.reconcile.books import Books, literal, open_books
 from saga_spark.reconcile.extracts import (
     ENTRIES_FILE,
     ENTRY_SCHEMA,
@@ -36,7 +35,7 @@ from saga_spark.reconcile.extracts import (
     SAGAS_FILE,
     effect_schema,
 )
-from saga_spark.reconcile.reconcile_spec import ComparisonSpec
+from saga_spark.reconcile.key_comparison import find_differing_keys
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
 from sagas.settings.reconcile import EffectTable
 
@@ -48,8 +47,14 @@ KEY = ("saga_id", "step", "generation")
 VALUES = ("connection", "result", "created_at")
 LINE = "{:<44} {:>8} {:>7} {:>8} {:>7}"
 
-Pair = Callable[[SparkSession, Path], tuple[DataFrame, DataFrame]]
-Find = Callable[[DataFrame, DataFrame, tuple[str, ...]], int]
+PAIRS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "equal keys": ("claimed", "claimed", ()),
+    "equal values": ("there", "there", VALUES),
+    "20 keys differ": ("claimed", "live", ()),
+    "20 values differ": ("there", "some_changed", VALUES),
+    "a tenth of the values differ": ("there", "many_changed", VALUES),
+}
+"""The views of both sides, and the values that are compared."""
 
 EFFECTS = (
     EffectTable(
@@ -92,7 +97,8 @@ def generate(folder: Path, sagas: int) -> None:
             for step in STEPS:
                 steps = pa.array([step] * size)
                 said = pa.array(np.where(done, "DONE", "COMPENSATED"))
-                entries.write_table(pa.table([ids, steps, ones, said, yes, pa.array(done), no], schema=ENTRY_SCHEMA))
+                flags = [yes, pa.array(done), no, no]
+                entries.write_table(pa.table([ids, steps, ones, said, *flags], schema=ENTRY_SCHEMA))
                 undone = pa.array(~done if step != "reserve" else ~done & (number >= SPOILED * 10))
                 columns = [pa.array(["shop"] * size), ids, steps, ones, pa.array(["do"] * size), undone, begun, result]
                 guard.write_table(pa.table(columns, schema=GUARD_SCHEMA))
@@ -107,104 +113,85 @@ def generate(folder: Path, sagas: int) -> None:
         pass
 
 
-def sides(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
-    """The rows that should exist according to the sagas, and according to the guard."""
-    said = spark.read.parquet(str(folder / ENTRIES_FILE)).where("live").select(*KEY)
-    there = spark.read.parquet(str(folder / "guard")).where((F.col("reason") == "do") & ~F.col("undone")).select(*KEY)
-    return said, there
+def open_sides(books: Books) -> None:
+    """The rows that should exist according to the sagas, those of the guard, and the same with other results."""
+    key = ", ".join(KEY)
+    books.view("claimed", f"SELECT {key} FROM entries WHERE live")
+    books.view("live", f"SELECT {key} FROM guard WHERE reason = 'do' AND NOT undone")
+    books.view("there", f"SELECT {', '.join([*KEY, *VALUES])} FROM guard")
+    some = ", ".join(literal(f"checkout-{number}") for number in range(SPOILED))
+    for name, changed in (("some_changed", f"saga_id IN ({some})"), ("many_changed", "saga_id LIKE '%7'")):
+        other = f"CASE WHEN step = {literal(STEPS[0])} AND {changed} THEN 'another' ELSE result END"
+        books.view(name, f"SELECT * REPLACE ({other} AS result) FROM there")
 
 
-def changed(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
-    """The rows of the guard, and the same with SPOILED other results."""
-    rows = spark.read.parquet(str(folder / "guard")).select(*KEY, *VALUES)
-    some = (F.col("step") == STEPS[0]) & F.col("saga_id").isin([f"checkout-{number}" for number in range(SPOILED)])
-    return rows, rows.withColumn("result", F.when(some, "another").otherwise(F.col("result")))
-
-
-def same(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
-    said, _ = sides(spark, folder)
-    return said, said
-
-
-def compared(left: DataFrame, right: DataFrame, values: tuple[str, ...], rows: int) -> int:
+def compared(books: Books, left: str, right: str, values: Sequence[str]) -> int:
     """How many keys differ, as the engine finds it."""
-    differing = find_differing_keys(left, right, ComparisonSpec(KEY, values), rows)
-    return 0 if differing is None else differing.count()
+    if not find_differing_keys(books, left, right, KEY, values):
+        return 0
+    return books.run("SELECT count(*) FROM differing")[0][0]
 
 
-def joined(left: DataFrame, right: DataFrame, values: tuple[str, ...]) -> int:
+def joined(books: Books, left: str, right: str, values: Sequence[str]) -> int:
     """How many keys differ, by a full outer join."""
-    left, right = left.withColumn("there", F.lit(True)).alias("l"), right.withColumn("there", F.lit(True)).alias("r")
-    same = [F.col(f"l.{name}").eqNullSafe(F.col(f"r.{name}")) for name in values]
-    differs = reduce(Column.__and__, same, F.col("l.there") & F.col("r.there"))
-    return left.join(right, list(KEY), "full_outer").where(~F.coalesce(differs, F.lit(False))).count()
+    same = " AND ".join(["l.there", "r.there", *(f"l.{name} IS NOT DISTINCT FROM r.{name}" for name in values)])
+    return books.run(
+        f"SELECT count(*) FROM (SELECT *, true AS there FROM {left}) l"
+        f" FULL OUTER JOIN (SELECT *, true AS there FROM {right}) r USING ({', '.join(KEY)})"
+        f" WHERE NOT coalesce({same}, false)"
+    )[0][0]
 
 
-def books(spark: SparkSession, folder: Path, sagas: int) -> None:
-    request = {
-        "folder": str(folder),
-        "effects": [effect.to_json() for effect in EFFECTS],
-        "since": None,
-        "horizon": 0.0,
-        "rows": sagas * 10,
-        "limit": 100,
-    }
-    counts = find_mismatches(spark, request)["counts"]
-    assert counts == {"effect_still_there": SPOILED, "saga_without_effect": SPOILED}, counts
+def reconcile(folder: Path) -> float:
+    """Everything, in a process of its own; returns the most memory that it had, in MiB."""
+    with open_books(folder, None, 0.0, lambda connection: None) as books:
+        find_mismatches(books, EFFECTS, None)
+        counts = books.counts()
+        list(books.findings(10_000))
+    assert counts == {"effect_not_undone": SPOILED, "saga_without_effect": SPOILED}, counts
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure(sizes: list[int], rounds: int) -> None:
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "8")
-        .config("spark.python.sql.dataFrameDebugging.enabled", "false")  # as the runner has it
-        .getOrCreate()
-    )
-    pairs = {
-        "equal sides": (same, (), 0),
-        "20 keys differ": (sides, (), SPOILED),
-        "20 values differ": (changed, VALUES, SPOILED),
-    }
-    for warm, sagas in enumerate([min(sizes), *sizes]):
+    context = multiprocessing.get_context("spawn")
+    for sagas in sizes:
         folder = Path(tempfile.mkdtemp(prefix="saga-reconcile-"))
         figures: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        memory: list[float] = []
         try:
             generate(folder, sagas)
-            for _ in range(rounds if warm else 1):
-                figures["books"].append(seconds(lambda: books(spark.newSession(), folder, sagas)))  # noqa: B023
-                for name, (pair, values, differing) in pairs.items():
-                    ways = (("compared", partial(compared, rows=2 * len(STEPS) * sagas)), ("joined", joined))
-                    for way, find in ways:
-
-                        def once(
-                            find: Find = find, pair: Pair = pair, values: Any = values, wanted: int = differing
-                        ) -> None:
-                            assert find(*pair(spark, folder), values) == wanted  # noqa: B023
-
-                        figures[f"{name}, {way}"].append(seconds(once))
+            for _ in range(rounds):
+                with context.Pool(1) as pool:
+                    pool.apply(len, ("",))  # the process has started
+                    figures["everything"].append(seconds(lambda: memory.append(pool.apply(reconcile, (folder,)))))  # noqa: B023
+            with open_books(folder, None, 0.0, lambda connection: None) as books:
+                open_sides(books)
+                wanted = {name: joined(books, *pair) for name, pair in PAIRS.items()}
+                for _ in range(rounds):
+                    for name, pair in PAIRS.items():
+                        for way, find in (("compared", compared), ("joined", joined)):
+                            figures[f"{name}, {way}"].append(seconds(lambda: _check(find(books, *pair), wanted[name])))  # noqa: B023
         finally:
             shutil.rmtree(folder)
-        if warm:
-            _print(sagas, figures, tuple(pairs))
-    spark.stop()
+        _print(sagas, figures, max(memory))
 
 
-def _print(sagas: int, figures: Mapping[str, list[tuple[float, float]]], pairs: Sequence[str]) -> None:
-    """``pairs`` are compared and joined; the ratios are those of the rounds."""
+def _check(differing: int, wanted: int) -> None:
+    assert differing == wanted, (differing, wanted)
+
+
+def _print(sagas: int, figures: Mapping[str, list[tuple[float, float]]], memory: float) -> None:
+    """The pairs are compared and joined; the ratios are those of the rounds."""
     print(LINE.format(f"{sagas} sagas", "s", "ratio", "CPU s", "ratio"))
-    clock, cpu = (median(figure[at] for figure in figures["books"]) for at in range(2))
-    print(LINE.format(f"everything ({clock / sagas * 1e6:.1f} s per million)", f"{clock:.1f}", "", f"{cpu:.1f}", ""))
-    for name in pairs:
+    clock, cpu = (median(figure[at] for figure in figures["everything"]) for at in range(2))
+    print(LINE.format(f"everything ({memory:.0f} MiB)", f"{clock:.2f}", "", f"{cpu:.2f}", ""))
+    for name in PAIRS:
         theirs = figures[f"{name}, joined"]
         for way, ours in (("full outer join", theirs), ("compared", figures[f"{name}, compared"])):
             columns: list[str] = []
             for at in range(2):
                 our_times, their_times = [each[at] for each in ours], [each[at] for each in theirs]
-                columns += [f"{median(our_times):.1f}", f"{ratio(our_times, their_times):.2f}"]
+                columns += [f"{median(our_times):.2f}", f"{ratio(our_times, their_times):.2f}"]
             print(LINE.format(f"{name}: {way}", *columns), flush=True)
 
 

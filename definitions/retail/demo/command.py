@@ -27,7 +27,6 @@ from .messages import report_messages
 
 if TYPE_CHECKING:
     from .day_close import DayClosing, DayOutcome
-    from .reconciliation import Reconcile
     from .scenario import BasketOutcome, Demo, OnEnd
 
 
@@ -155,7 +154,6 @@ UNDO_REASON = "A till was counted twice"
 async def close_days(shop: Demo) -> DaysReport:
     """Close the days of the shop, undo one, and reconcile. Where Spark cannot run, it says so and does nothing."""
     from .day_close import open_closing, spark_unavailable_reason
-    from .reconciliation import open_reconciler
 
     began = time.monotonic()
     why = spark_unavailable_reason()
@@ -173,12 +171,11 @@ async def close_days(shop: Demo) -> DaysReport:
     outcomes = await closing.run(lambda outcome: echo(*report.describe_day(outcome).splitlines()))
     before = await closing.check(outcomes)
     done.surprises += _unexpected_ends(outcomes)
-    async with open_reconciler(shop.client, shop.settings, shop.opened_at) as look:
-        done.outcomes = await _undo_one(closing, outcomes)
-        after = await closing.check(done.outcomes)
-        done.findings = [*(finding for finding in before if finding.count), *after]
-        report.print_lake(await closing.lake(), done.outcomes, done.findings)
-        await _reconcile_twice(shop, look, done)
+    done.outcomes = await _undo_one(closing, outcomes)
+    after = await closing.check(done.outcomes)
+    done.findings = [*(finding for finding in before if finding.count), *after]
+    report.print_lake(await closing.lake(), done.outcomes, done.findings)
+    await _reconcile_twice(shop, done)
     done.seconds = time.monotonic() - began
     return done
 
@@ -215,27 +212,34 @@ async def _undo_one(closing: DayClosing, outcomes: Sequence[DayOutcome]) -> list
     return done
 
 
-async def _reconcile_twice(shop: Demo, reconcile: Reconcile, done: DaysReport) -> None:
-    """Once when all is well, and once while an order is missing."""
+async def _reconcile_twice(shop: Demo, done: DaysReport) -> None:
+    """Once when all is well, and once while an order is missing.
+
+    Only what this demo has done: an earlier demo's effects are gone, because the shop opens anew; its sagas would all
+    miss them.
+    """
     from .reconciliation import delete_order, restore_order
 
     since = datetime.fromtimestamp(shop.opened_at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     command = saga_command("reconcile", since=since)
     topic = ", the topic" if shop.channel.start is not None else ""
     echo("", f"Reconcile the sagas with the shop{topic}, the stage and the lake:")
-    await _reconcile_once(reconcile, command, done, {})
+    await _reconcile_once(shop, command, done, {})
     deleted = await delete_order(shop.engine)
     try:
         echo("", "An order is deleted by hand:", f"  sql> {deleted.statement};")
-        await _reconcile_once(reconcile, command, done, {"saga_without_effect": 1})
+        await _reconcile_once(shop, command, done, {"saga_without_effect": 1})
     finally:
         await restore_order(shop.engine, deleted)
     echo("  The order is restored.")
 
 
-async def _reconcile_once(reconcile: Reconcile, command: str, done: DaysReport, expected: Mapping[str, int]) -> None:
+async def _reconcile_once(shop: Demo, command: str, done: DaysReport, expected: Mapping[str, int]) -> None:
+    from saga_spark.reconcile.extracts import ReconciliationScope
+    from saga_workers.reconcile.reconciliation import reconcile
+
     echo(f"  $ {command}")
-    reconciliation = await reconcile()
+    reconciliation = await reconcile(shop.client.locator, shop.settings, ReconciliationScope(shop.opened_at))
     report.print_reconciliation(reconciliation)
     if reconciliation["counts"] != expected:
         done.surprises.append(

@@ -1,41 +1,12 @@
-"""`saga reconcile` as the demo calls it: one warm Spark session for all looks, and only what this demo has done."""
+"""Somebody deletes an order by hand, past every saga; and it is put back afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-
-from saga_spark.reconcile.extracts import ReconciliationScope
-from saga_spark.runner.runner_client import RunnerClient
-from saga_spark.settings import spark_settings
-from saga_workers.client import Client
-from saga_workers.reconcile.reconciliation import reconcile, start_spark
-from sagas.settings import Settings
-
-Reconcile = Callable[[], Awaitable[Mapping[str, Any]]]
-
-
-@asynccontextmanager
-async def open_reconciler(client: Client, settings: Settings, since: float) -> AsyncIterator[Reconcile]:
-    """Gives a function that reconciles what has happened since then (seconds since the epoch). Spark starts meanwhile.
-
-    An earlier demo's effects are gone, because the shop opens anew; its sagas would all miss them.
-    """
-    runner = RunnerClient(spark_settings(settings))
-    starting = start_spark(runner)
-    try:
-        yield lambda: reconcile(client.locator, settings, ReconciliationScope(since), runner)
-    finally:
-        starting.cancel()
-        await runner.close()
-
-
-# Somebody deletes an order by hand, past every saga; and it is put back afterwards.
 
 # What hangs on an order, in the order in which it can be put back.
 _ORDER_TABLES = ("orders", "order_line", "shipment", "announcement")

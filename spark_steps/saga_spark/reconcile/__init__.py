@@ -1,1 +1,3 @@
-"""Reconciliation: :mod:`comparison` compares any two tables, :mod:`saga_reconciliation` the records of all sagas."""
+"""Reconciliation: :mod:`comparison` compares any two tables in Spark, :mod:`saga_reconciliation` the records of
+all sagas in DuckDB.
+"""

@@ -17,6 +17,7 @@ from pyspark.sql import types as T
 from saga_spark.column_values import filter_condition
 from saga_spark.inputs.frozen_inputs import freeze_inputs, open_inputs
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
+from saga_spark.reconcile.row_differences import DIFFERENCE_KINDS, DifferenceKind, difference_kind, same_value
 from saga_spark.row_fingerprint import (
     Fingerprint,
     combine,
@@ -32,18 +33,7 @@ from saga_spark.runner.task_context import TaskContext
 from sagas.errors import UsageError, did_you_mean
 from sagas.text.shortening import counted
 
-DifferenceKind = Literal["missing_left", "missing_right", "differing", "duplicate"]
-DIFFERENCE_KINDS: tuple[DifferenceKind, ...] = ("missing_left", "missing_right", "differing", "duplicate")
-"""``missing_left``: the left side has no row with this key. ``duplicate``: a side has several rows with the key, and
-the sides do not have the same rows under it."""
-
-
 HASH_HALVES = ("low1", "high1", "low2", "high2")
-
-
-SINGLE_PASS_ROWS = 1_000_000
-"""Up to this number of rows on both sides together, one grouping of all of them costs less than fingerprints before
-it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +58,6 @@ def find_difference(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> 
     return TableDifference(
         combine(left_buckets.values()), combine(right_buckets.values()), len(differing), rows, aligned
     )
-
-
-def find_differing_keys(left: DataFrame, right: DataFrame, spec: ComparisonSpec, rows: int) -> DataFrame | None:
-    """The differing keys alone (:func:`find_difference`), of sides with ``rows`` rows together. Raises UsageError.
-
-    Few rows are not fingerprinted: their differing keys are found by one grouping, which may give no row at all.
-    """
-    if rows > SINGLE_PASS_ROWS:
-        return find_difference(left, right, spec).rows
-    return _differing_keys(align_sides(left, right, spec), spec.tolerance, None)
 
 
 def compare_tables(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> dict[str, Any]:
@@ -137,18 +117,16 @@ def persisted(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
-def _differing_keys(aligned: AlignedSides, tolerance: Decimal | None, buckets: Sequence[int] | None) -> DataFrame:
-    """The differing keys of these buckets. None: of all rows, which are few and grouped in one partition.
+def _differing_keys(aligned: AlignedSides, tolerance: Decimal | None, buckets: Sequence[int]) -> DataFrame:
+    """The differing keys of these buckets.
 
-    Both sides are grouped together: unlike a join this shuffles once, or not at all, and it sorts only where values
-    must be shown. Without values, as many rows on both sides are the same rows, so they need no hash.
+    Both sides are grouped together: unlike a join this shuffles once, and it sorts only where values must be shown.
+    Without values, as many rows on both sides are the same rows, so they need no hash.
     """
     key, values = _key_columns(aligned), _value_columns(aligned)
     both = _rows_of_buckets(aligned.left, aligned, buckets, 1).unionAll(
         _rows_of_buckets(aligned.right, aligned, buckets, -1)
     )
-    if buckets is None:
-        both = both.coalesce(1)
     # As SQL, which Spark parses in one call: Column objects of the same take hundreds.
     counted = ["count_if(side = 1) AS left_rows", "count_if(side = -1) AS right_rows"]
     if values:
@@ -157,34 +135,30 @@ def _differing_keys(aligned: AlignedSides, tolerance: Decimal | None, buckets: S
         counted += [
             f"first(if(side = {sign}, {row}, null), true) AS `{name}`" for sign, name in ((1, "left"), (-1, "right"))
         ]
-        if buckets is not None:
-            # A row cannot be kept in a hash aggregation; repartitioning first avoids a second sort before the shuffle.
-            both = both.repartition(*key)
+        # A row cannot be kept in a hash aggregation; repartitioning first avoids a second sort before the shuffle.
+        both = both.repartition(*key)
     grouped = both.groupBy(*key).agg(*(F.expr(expression) for expression in counted))
     if not values:
         there = (f"if({name}_rows > 0, struct(true AS there), null) AS `{name}`" for name in ("left", "right"))
         grouped = grouped.selectExpr("*", *there)
     same_rows = " AND ".join(["left_rows = right_rows", *(f"{name} = 0" for name in (HASH_HALVES if values else ()))])
-    same_values = " AND ".join(
-        _values_equal(index, aligned.numbers.get(index), tolerance) for index in range(len(values))
-    )
-    kind = (
-        "CASE WHEN left_rows = 0 THEN 'missing_left' WHEN right_rows = 0 THEN 'missing_right'"
-        f" WHEN left_rows > 1 OR right_rows > 1 THEN if({same_rows}, null, 'duplicate')"
-        f" WHEN NOT ({same_values or 'true'}) THEN 'differing' END AS kind"
-    )
+    same_values = [
+        same_value(f"`left`.{name}", f"`right`.{name}", _limit(tolerance, aligned.numbers.get(index)))
+        for index, name in enumerate(values)
+    ]
+    kind = f"{difference_kind(same_rows, same_values)} AS kind"
     classified = grouped.selectExpr(kind, *key, "left_rows", "right_rows", "`left`", "`right`")
     return classified.where(F.col("kind").isNotNull())
 
 
-def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[int] | None, sign: int) -> DataFrame:
-    """The rows of the differing buckets (None: all rows), with ``side``: 1 for the left, -1 for the right.
+def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[int], sign: int) -> DataFrame:
+    """The rows of the differing buckets, with ``side``: 1 for the left, -1 for the right.
 
     With values they have the halves of their hash times ``side``, which add up to zero where both sides have the same
     rows.
     """
     key, values = _key_columns(aligned), _value_columns(aligned)
-    if buckets is not None and len(buckets) < BUCKETS:
+    if len(buckets) < BUCKETS:
         side = side.where(key_bucket(side.schema, key, BUCKETS).isin(list(buckets)))
     rows = [*key, *values, f"{sign} AS side"]
     if not values:
@@ -196,13 +170,11 @@ def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[i
     return hashed.selectExpr(*key, *values, "side", *named)
 
 
-def _values_equal(at: int, number: str | None, tolerance: Decimal | None) -> str:
-    """SQL that is true if both sides have the same value at this position, or numbers within the tolerance."""
-    left, right = f"`left`.v{at}", f"`right`.v{at}"
+def _limit(tolerance: Decimal | None, number: Literal["exact", "float"] | None) -> str | None:
+    """The tolerance as a number in Spark's SQL; None if values must be equal."""
     if tolerance is None or number is None:
-        return f"{left} <=> {right}"
-    limit = f"{tolerance:f}BD" if number == "exact" else f"double('{float(tolerance)}')"
-    return f"({left} <=> {right} OR coalesce(abs({left} - {right}) <= {limit}, false))"
+        return None
+    return f"{tolerance:f}BD" if number == "exact" else f"double('{float(tolerance)}')"
 
 
 def _to_sample(row: Row, aligned: AlignedSides, tolerance: Decimal | None) -> dict[str, Any]:

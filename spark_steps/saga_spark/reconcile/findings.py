@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from saga_activities.messaging.outbox import PUBLISHED
-from sagas.text.exact_json import decode_json, number_text
+from sagas.text.exact_json import number_text
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 
@@ -106,9 +106,6 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
 }
 
 
-COMPARING = "comparing"
-"""The key of what is compared now, in the progress of the Spark job."""
-
 RESUMED = ("run_missing", "run_replaced")
 """The kinds that `saga resume` ends. Nothing else of such a saga may be repaired before."""
 
@@ -136,13 +133,6 @@ class Finding:
     row: Mapping[str, Any] | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
-
-    @staticmethod
-    def from_json(line: Mapping[str, Any]) -> Finding:
-        """A finding as written by the runner."""
-        values = {name: value for name, value in line.items() if name not in ("class", "row", "details")}
-        row = decode_json(line["row"]) if line.get("row") else None
-        return Finding(line["class"], **values, row=row, details=decode_json(line.get("details") or "{}"))
 
     def to_json(self) -> dict[str, Any]:
         return {"class": self.kind, **{name: value for name, value in asdict(self).items() if name != "kind"}}

@@ -203,8 +203,6 @@ TASKS = {
     "stage": "saga_spark.staging.stage_task:stage_outputs",
     "audit": "saga_spark.audit.audit_task:audit_outputs",
     "reconcile": "saga_spark.reconcile.comparison:compare_inputs",
-    "ready": "saga_spark.reconcile.saga_reconciliation:warm_up",
-    "reconcile_sagas": "saga_spark.reconcile.saga_reconciliation:reconcile_sagas",
 }
 """Name → ``module:function``, imported on first use, so that unused tasks cost nothing."""
 

@@ -122,7 +122,7 @@ async def run(stack: Stack, state: State, id: str, command: str) -> Followed:
     if words[0] in CONFIRMED:
         words.append("--yes")
     if words[0] == "reconcile":
-        code, output = 0, await repair(stack, state, id)  # what it does after its Spark job
+        code, output = 0, await repair(stack, state, id)  # what it does after its comparison
     else:
         result = await stack.saga(*words, config=state.config)
         code, output = result.code, f"{result.out}\n{result.err}"

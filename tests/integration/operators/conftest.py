@@ -44,7 +44,7 @@ class Observed:
     stuck: Mapping[str, Sequence[Mapping[str, Any]]]
     metrics: Sequence[Metric]
     findings: Sequence[tuple[str, str | None]]
-    """Class and saga, or transaction, of what `saga reconcile` finds without Spark."""
+    """Class and saga, or transaction, of what `saga reconcile` finds besides its comparison of effects."""
     advice: Mapping[str, Sequence[Followed]]
     looks: Mapping[str, Printed]
     """What the commands that change nothing print."""
@@ -71,7 +71,7 @@ async def observe(folder: Path, address: str, url: str) -> Observed:
         stack.ids = {state.name: id for state, id in zip(STATES, ids, strict=True)}
         listed = {config: await until(lambda config=config: list_all(stack, config)) for config in CONFIGS}
         documents, metrics, findings = await asyncio.gather(
-            run_doctors(stack), read_metrics(stack), find_without_spark(stack)
+            run_doctors(stack), read_metrics(stack), find_besides_comparison(stack)
         )
         texts = {
             config: [str(value) for check in documents[config] for value in (check["message"], check["help"])]
@@ -123,8 +123,8 @@ async def read_metrics(stack: Stack) -> list[Metric]:
     return [*metrics, *outboxes.collect()]
 
 
-async def find_without_spark(stack: Stack) -> list[tuple[str, str | None]]:
-    """What `saga reconcile` finds besides its Spark job. The suspects are what that job finds in the guards."""
+async def find_besides_comparison(stack: Stack) -> list[tuple[str, str | None]]:
+    """What `saga reconcile` finds besides its comparison. The suspects are what that finds in the guards."""
     settings, locator = stack.client.project.settings, stack.client.locator
     guarded = [id for (id,) in stack.sql("select distinct saga_id from saga_guard")]
     findings = await find_missing_runs(locator, settings, None, guarded)

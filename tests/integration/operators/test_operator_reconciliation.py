@@ -1,4 +1,4 @@
-"""`saga reconcile` as a whole, with its Spark job: it finds the states, and its repair ends or leaves them."""
+"""`saga reconcile` as a whole: it finds the states, and its repair ends or leaves them."""
 
 from __future__ import annotations
 

@@ -10,11 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from saga_spark.reconcile.comparison import (
-    SINGLE_PASS_ROWS,
     common_type,
     compare_tables,
     differing_buckets,
-    find_differing_keys,
 )
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 from saga_spark.row_fingerprint import Fingerprint
@@ -118,28 +116,6 @@ def test_each_kind_of_difference_is_counted_and_shown(spark: SparkSession) -> No
     assert by_key[9]["columns"] == ["note"]
     assert (by_key[5]["kind"], by_key[5]["rows"]) == ("duplicate", [1, 2])
     assert "1 missing on the left" in tables["message"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compare", [None, []], ids=["with values", "keys only"])
-def test_few_rows_and_many_give_the_same_differing_keys(spark: SparkSession, compare: list[str] | None) -> None:
-    left = spark.sql(LEFT + " union all select 6, 9.0, null union all select null, 1.0, null")
-    spec = ComparisonSpec.parse({**NAMES, "compare": compare})
-    found = [
-        find_differing_keys(left, spark.sql(CORRUPTIONS), spec, rows)
-        for rows in (SINGLE_PASS_ROWS, SINGLE_PASS_ROWS + 1)
-    ]
-    few, many = ({(row["k0"], row["kind"]): row for row in one.collect()} for one in found if one is not None)
-    assert few == many
-    differing = {(7, "differing"), (9, "differing")} if compare is None else set()
-    assert (
-        few.keys()
-        == {(40, "missing_left"), (0, "missing_right"), (None, "missing_right"), (5, "duplicate")} | differing
-    )
-    same = find_differing_keys(left, left, ComparisonSpec.parse({"key": "id"}), 0)
-    assert same is not None
-    assert same.count() == 0
-    assert find_differing_keys(left, left, ComparisonSpec.parse({"key": "id"}), SINGLE_PASS_ROWS + 1) is None
 
 
 @pytest.mark.slow

@@ -1,11 +1,9 @@
-"""One reconciliation: reads the input, compares it in a Spark job, rechecks the findings and builds the report."""
+"""One reconciliation: reads the input, compares it, rechecks the findings and builds the report."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +14,8 @@ import sqlalchemy as sa
 
 from saga_activities.guard.tables import outbox_table
 from saga_activities.messaging.outbox import NEW, PUBLISHED
-from saga_spark.job_errors import JobFailed
 from saga_spark.reconcile.extracts import ReconciliationScope
-from saga_spark.reconcile.findings import COMPARING, MISMATCH_KINDS, Finding, count_text, repair_command
+from saga_spark.reconcile.findings import MISMATCH_KINDS, Finding, count_text, repair_command
 from saga_spark.reconcile.output_checks import (
     check_output,
     closed_publications,
@@ -29,7 +26,7 @@ from saga_spark.reconcile.output_checks import (
     read_output_records,
 )
 from saga_spark.reconcile.reconcile_spec import effect_tables
-from saga_spark.runner.runner_client import RunnerClient
+from saga_spark.reconcile.work_folder import open_work_folder
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import check_ledger
@@ -40,10 +37,7 @@ from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view,
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.run_facts import iso_time
-from sagas.errors import InfrastructureError, SagaError, UsageError
 from sagas.settings import Settings, SqlConnection
-from sagas.settings.private_files import make_private_folder
-from sagas.text.exact_json import decode_json
 
 if TYPE_CHECKING:
     from saga_spark.reconcile.topic_extract import TopicsRead
@@ -60,52 +54,27 @@ async def reconcile(
     locator: Locator,
     settings: Settings,
     scope: ReconciliationScope,
-    runner: RunnerClient,
     *,
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:
     """The report as JSON (see docs/how-to/reconcile.md). ``on_progress`` is told what begins. Raises SagaError."""
+    from saga_spark.reconcile.book_comparison import BookComparison
+
     spark = spark_settings(settings)
     effects = effect_tables(settings)
-    folder = _work_folder(settings, spark)
-    starting = start_spark(runner)
-    try:
+    async with open_work_folder(settings.dev_folder / "reconcile") as folder:
         on_progress("reading the sagas and the databases")
         material = await read_input(locator, settings, effects, folder, scope)
         on_progress("reading the topics")
         topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.started_at)
-        read = sum(material.rows.values())
         if topics is not None:
-            read += topics.rows
             material.rows["records of topics"] = topics.compared
-        request = {
-            "folder": str(folder),
-            "effects": [effect.to_json() for effect in effects],
-            "since": scope.since,
-            "horizon": material.horizon,
-            "rows": read,
-            "limit": MAX_FINDINGS,
-            "topics": None if topics is None else topics.to_json(),
-        }
-        on_progress("starting Spark")
-        await starting
-
-        def report(values: Mapping[str, Any]) -> None:
-            if COMPARING in values:
-                on_progress(f"comparing {values[COMPARING]}")
-
-        tag = f"reconcile-{uuid.uuid4().hex}"
-        answer = await runner.run("reconcile_sagas", request, tag=tag, on_progress=report)
-        lines = (folder / "findings.jsonl").read_text(encoding="utf-8").splitlines()
-        findings = [Finding.from_json(decode_json(line)) for line in lines]
-        counts = Counter(answer["counts"])
-        news = await published_since(settings, findings)
-        findings = [finding for finding in findings if finding not in news]
-        counts.subtract(finding.kind for finding in news)
-    except (JobFailed, InfrastructureError) as error:
-        raise SagaError(f"the reconciliation job failed: {error}") from error
-    finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        comparison = BookComparison(folder, effects, topics, scope.since, material.horizon)
+        all_counts, findings = await comparison.find(MAX_FINDINGS, lambda what: on_progress(f"comparing {what}"))
+    counts = Counter(all_counts)
+    news = await published_since(settings, findings)
+    findings = [finding for finding in findings if finding not in news]
+    counts.subtract(finding.kind for finding in news)
     on_progress("checking outputs, locks, prepared transactions, the ledger and replaced runs")
     outputs, locks, unowned, committed, recorded, replaced = await _all_of(
         _check_outputs(locator, settings, spark, scope, material),
@@ -141,13 +110,6 @@ async def _all_of(*checks: Coroutine[Any, Any, list[Finding]]) -> list[list[Find
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def start_spark(runner: RunnerClient) -> asyncio.Task[Any]:
-    """Start Spark in the background; awaiting the task raises its error."""
-    task = asyncio.create_task(runner.run("ready", {}, tag=f"ready-{uuid.uuid4().hex}"))
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may await it
-    return task
 
 
 def output_record_connection(settings: Settings, spark: SparkSettings) -> SqlConnection | None:
@@ -257,19 +219,6 @@ def _iso_timestamp(seconds: float | None) -> str | None:
     from datetime import UTC, datetime
 
     return None if seconds is None else iso_time(datetime.fromtimestamp(seconds, UTC))
-
-
-def _work_folder(settings: Settings, spark: SparkSettings) -> Path:
-    """The folder of the extracts, which the runner and its executors must be able to read."""
-    if not spark.stage.startswith("file:"):
-        if not spark.master.startswith("local") or spark.remote:
-            raise UsageError(
-                "a reconciliation on a cluster needs a stage on storage that this machine and the cluster share",
-                help='[spark] stage = "file:///…" on shared storage, or master = "local[2]"',
-            )
-        make_private_folder(settings.dev_folder / "reconcile")
-        return settings.dev_folder / "reconcile" / uuid.uuid4().hex
-    return Path(spark.stage.removeprefix("file://")) / "reconcile" / uuid.uuid4().hex
 
 
 # The outbox is read before the topics, so events that are new in a topic are looked up in the outbox again.

@@ -61,24 +61,18 @@ def reconcile(
         )
 
     async def run(locator: Locator, settings: Settings) -> dict[str, Any]:
-        from saga_spark.runner.runner_client import RunnerClient
-        from saga_spark.settings import spark_settings
         from saga_workers.reconcile.reconciliation import reconcile as look
         from saga_workers.reconcile.repair import repair_findings
 
-        runner = RunnerClient(spark_settings(settings))
-        try:
-            with _progress() as show:
-                report = await look(locator, settings, scope, runner, on_progress=show)
-                if repair and not report["consistent"]:
-                    show("repairing")
-                    repairs = await repair_findings(
-                        locator, settings, report["findings"], who=operator_name(as_) or locator.temporal.identity
-                    )
-                    report = {**await look(locator, settings, scope, runner, on_progress=show), "repairs": repairs}
-            return report
-        finally:
-            await runner.close()
+        with _progress() as show:
+            report = await look(locator, settings, scope, on_progress=show)
+            if repair and not report["consistent"]:
+                show("repairing")
+                repairs = await repair_findings(
+                    locator, settings, report["findings"], who=operator_name(as_) or locator.temporal.identity
+                )
+                report = {**await look(locator, settings, scope, on_progress=show), "repairs": repairs}
+        return report
 
     changed = "finished repairs remain; run it again to continue" if repair else "nothing was changed"
     with on_ctrl_c(lambda: f"interrupted: {changed}"):
@@ -95,9 +89,8 @@ def reconcile(
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is done now, and for how long already; elsewhere one line at the beginning."""
+    """Shows on a terminal what is done now, and for how long already."""
     if not sys.stderr.isatty():
-        warn("reading the sagas and the databases while Spark starts, which takes most of the time")
         yield lambda what: None
         return
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -105,17 +98,17 @@ def _progress() -> Iterator[Callable[[str], None]]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
         task = progress.add_task("")
-        yield lambda what: progress.update(task, description=what)
+        yield lambda what: progress.update(task, description=what, refresh=True)
 
 
 def _check_packages() -> None:
     import importlib.util
 
-    for name in ("pyspark", "pyarrow"):
+    for name in ("duckdb", "pyarrow"):
         if importlib.util.find_spec(name) is None:
             raise UsageError(
-                f"a reconciliation runs on Spark, but the package {name} is not installed",
-                help="pip install 'saga-orchestrator[spark]'",
+                f"a reconciliation needs the package {name}, which is not installed",
+                help="pip install 'saga-orchestrator[reconcile]'",
             )
 
 

@@ -341,12 +341,14 @@ async def test_a_crashed_jvm_leaves_no_secret(start: Start, tmp_path: Path, monk
     monkeypatch.setenv("SHOP_PASSWORD", canary)
     url = f"postgresql://shop:{canary}@127.0.0.1:1/shop"
     runner = start(connections={"shop": url}, conf={"spark.hadoop.fs.s3a.secret.key": canary})
-    await runner.run("ready", {}, tag="ready")
+    side = {"kind": "parquet", "values": {"parquet": "numbers.parquet"}}
+    sides = {"inputs": {"left": side, "right": side}, "folder": (tmp_path / "in").as_uri(), "known": {}}
+    await runner.run("reconcile", {**sides, "arguments": {"key": "n"}}, tag="first")
     java = next(child for child in psutil.Process(pid_of(runner)).children(recursive=True) if child.name() == "java")
     assert canary not in " ".join(java.cmdline())
     addresses = {socket.laddr.ip for socket in java.net_connections() if socket.status == psutil.CONN_LISTEN}
     assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
-    running = asyncio.create_task(runner.run("ready", {}, tag="again"))
+    running = asyncio.create_task(runner.run("reconcile", {**sides, "arguments": {"key": "n"}}, tag="again"))
     java.send_signal(signal.SIGSEGV)
     with pytest.raises(InfrastructureError, match="the JVM of Spark ended"):
         await running

@@ -1,0 +1,68 @@
+"""Compares the extracts of a reconciliation in a thread, and stops there if the reconciliation is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from saga_spark.reconcile.books import open_books
+from saga_spark.reconcile.findings import Finding
+from saga_spark.reconcile.saga_reconciliation import find_mismatches
+from saga_spark.reconcile.topic_extract import TopicsRead
+from sagas.errors import SagaError
+from sagas.settings.reconcile import EffectTable
+
+_INTERRUPT_INTERVAL = 0.1
+"""Seconds between two interrupts: one that comes between two statements stops none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookComparison:
+    """The extracts in ``folder`` and how they are compared, see :class:`~saga_spark.reconcile.books.Books`.
+
+    ``topics`` is None if no topic was read.
+    """
+
+    folder: Path
+    effects: Sequence[EffectTable]
+    topics: TopicsRead | None
+    since: float | None
+    horizon: float
+
+    async def find(
+        self, limit: int, on_progress: Callable[[str], None] = lambda what: None
+    ) -> tuple[dict[str, int], list[Finding]]:
+        """The number of findings of each class, and up to ``limit`` findings of each. ``on_progress`` is told what is
+        compared. Raises SagaError.
+        """
+        loop = asyncio.get_running_loop()
+        connections: list[duckdb.DuckDBPyConnection] = []
+
+        def report(what: str) -> None:
+            loop.call_soon_threadsafe(on_progress, what)
+
+        def compare() -> tuple[dict[str, int], list[Finding]]:
+            with open_books(self.folder, self.since, self.horizon, connections.append) as books:
+                find_mismatches(books, self.effects, self.topics, report)
+                return books.counts(), list(books.findings(limit))
+
+        work = loop.run_in_executor(None, compare)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            while not work.done():
+                for connection in connections:
+                    connection.interrupt()
+                await asyncio.wait([work], timeout=_INTERRUPT_INTERVAL)
+            raise
+        except duckdb.Error as error:
+            raise SagaError(f"the reconciliation failed: {_first_line(error)}") from error
+
+
+def _first_line(error: duckdb.Error) -> str:
+    return re.split(r"\n", str(error).strip(), maxsplit=1)[0]

@@ -1,0 +1,75 @@
+"""Compares two sides of the books: by hashes first, then key by key in those buckets whose hashes differ.
+
+A hash costs a fraction of a join, and equal sides need nothing else. Sums over the hashes of all rows of a bucket do
+not depend on their order, and each hash is hashed once more, so that nothing cancels out between rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import ROUND_FLOOR, Decimal
+
+from saga_spark.reconcile.books import Books
+from saga_spark.reconcile.row_differences import difference_kind, same_value
+
+BUCKETS = 1024
+
+FEW_BUCKETS = BUCKETS // 8
+"""If the rows of more buckets were grouped by their keys, that would cost more than to look for the keys by their
+hashes first."""
+
+AMOUNT = "DECIMAL(38, 9)"
+"""The type in which amounts are compared."""
+
+_LARGEST = Decimal(10) ** 29 - 1
+
+
+def find_differing_keys(
+    books: Books,
+    left: str,
+    right: str,
+    key: Sequence[str],
+    amounts: Sequence[str] = (),
+    tolerance: Decimal | None = None,
+) -> bool:
+    """Compare two views; returns whether any key differs. Both have the columns of ``key`` and ``amounts``.
+
+    The table ``differing`` then has one row for each differing key: its columns, ``kind``, ``left_rows``,
+    ``right_rows`` (the number of rows with the key on each side), ``left_a0`` and ``right_a0`` for an amount ``a0``
+    (its value in one of these rows, null if there is none).
+    """
+    keys, row = ", ".join(key), ", ".join([*key, *amounts])
+    # The words of both sides add up to zero where the sides have the same rows.
+    sides = " UNION ALL ".join(
+        f"SELECT {row}, hash({keys}) AS key_hash, {sign} (hash(hash({row})) >> 1)::BIGINT AS word, {is_left} AS is_left"
+        f" FROM {name}"
+        for name, sign, is_left in ((left, "", "true"), (right, "-", "false"))
+    )
+    buckets = books.run(f"SELECT key_hash % {BUCKETS} AS bucket FROM ({sides}) GROUP BY bucket HAVING sum(word) <> 0")
+    if not buckets:
+        return False
+    if len(buckets) <= FEW_BUCKETS:
+        rows = f"FROM ({sides}) WHERE key_hash % {BUCKETS} IN ({', '.join(str(bucket) for (bucket,) in buckets)})"
+    else:
+        books.table("key_hashes", f"SELECT key_hash FROM ({sides}) GROUP BY key_hash HAVING sum(word) <> 0")
+        rows = f"FROM ({sides}) SEMI JOIN key_hashes USING (key_hash)"
+    limit = None if tolerance is None else f"{_limit(tolerance)}::{AMOUNT}"
+    same = [same_value(f"left_{name}", f"right_{name}", limit) for name in amounts]
+    values = "".join(
+        f", first({name}) FILTER ({where}) AS {side}_{name}"
+        for name in amounts
+        for side, where in (("left", "is_left"), ("right", "NOT is_left"))
+    )
+    kind = difference_kind("left_rows = right_rows AND words = 0", same)
+    differing = books.table(
+        "differing",
+        f"SELECT * EXCLUDE words FROM (SELECT *, {kind} AS kind FROM (SELECT {keys},"
+        " count(*) FILTER (is_left) AS left_rows, count(*) FILTER (NOT is_left) AS right_rows,"
+        f" sum(word) AS words{values} {rows} GROUP BY {keys})) WHERE kind IS NOT NULL",
+    )
+    return differing > 0
+
+
+def _limit(tolerance: Decimal) -> Decimal:
+    """The tolerance in whole billionths, in which amounts differ."""
+    return min(tolerance, _LARGEST).quantize(Decimal("1e-9"), ROUND_FLOOR)
