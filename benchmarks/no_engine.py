@@ -26,7 +26,7 @@ _CHANGE = "update account set balance = balance - %s where id = %s"
 
 @dataclass(frozen=True, slots=True)
 class Payment:
-    """The amount that one saga takes. ``second``: the account of its second step, and ``excess`` what that takes beyond it.
+    """The amount that one saga takes. ``second``: the account of its second step; ``excess``: what that takes more.
 
     An account that does not exist makes the saga a rejected one; an excess above the balance violates a constraint.
     """
