@@ -35,6 +35,7 @@ from saga_workers.temporal.temporal_runs import (
     no_poller_message,
     read_definition,
 )
+from saga_workers.views.answering import NO_VIEW
 from saga_workers.views.notifications import check_notification_decision, decide_notification, is_notification
 from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
@@ -205,7 +206,7 @@ async def _answered_update(locator: Locator, saga_id: str, update: str, request:
     described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     answer = await _execute_update(temporal, described.run.id, update, request, UPDATE_TIMEOUT)
-    return SagaView.from_json(answer)
+    return _answered_view(answer, described.run.id)
 
 
 async def resolve(
@@ -235,7 +236,14 @@ async def resolve(
         request["signature"] = keys.sign("decision", content)
     answer = await _execute_update(temporal, described.run.id, "resolve", request, UPDATE_TIMEOUT, update_id)
     link = web_ui_link(web_ui, temporal.namespace, described.run.id, described.run.run_id)
-    return replace(SagaView.from_json(answer), web_ui=link)
+    return replace(_answered_view(answer, described.run.id), web_ui=link)
+
+
+def _answered_view(answer: Any, saga_id: str) -> SagaView:
+    view = SagaView.from_anybody(answer)
+    if view is None:
+        raise RefusedError(f"{saga_id} is run by a worker that is not of this engine: {NO_VIEW}")
+    return view
 
 
 async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str, Any]) -> list[str]:

@@ -49,9 +49,13 @@ def to_line(value: Any, limit: int = 60) -> str:
     return shorten(" ".join(text.split()), limit)
 
 
-def parse_timestamp(text: Any) -> datetime | None:
-    """A timestamp of a view."""
-    return datetime.fromisoformat(text) if isinstance(text, str) else None
+def parse_timestamp(text: str | None) -> datetime | None:
+    """The point in time of a view; None without one, and for a text that is none."""
+    try:
+        time = None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        return None  # of a worker that is not of this engine
+    return time if time is not None and time.tzinfo is not None else None
 
 
 def local_time(at: datetime) -> str:

@@ -2,7 +2,8 @@
 
 The machine builds it (:mod:`sagas.machine.view`), and it travels as JSON: in the response of the query ``saga``, in the
 memo of a closed run, in the details of its failure. The reader may be older or newer than the worker that wrote it, so
-`from_json` ignores fields that it does not know, and a field that is missing or null has its default.
+`from_json` ignores fields that it does not know, and a field that is missing or null has its default. Whoever may start
+workflows can write such a document, so the type of each value is checked.
 
 The sentence of each field is its description in the published JSON Schema (docs/reference/saga-show.md).
 """
@@ -13,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_type_hints
 
 from sagas.definition.model import Guarantee, Milestone, StepState
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.waits import parked_hint
-from sagas.text.records import Read, field_readers
+from sagas.text.records import Accepts, Read, field_checks, field_readers
 from sagas.text.shell import saga_command
 from sagas.text.shortening import and_more
 
@@ -28,6 +29,8 @@ STARTED_AGAIN: tuple[SagaState, ...] = ("COMPENSATED", "RESIDUE")
 """Ends after which `--again` starts the same id once more."""
 ViewState = SagaState | Literal["TERMINATED", "FAILED"]
 """TERMINATED: closed by Temporal. FAILED: refused at the start."""
+
+_STATES = frozenset((*get_args(SagaState), "TERMINATED", "FAILED"))
 
 FINAL_STATES: tuple[ViewState, ...] = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
 
@@ -78,9 +81,12 @@ class JsonView:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Raises TypeError if a field without a default is missing."""
+        """Raises TypeError if a field without a default is missing, or has a value of another type."""
         form = _json_form(cls)
         values = {name: document[name] for name in form.names if document.get(name) is not None}
+        for name, value in values.items():
+            if not form.accepts[name](value):
+                raise TypeError(f"the field {name} of a view has a value of another type")
         for name, read in form.readers.items():
             if name in values:
                 values[name] = read(values[name])
@@ -429,6 +435,14 @@ class SagaView(JsonView):
         OMITTED,
     ] = None
 
+    @classmethod
+    def from_anybody(cls, document: Any) -> Self | None:
+        """The view in a document that any client or worker may have written; None if it is none."""
+        try:
+            return cls.from_json(document) if document["state"] in _STATES else None
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+
     @property
     def blocked_steps(self) -> frozenset[str]:
         """The entry ids of the steps that wait for a nested saga with parked operations."""
@@ -467,6 +481,7 @@ class _JsonForm(NamedTuple):
     values: Callable[[Any], tuple[Any, ...]]
     readers: Mapping[str, Read]
     omittable: tuple[str, ...]
+    accepts: Mapping[str, Accepts]
 
 
 @cache
@@ -474,7 +489,7 @@ def _json_form(cls: type[Any]) -> _JsonForm:
     marked = get_type_hints(cls, include_extras=True)
     names = tuple(field.name for field in fields(cls))
     omittable = tuple(name for name in names if OMITTED in getattr(marked[name], "__metadata__", ()))
-    return _JsonForm(names, attrgetter(*names), field_readers(cls), omittable)
+    return _JsonForm(names, attrgetter(*names), field_readers(cls), omittable, field_checks(cls))
 
 
 def _encode(value: Any) -> Any:

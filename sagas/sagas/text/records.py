@@ -2,19 +2,22 @@
 
 The JSON has the fields that differ from their defaults, with tuples as arrays. Exact JSON reads fractions as decimals,
 so a value of a field that is a ``float`` (a time or a duration) becomes one again. The types of the fields are read
-once per class. No value is checked: this runs in workflows, for JSON that the engine has written.
+once per class. No value is checked on the way, for JSON that the engine has written; :func:`field_checks` is for JSON
+that others may have written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from decimal import Decimal
 from functools import cache, partial
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Record = TypeVar("Record")
 Read = Callable[[Any], Any]
+Accepts = Callable[[Any], bool]
 
 NOT_PACKED = {"packed": False}
 """The metadata of a field that is not part of the JSON."""
@@ -95,3 +98,32 @@ def _read_record(record: type, value: Any) -> Any:
 
 def _read_items(container: Callable[[Any], Any], read: Read, values: Any) -> Any:
     return container(map(read, values))
+
+
+@cache
+def field_checks(record: type) -> Mapping[str, Accepts]:
+    """For each field, whether a JSON value has its type. That a mapping can be a dataclass is left to its reader."""
+    return {name: _check(hint) for name, hint in get_type_hints(record).items()}
+
+
+def _check(hint: Any) -> Accepts:
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda _: True
+    if origin in (Union, UnionType):
+        accepts = [_check(part) for part in parts]
+        return lambda value: any(accept(value) for accept in accepts)
+    if origin is Literal:
+        types = tuple({type(part) for part in parts})
+        return lambda value: type(value) in types  # a newer writer may know more of them
+    if origin in (tuple, list):
+        item = _check(parts[0])
+        return lambda value: isinstance(value, list | tuple) and all(map(item, value))
+    if origin is not None:  # a mapping
+        item = _check(parts[1])
+        return lambda value: isinstance(value, Mapping) and all(map(item, value.values()))
+    if is_dataclass(hint):
+        return lambda value: isinstance(value, Mapping | hint)  # pyright: ignore[reportArgumentType]
+    if hint is float:
+        return lambda value: isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return lambda value: type(value) is hint

@@ -107,8 +107,7 @@ def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[st
     """The state and the view of a nested saga that did not complete, from its closing failure."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        document = failure_details(cause)
-        view = SagaView.from_json(document) if isinstance(document, dict) else None
+        view = SagaView.from_anybody(failure_details(cause))
         if cause.type == "SagaCompensated":
             return "COMPENSATED", view
         if cause.type == "SagaResidue":

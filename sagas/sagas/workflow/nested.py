@@ -70,7 +70,8 @@ class NestedSagas:
             self._started[id] = handle
             output, report = split_result(activity_result(await handle))
             # It may have closed as Completed with a residue past its commit point, or with rows that it has locked.
-            view = SagaView.from_json({"state": state, **report, "id": saga_id, "saga": saga, "output": output})
+            document = {"state": state, **report, "id": saga_id, "saga": saga, "output": output}
+            view = SagaView.from_anybody(document) or SagaView(id=saga_id, saga=saga, state=state, output=output)
             state = state if view.state in ("COMPLETED", "COMPENSATED") else "RESIDUE"
         except DefinitionError as error:
             state, view = "REFUSED", refused_view(saga_id, saga, str(error))

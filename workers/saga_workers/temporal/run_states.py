@@ -62,11 +62,7 @@ async def closed_view(run: RunWithMemo) -> SagaView | None:
     """
     if run.status not in _ENDED_BY_THE_SAGA:
         return None
-    document = (await run.memo()).get(OUTCOME_MEMO)
-    try:
-        return SagaView.from_json(document) if isinstance(document, Mapping) else None
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None  # of a workflow that is not of this engine
+    return SagaView.from_anybody((await run.memo()).get(OUTCOME_MEMO))
 
 
 async def carried_start(run: RunWithMemo) -> float | None:

@@ -41,6 +41,9 @@ from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import DETACHED_HEADER, MACHINE_QUERY, unpack_state
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
+UNREADABLE = (RPCStatusCode.INTERNAL, RPCStatusCode.DATA_LOSS, RPCStatusCode.RESOURCE_EXHAUSTED)
+"""How a call ends whose answer cannot be decoded or is too large, such as a failure that is nested very deeply."""
+
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
 

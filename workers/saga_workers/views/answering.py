@@ -19,6 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.temporal.temporal_runs import (
     POLLER_TIMEOUT,
+    UNREADABLE,
     RunDescription,
     last_poll,
     no_poller_message,
@@ -31,6 +32,8 @@ DUE = 10.0
 _UNANSWERED = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 _NO_POLLER = "no poller seen"  # the server's message some time after the last poll; its status code has many meanings
 _RECENT_EVENTS = 5
+_READ_TIMEOUT = timedelta(seconds=5)
+NO_VIEW = "the answer of its worker is no view of a saga"
 _ANSWER: Any = dict[str, Any] | None
 
 
@@ -108,16 +111,25 @@ def waits_for_task(task: Any) -> float:
 
 
 async def timed_out(temporal: Temporal, described: RunDescription) -> bool:
-    """Return whether the workflow task is retried because it timed out, and not because the code failed."""
+    """Return whether the workflow task is retried because it timed out, and not because the code failed.
+
+    False if its history cannot be read: the worker cannot read it either.
+    """
     run = described.run
-    answer = await temporal.workflow_service.get_workflow_execution_history_reverse(
-        GetWorkflowExecutionHistoryReverseRequest(
-            namespace=temporal.namespace,
-            execution=Execution(workflow_id=run.id, run_id=run.run_id),
-            maximum_page_size=_RECENT_EVENTS,
-        ),
-        retry=True,
-    )
+    try:
+        answer = await temporal.workflow_service.get_workflow_execution_history_reverse(
+            GetWorkflowExecutionHistoryReverseRequest(
+                namespace=temporal.namespace,
+                execution=Execution(workflow_id=run.id, run_id=run.run_id),
+                maximum_page_size=_RECENT_EVENTS,
+            ),
+            retry=False,
+            timeout=_READ_TIMEOUT,
+        )
+    except RPCError as error:
+        if error.status in UNREADABLE:
+            return False
+        raise
     ends = (EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
     types = [event.event_type for event in answer.history.events if event.event_type in ends]
     return types[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT]

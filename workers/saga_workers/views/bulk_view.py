@@ -8,7 +8,7 @@ from datetime import timedelta
 from temporalio.client import Client as Temporal
 
 from saga_workers.location.location import BulkMember
-from saga_workers.views.answering import Unqueryable, Workers
+from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
 from sagas.protocol.payloads import VIEW_QUERY
 from sagas.protocol.saga_view import ReasonView, SagaView
@@ -35,7 +35,8 @@ async def view_in_bulk(
         view = replace(bare, incomplete=f"{error}, so its bulk workflow cannot be queried")
     else:
         # The bulk workflow does not know its sagas before it has claimed all of them.
-        view = bare if answer is None else SagaView.from_json(answer)
+        unreadable = replace(bare, incomplete=NO_VIEW)
+        view = bare if answer is None else SagaView.from_anybody(answer) or unreadable
         view = replace(view, labels=bare.labels, web_ui=bare.web_ui, bulk_workflow=member.bulk_id)
     if described.run.running or view.state in _ENDED:
         return view

@@ -24,7 +24,7 @@ from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
-from saga_workers.views.answering import Unqueryable, Workers
+from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
@@ -178,7 +178,8 @@ def can_be_queried(run: RunInfo) -> bool:
 async def _query_run(workers: Workers, described: RunDescription, timeout: timedelta) -> SagaView:
     """Query the run itself; without a worker, describe what Temporal knows."""
     try:
-        return SagaView.from_json(await workers.query(described, VIEW_QUERY, timeout))
+        view = SagaView.from_anybody(await workers.query(described, VIEW_QUERY, timeout))
+        return view or replace(await bare_view(described.run), incomplete=NO_VIEW)
     except Unqueryable as error:
         bare = await bare_view(described.run)
         under_way = operations_under_way(described)

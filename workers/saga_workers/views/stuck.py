@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
+from temporalio.service import RPCError
 
 from saga_activities.guard.rules import OTHER_ARGUMENTS
 from saga_activities.ledger.rows import RunFilter
@@ -21,6 +22,7 @@ from saga_workers.location.deleted_runs import RUN_DELETED, DeletedRun, replaced
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.temporal.temporal_runs import (
+    UNREADABLE,
     RunDescription,
     RunInfo,
     describe_run,
@@ -36,11 +38,12 @@ from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.prepared import add_reasons
 from saga_workers.views.saga_list import SagaFilter, visibility_query
-from saga_workers.views.saga_view import QUERY_TIMEOUT, parse_activity_id, read_view, view_at
+from saga_workers.views.saga_view import QUERY_TIMEOUT, bare_view, parse_activity_id, read_view, view_at
 from sagas.bulk.wire_format import BULK_ACTIVITIES
 from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.text.shell import saga_command
+from sagas.text.shortening import shorten
 
 MANY_ATTEMPTS = 5
 """An operation with more attempts than this is stuck."""
@@ -54,6 +57,9 @@ _ACTIVITIES = {
 """The labels of activities that belong to no step; the others are shown by their id, which names their step."""
 
 _CONCURRENCY = 16
+_MOST_SHOWN = 200
+"""Characters of an error of Temporal."""
+
 _MAX_CLAIMS = 10_000
 _NOT_OVER = "its bulk workflow was closed before it ended"
 _REPLACED = "a run with another input was ended by the start of this one, and its effects are open"
@@ -83,7 +89,13 @@ async def list_stuck(
 
     async def look(run: RunInfo) -> SagaView | None:
         async with gate:
-            return await inspect_run(locator, run, workers, holders, web_ui)
+            try:
+                return await inspect_run(locator, run, workers, holders, web_ui)
+            except RPCError as error:
+                if error.status not in UNREADABLE:
+                    raise
+                unreadable = f"what Temporal has of it cannot be read ({shorten(error.message, _MOST_SHOWN)})"
+                return replace(await bare_view(run), incomplete=unreadable, stuck=(unreadable,))
 
     count = 0
     seen: set[str] = set()
