@@ -15,6 +15,7 @@ from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
@@ -22,6 +23,7 @@ from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     DescribeWorkflowExecutionRequest,
     DescribeWorkflowExecutionResponse,
+    GetWorkflowExecutionHistoryRequest,
     ListWorkflowExecutionsRequest,
 )
 from temporalio.client import (
@@ -124,6 +126,30 @@ async def first_input(temporal: Temporal, described: RunDescription) -> Any:
         value = values[0] if values else None
         return _input_of_state(value) if DETACHED_HEADER in started.header.fields else value
     return None
+
+
+async def readable_events(temporal: Temporal, run: RunInfo) -> AsyncIterator[HistoryEvent]:
+    """The events of a run, up to one that cannot be decoded; the SDK would ask for that again and again."""
+    token = b""
+    while True:
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=temporal.namespace,
+            execution=Execution(workflow_id=run.id, run_id=run.run_id),
+            next_page_token=token,
+        )
+        try:
+            answer = await temporal.workflow_service.get_workflow_execution_history(
+                request, retry=False, timeout=timedelta(seconds=10)
+            )
+        except RPCError as error:
+            if error.status in UNREADABLE:
+                return
+            answer = await temporal.workflow_service.get_workflow_execution_history(request, retry=True)
+        for event in answer.history.events:
+            yield event
+        token = answer.next_page_token
+        if not token:
+            return
 
 
 def _input_of_state(value: Any) -> Any:

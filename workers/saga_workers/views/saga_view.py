@@ -23,7 +23,7 @@ from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import carried_start, closed_view, may_be_undone, visible_state
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, readable_events
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
@@ -318,8 +318,7 @@ async def cancel_on_record(temporal: Temporal, described: RunDescription) -> boo
     if described.raw.workflow_extended_info.cancel_requested:
         return True
     open_updates: set[str] = set()
-    handle = temporal.get_workflow_handle(described.run.id, run_id=described.run.run_id)
-    async for event in handle.fetch_history_events():
+    async for event in readable_events(temporal, described.run):
         if event.workflow_execution_signaled_event_attributes.signal_name == CANCEL_SIGNAL:
             return True
         request = event.workflow_execution_update_accepted_event_attributes.accepted_request
