@@ -1,0 +1,126 @@
+"""The time of honest starts, alone and while hostile inputs arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import psutil
+
+from benchmarks.hostile_inputs import HOSTILE, LINE, Stage, fresh
+
+MAX_RATIO = 2.0
+"""The goal for the median of honest starts: how many times slower."""
+
+
+async def honest_http(stage: Stage, count: int) -> list[float]:
+    taken = []
+    for _ in range(count):
+        began = time.perf_counter()
+        assert await stage.over_http(fresh({})) == 202
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+async def honest_kafka(stage: Stage, count: int) -> list[float]:
+    written = {}
+    for _ in range(count):
+        value = fresh({})
+        written[value["id"]] = await asyncio.to_thread(stage.produce, value)
+        await asyncio.sleep(0.05)
+    taken = []
+    for id, at in written.items():
+        handle = stage.client.temporal.get_workflow_handle(id)
+        while True:
+            with contextlib.suppress(Exception):
+                taken.append((await handle.describe()).start_time.timestamp() - at)
+                break
+            await asyncio.sleep(0.2)
+    return taken
+
+
+async def honest_temporal(stage: Stage, count: int) -> list[float]:
+    taken = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await (await stage.client.start("order", fresh({}))).result()
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+@contextlib.asynccontextmanager
+async def arriving(send: Callable[[int], Awaitable[Any]], at_once: int) -> AsyncIterator[list[int]]:
+    """Send hostile inputs, so many at once, without a pause; counts those that were answered."""
+    answered = [0]
+
+    async def sender(number: int) -> None:
+        while True:
+            await send(number)
+            answered[0] += 1
+
+    tasks = [asyncio.create_task(sender(number)) for number in range(at_once)]
+    await asyncio.sleep(2)
+    try:
+        yield answered
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def measure_starts(stage: Stage, rounds: int, count: int) -> bool:
+    values = list(HOSTILE.values())
+
+    async def http(number: int) -> None:
+        await stage.over_http(fresh(values[number % len(values)]), ("first", "second")[number % 2])
+
+    async def kafka(number: int) -> None:
+        await asyncio.to_thread(stage.produce, fresh(values[number % len(values)]))
+        await asyncio.sleep(1)
+
+    async def temporal(number: int) -> None:
+        await stage.over_temporal(fresh(values[number % len(values)]))
+
+    print("\n" + LINE.format("", "honest starts", "alone ms", "with", "ratio"))
+    met = True
+    ways = (("HTTP", honest_http, http), ("Kafka", honest_kafka, kafka), ("Temporal", honest_temporal, temporal))
+    for name, run, send in ways:
+        await run(stage, count)
+        alone: dict[float, list[float]] = {0.5: [], 0.95: []}
+        beside: dict[float, list[float]] = {0.5: [], 0.95: []}
+        hostile = 0
+        for _ in range(rounds):
+            add(alone, await run(stage, count))
+            async with arriving(send, 4) as answered:
+                add(beside, await run(stage, count))
+            hostile += answered[0]
+            await quiet(stage)
+        for part, usual in alone.items():
+            ratio = statistics.median(
+                disturbed / undisturbed for disturbed, undisturbed in zip(beside[part], usual, strict=True)
+            )
+            met &= ratio < MAX_RATIO or part != 0.5
+            label = f"p{100 * part:.0f}, {hostile} hostile ones refused"
+            milliseconds = (f"{1000 * statistics.median(column):.0f}" for column in (usual, beside[part]))
+            print(LINE.format(name, label, *milliseconds, f"{ratio:.2f}"), flush=True)
+    return met
+
+
+def add(quantiles: Mapping[float, list[float]], taken: list[float]) -> None:
+    ordered = sorted(taken)
+    for part, values in quantiles.items():
+        values.append(ordered[min(len(ordered) - 1, int(part * len(ordered)))])
+
+
+async def quiet(stage: Stage) -> None:
+    """Wait until no process has an input to check any more."""
+    processes = [psutil.Process(pid) for pid in stage.pids.values()]
+    while True:
+        before = [process.cpu_times().user for process in processes]
+        await asyncio.sleep(2)
+        if all(process.cpu_times().user - was < 0.2 for process, was in zip(processes, before, strict=True)):
+            return

@@ -1,0 +1,152 @@
+"""Hostile inputs, and the processes that they are sent to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from confluent_kafka import Consumer, Producer
+from temporalio.client import WorkflowFailureError
+
+from saga_activities.kafka.config import producer_config
+from saga_workers.client import Client
+
+LINE = "{:<10} {:<34} {:>9} {:>9} {:>9}"
+
+TOPIC = "bench-orders"
+
+TOKENS = {name: f"a-token-of-the-benchmark-{name}" for name in ("honest", "first", "second")}
+
+SETTINGS = """
+definitions = ["."]
+actions = ["./say.py"]
+[kafka]
+prefix = "bench"
+[serve]
+starts_per_second = 1000
+"""
+
+ACTIONS = """
+from sagas import action
+
+@action("say")
+async def say(text: str) -> None:
+    return None
+"""
+
+DEFINITION = """
+saga: order
+id: "${{ input.id }}"
+triggers: {kafka: {topic: bench-orders, id: "${{ trigger.value.id }}"}}
+input:
+  type: object
+  required: [id]
+  properties:
+    id: {type: string}
+    twice: {$ref: "#/$defs/twice"}
+    node: {$ref: "#/$defs/node"}
+    numbers: {type: array, items: {type: integer}}
+    rows:
+      type: array
+      uniqueItems: true
+      items: {type: object, properties: {sku: {type: string, pattern: "^([a-z]+-)*[0-9]+$"}, count: {default: 1}}}
+    named: {type: object, additionalProperties: {enum: [a, b, c]}}
+    rest: {type: array, contains: {const: x}, unevaluatedItems: {type: string, maxLength: 3}}
+  $defs:
+    twice:
+      anyOf:
+        - {type: array, items: {$ref: "#/$defs/twice"}, contains: {const: 0}}
+        - {type: array, items: {$ref: "#/$defs/twice"}}
+    node:
+      oneOf:
+        - {type: string}
+        - {type: array, items: {$ref: "#/$defs/node"}}
+        - {type: object, additionalProperties: {$ref: "#/$defs/node"}}
+steps:
+  - {id: say, uses: say, with: {text: "${{ input.id }}"}, effect: none}
+"""
+
+
+def nested(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+HOSTILE: Mapping[str, Any] = {
+    "lists inside each other": {"twice": nested(90)},
+    "alternatives of alternatives": {"node": [["x"] * 10] * 20_000 + [1]},
+    "many whole numbers": {"numbers": [*range(120_000), "x"]},
+    "more values than are read": {"numbers": [1] * 400_000},
+    "rows with a pattern": {"rows": [{"sku": "a-" * 10 + "x"}] * 30_000},
+    "names": {"named": {f"n{number}": "d" for number in range(60_000)}},
+    "no element of its list": {"rest": ["yyyy"] * 120_000},
+    "one long text": {"rows": [{"sku": "a-" * 480_000}]},
+}
+"""Inputs that the schema refuses, or that take too long to check; about one megabyte at most."""
+
+
+def make_project(folder: Path) -> None:
+    tokens = "".join(
+        f'[serve.tokens.{name}]\nsecret = {{env = "BENCH_{name.upper()}"}}\nscopes = ["start", "read"]\n'
+        for name in TOKENS
+    )
+    (folder / "saga.toml").write_text(SETTINGS + tokens)
+    (folder / "say.py").write_text(ACTIONS)
+    (folder / "order.saga.yaml").write_text(DEFINITION)
+
+
+class Stage:
+    """The processes that inputs are sent to."""
+
+    def __init__(self, client: Client, http: httpx.AsyncClient, pids: Mapping[str, int]) -> None:
+        self.client = client
+        self.http = http
+        self.pids = pids
+        self.kafka = client.project.settings.kafka
+        self.producer = Producer(producer_config(self.kafka))
+        self._dead = Consumer(
+            {"bootstrap.servers": self.kafka.servers, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+        )
+        self._dead.subscribe([f"{TOPIC}.dlq"])
+
+    async def over_http(self, value: Any, token: str = "honest") -> int:
+        """Start a saga; returns the status of the response."""
+        headers = {"Authorization": f"Bearer {TOKENS[token]}", "Content-Type": "application/json"}
+        body = json.dumps({"input": value}, separators=(",", ":"))
+        return (await self.http.post("/sagas/order", content=body, headers=headers)).status_code
+
+    def produce(self, value: Any) -> float:
+        """Write an event; returns when it was written."""
+        self.producer.produce(TOPIC, json.dumps(value, separators=(",", ":")).encode())
+        assert self.producer.flush(60) == 0
+        return time.time()
+
+    async def over_kafka(self, value: Any) -> int:
+        """Write an event that becomes a dead letter, and wait for it."""
+        self.produce(value)
+        while await asyncio.to_thread(self._dead.poll, 0.5) is None:
+            pass
+        return 0
+
+    async def over_temporal(self, value: Any) -> int:
+        """Start a saga as a client that checks nothing; it is refused."""
+        temporal, queue = self.client.temporal, self.client.project.settings.temporal.task_queue
+        with contextlib.suppress(WorkflowFailureError):
+            await temporal.execute_workflow("order", value, id=value["id"], task_queue=queue)
+        return 0
+
+    def close(self) -> None:
+        self._dead.close()
+
+
+def fresh(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {**value, "id": f"b-{uuid.uuid4().hex}"}
