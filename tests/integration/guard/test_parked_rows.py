@@ -174,7 +174,7 @@ ORDERS: Sequence[tuple[Sequence[str], Sequence[str], str]] = [
 ]
 
 
-@pytest.mark.sampled("guard_database")
+@pytest.mark.sampled
 @pytest.mark.parametrize(("created", "run", "change"), ORDERS)
 async def test_the_sql_is_in_an_order_that_works(
     tables: Tables, created: Sequence[str], run: Sequence[str], change: str
