@@ -157,7 +157,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
         if why not in (view.incomplete or ""):
             lines.append([(f"stuck: {why}", "yellow")])
     if state == "TERMINATED":
-        lines.append([("terminated: nothing was undone, and nothing will be", "red")])
+        lines.append([("terminated: nothing was undone, and nothing will be by itself", "red")])
     return lines
 
 

@@ -50,7 +50,7 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
     ),
     "published_unclaimed": MismatchKind(
         "published data nobody claims",
-        "Rows are published with the commit tag of a saga, but no output record names them.",
+        "Rows are published with the commit tag of a saga, but no output record names them as published.",
     ),
     "published_partly": MismatchKind(
         "outputs that are published in part",
@@ -144,7 +144,7 @@ def repair_command(finding: Finding, dialects: Mapping[str, str], *, can_undo: b
     ``dialects`` has SQLAlchemy's dialect name for each connection.
     """
     saga = finding.saga_id or ""
-    if finding.kind in RESUMED:
+    if finding.kind in RESUMED or (finding.kind == "published_partly" and finding.state == "TERMINATED"):
         return saga_command("resume", saga)
     if finding.kind == "event_missing":
         connection, _, table = (finding.place or "").partition(".")

@@ -67,6 +67,8 @@ def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
     if state == "COMPLETED" and (row.state == "STAGED" or (row.state == "PUBLISHED" and not evidence.visible)):
         return _finding("saga_without_effect", row, state)
     over = state is None or state in FINAL_STATES or (state in ABNORMAL_STATES and row.state == "STAGING")
+    if over and evidence.visible and row.state == "STAGED":
+        return _finding("published_unclaimed", row, state)  # discarding its stage would deny what is visible
     if over and evidence.staged and row.state in ("STAGING", "STAGED", "DISCARDED", "REVERTED"):
         return _finding("staged_left", row, state)
     return None

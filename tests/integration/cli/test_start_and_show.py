@@ -247,7 +247,9 @@ async def test_every_command_shows_a_terminated_saga_as_terminated(cli: CommandL
     assert story["reason"]["kind"] == "terminated"
     assert "by mistake" in story["reason"]["message"]
     assert (await cli.saga("watch", id)).code == 1
-    assert "nothing was undone, and nothing will be" in (await cli.saga("show", id)).out
+    shown = (await cli.saga("show", id)).out
+    assert "nothing was undone, and nothing will be by itself" in shown
+    assert f"stuck: terminated with open effects: hold: continue it with `saga resume {id}`" in shown
     stuck = await until_shown(cli, ("list", "--stuck"), lambda rows: bool(rows))
     assert [row["id"] for row in stuck] == [id]
     command = f"saga resume {id}"

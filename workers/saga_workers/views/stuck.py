@@ -217,7 +217,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
     """The view, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
     workers = Workers(locator.temporal)
     view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
-    if view.state in FINAL_STATES and view.locks is None and not view.row_locks:
+    if view.state in FINAL_STATES and view.state != "TERMINATED" and view.locks is None and not view.row_locks:
         return view  # one with locks may still be releasing them
     location = await locator.locate(view.id)
     if location.kind == "terminated" and location.run is not None:
