@@ -15,6 +15,9 @@ import httpx
 
 from saga_activities.http.response import HttpResponse
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
+from sagas.input_limits import MAX_INPUT_VALUES
+from sagas.text.exact_json import decode_unambiguous, encode_json
+from sagas.text.json_values import map_texts, parse_json
 
 ACCEPT_ENCODING = "gzip"
 _IDENTITY = ("", "identity")
@@ -44,9 +47,41 @@ async def send_bounded(client: httpx.AsyncClient, request: httpx.Request, mask: 
         if isinstance(body, int):
             return HttpResponse(response.status_code, headers, omitted=body)
         text, undecodable = _decoded(body, response.charset_encoding)
-        return HttpResponse(response.status_code, headers, mask(text), undecodable=undecodable)
+        if _has_too_many_values(text):
+            return HttpResponse(response.status_code, headers, omitted=len(body))
+        text = _masked_spellings(mask(text), mask)
+        return HttpResponse(response.status_code, headers, text, undecodable=undecodable)
     finally:
         await response.aclose()
+
+
+def _has_too_many_values(text: str) -> bool:
+    """Return whether it is JSON of more values than an input may have: two bytes become a list."""
+    if sum(map(text.count, ",[{")) <= MAX_INPUT_VALUES:
+        return False
+    try:
+        waiting = [decode_unambiguous(text)]
+    except (ValueError, RecursionError):
+        return False
+    count = 0
+    while waiting and count <= MAX_INPUT_VALUES:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            count += len(value)
+            waiting += value.values() if isinstance(value, dict) else value
+    return count > MAX_INPUT_VALUES
+
+
+def _masked_spellings(text: str, mask: Callable[[str], str]) -> str:
+    """The text without secrets that JSON spells in another way, as in ``\\u0073ecret``."""
+    if "\\" not in text:
+        return text
+    try:
+        value = parse_json(text)
+    except ValueError:
+        return text
+    masked = map_texts(value, mask)
+    return text if masked == value else encode_json(masked).decode()
 
 
 async def _read_body(response: httpx.Response, headers: Mapping[str, str]) -> bytes | int:

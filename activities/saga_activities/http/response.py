@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 
@@ -35,9 +36,10 @@ class ResultError(ValueError):
     """``result`` or ``rejected_when`` does not compile, or cannot be computed from this response."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HttpResponse:
-    """One response. ``omitted`` is the size in bytes of a body that was too large to keep; ``text`` is empty then.
+    """One response. ``omitted`` is the size in bytes of a body that was too large to keep, or that has too many values
+    for a result; ``text`` is empty then.
 
     ``undecodable`` says why the bytes of the body are no text in its charset; ``text``, with U+FFFD in place of such
     bytes, is for messages only then.
@@ -75,6 +77,20 @@ class HttpResponse:
 
     def _parsed(self) -> Any:
         """The body as JSON; None if it is empty. Raises ResultError as :meth:`body`, ValueError if it is not JSON."""
+        value, error = self._parsed_once
+        if error is not None:
+            raise error
+        return value
+
+    @cached_property
+    def _parsed_once(self) -> tuple[Any, ValueError | None]:
+        """The body as JSON, or the error of reading it: the body of a hostile service takes a second."""
+        try:
+            return self._parse(), None
+        except ValueError as error:
+            return None, error
+
+    def _parse(self) -> Any:
         if self.undecodable:
             raise ResultError(
                 f"{self.undecodable}; correct the service or the charset in its content-type, or write a `result` that"
@@ -92,6 +108,11 @@ class HttpResponse:
         if self.text.startswith(_BYTE_ORDER_MARK):
             raise ResultError(f"its body begins with a byte order mark, which JSON does not allow; {_AS_TEXT}")
         return value
+
+    @property
+    def problem(self) -> ValueError | None:
+        """Why the body is not used as JSON; None if it is."""
+        return self._parsed_once[1]
 
     def to_json(self) -> dict[str, Any]:
         """The value of ``response`` in expressions, and the result of a probe.
@@ -211,11 +232,7 @@ def _without_json(response: HttpResponse) -> str:
     """Why ``response.json`` is null or missing, for the end of a message; empty if the body is JSON."""
     if not response.text.strip():
         return "; the answer has no body"
-    try:
-        response.body()
-        parse_json(response.text)
-    except ResultError:
+    problem = response.problem
+    if problem is None or isinstance(problem, ResultError):
         return ""  # an expression that reads it says so
-    except ValueError as error:
-        return f"; the body is not usable JSON: {error}"
-    return ""
+    return f"; the body is not usable JSON: {problem}"

@@ -97,6 +97,18 @@ def without_half_pairs(value: Any) -> Any:
     return value
 
 
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with another text in place of each string and each name."""
+    match value:
+        case str():
+            return change(value)
+        case dict():
+            return {change(name): map_texts(item, change) for name, item in value.items()}
+        case list():
+            return [map_texts(item, change) for item in value]
+    return value
+
+
 def json_copy(value: Any) -> Any:
     """A copy of a JSON value, in a tenth of the time of a deep copy."""
     match value:

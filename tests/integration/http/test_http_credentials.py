@@ -16,6 +16,7 @@ from saga_activities.http import HttpConnection, run_http
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.payment_server import CLIENT_ID, CLIENT_SECRET, PaymentServer
+from tests.integration.http.raw_server import raw_server, response
 
 CHARGE = {"path": "/charges", "method": "POST", "json": {"account": "h-1", "amount": "12.50"}}
 TOKEN = "tok-very-secret-123"
@@ -87,6 +88,30 @@ async def test_no_secret_is_written_although_the_participant_echoes_it(
         assert TOKEN not in written(outcome)
     assert TOKEN not in repr(crm.settings)
     assert TOKEN not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "spelled", [TOKEN, TOKEN.replace("s", "\\u0073"), TOKEN.replace("-", "\\u002D"), "\\u0074" + TOKEN[1:]]
+)
+async def test_a_secret_in_another_spelling_of_json_is_masked(
+    connect: Any, monkeypatch: pytest.MonkeyPatch, spelled: str
+) -> None:
+    monkeypatch.setenv("CRM_TOKEN", TOKEN)
+    async with raw_server() as participant:
+        body = f'{{"sent": "Bearer {spelled}", "{spelled}": [1, "{spelled}"], "path": "a\\/b"}}'.encode()
+        participant.answer = [response(body, "Content-Type: application/json")]
+        crm = connect(participant.url, auth={"bearer": {"env": "CRM_TOKEN"}})
+        for result in (None, "response.json", "response.text", "response.json.sent"):
+            outcome = await call(crm, {**CHARGE, **({"result": result} if result else {})})
+            assert outcome.kind == "done"
+            assert TOKEN not in written(outcome)
+            assert spelled not in json.dumps(outcome.result, default=str, ensure_ascii=False)
+        probed = await call(crm, {"path": "/charges"}, op="probe")
+        assert TOKEN not in written(probed)
+        participant.answer = [response(body, "Content-Type: application/json", status="404 Not Found")]
+        refused = await call(crm, CHARGE)
+        assert refused.failure is not None
+        assert spelled not in refused.failure.message
 
 
 @pytest.mark.parametrize("attempt", [1, 2])
