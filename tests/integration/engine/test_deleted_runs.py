@@ -21,6 +21,7 @@ from saga_spark.reconcile.findings import Finding
 from saga_workers.client import Client
 from saga_workers.doctor.saga_checks import check_sagas
 from saga_workers.location.deleted_runs import DeletedRun, find_deleted_runs
+from saga_workers.location.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_unowned
@@ -313,3 +314,25 @@ async def test_a_repeated_step_goes_on_with_its_generation(env: Environment) -> 
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
+
+
+async def test_a_command_of_others_is_no_saga_of_this_project(env: Environment, bank: AsyncEngine) -> None:
+    """A participant keeps its rows under the keys of commands, whose sagas another engine may run."""
+    key = f"order-of-others-{uuid.uuid4()}"
+    insert = (
+        "insert into saga_guard (saga_id, step, generation, op, reason, created_at)"
+        " values (:id, :step, 1, 'do', 'do', extract(epoch from now()) - 300)"
+    )
+    saga_id = f"deleted-{uuid.uuid4()}"
+    async with bank.connect() as connection:
+        await connection.execute(text(insert), {"id": key, "step": "@stock"})
+        await connection.execute(text(insert), {"id": saga_id, "step": "take"})
+    async with env.serving(SAGA) as client:
+        suspects = await GuardScan(client.project.settings).find_suspects(client.locator, MAX_SCANNED)
+        assert saga_id in suspects
+        assert key not in suspects
+        assert await guarded_effects(client.project.settings, key) == []
+    async with bank.connect() as connection:
+        await connection.execute(
+            text("delete from saga_guard where saga_id in (:key, :id)"), {"key": key, "id": saga_id}
+        )

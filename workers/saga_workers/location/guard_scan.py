@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 
-from saga_activities.guard.tables import guard_table
+from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
 from saga_workers.temporal.temporal_runs import list_runs, namespace_retention, quote
@@ -74,12 +74,15 @@ class GuardScan:
 
 
 async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence[Any]:
-    """Sagas by id, each with its newest row and its entries that are not undone: the primary key has this order."""
+    """Sagas by id, each with its newest row and its entries that are not undone: the primary key has this order.
+
+    The rows of a participant are keyed by commands of others, whose sagas are none of this project.
+    """
     row = guard_table.c
     entry = sa.case((row.op == "do", 1), (row.op == "undo", -1), else_=0)
     query = (
         sa.select(row.saga_id, sa.func.max(row.created_at).label("newest"), sa.func.sum(entry).label("open"))
-        .where(row.saga_id > after)
+        .where(row.saga_id > after, ~row.step.startswith(PARTICIPANT_PREFIX, autoescape=True))
         .group_by(row.saga_id)
         .order_by(row.saga_id)
         .limit(limit)

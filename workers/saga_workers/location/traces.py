@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.result_codec import MARKER_KEY, decode_marker
 from saga_activities.guard.rules import CONFIRMED, ELSEWHERE
-from saga_activities.guard.tables import guard_table, row_lock_table
+from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table, row_lock_table
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_activities.locks.tables import lock_table
 from saga_activities.messaging.outbox import HELD
@@ -65,7 +65,7 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
     own_undos = {(row.step, row.generation) for _, row in rows if row.op == "own_undo"}
     effects = []
     for name, row in rows:
-        if row.op == "do" and not row.step.startswith(NOTIFICATION_PREFIX):
+        if row.op == "do" and not row.step.startswith((NOTIFICATION_PREFIX, PARTICIPANT_PREFIX)):
             key = (row.step, row.generation)
             marker = decode_marker(undos.get(key)) or {}
             elsewhere = marker.get(MARKER_KEY) in (ELSEWHERE, CONFIRMED) and key not in own_undos
