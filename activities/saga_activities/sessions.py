@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL
 
 from saga_activities.mysql_cursor import MAX_WARNINGS, strict_cursor
+from saga_activities.mysql_passwords import refused_plugins
 from saga_activities.mysql_text import UNCONVERTED_RESULTS
 from saga_activities.result_columns import mysql_conversions
 from sagas.errors import UsageError
@@ -118,6 +119,7 @@ def session_arguments(url: URL) -> dict[str, Any]:
                 "init_command": f"SET SESSION {_MYSQL}",
                 "conv": mysql_conversions(),
                 "cursor_cls": strict_cursor(),
+                "auth_plugin_map": refused_plugins(url),
             }
     return {}
 

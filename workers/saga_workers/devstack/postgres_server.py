@@ -37,6 +37,10 @@ _SERVER_OPTIONS = {
     "log_min_messages": "warning",
 }
 
+_METHOD = "scram-sha-256"
+_PROOF = f"require_auth={_METHOD}"
+"""Without it a program that has taken the port of a server that ended could ask for the password in clear."""
+
 
 class PostgresService(Service):
     name: ClassVar[str] = "postgres"
@@ -57,11 +61,11 @@ class PostgresService(Service):
         """The URL of a database for the project: as its owner, who is no superuser."""
         password = database_roles.role_password(database, self._superuser_password())
         user = quote(database_roles.role_of(database), safe="")
-        return f"postgresql+psycopg://{user}:{password}@{HOST}:{ports['port']}/{quote(database, safe='')}"
+        return f"postgresql+psycopg://{user}:{password}@{HOST}:{ports['port']}/{quote(database, safe='')}?{_PROOF}"
 
     def _superuser_url(self, ports: Mapping[str, int]) -> str:
         user = database_roles.SUPERUSER
-        return f"postgresql+psycopg://{user}:{self._superuser_password()}@{HOST}:{ports['port']}/postgres"
+        return f"postgresql+psycopg://{user}:{self._superuser_password()}@{HOST}:{ports['port']}/postgres?{_PROOF}"
 
     def _superuser_password(self) -> str:
         return self.password_file.read_text(encoding="ascii")
@@ -85,7 +89,7 @@ class PostgresService(Service):
                 os.chown(path, user, user)
         initdb = [
             *prefix, str(program_folder() / "initdb"), "--pgdata", str(draft), "--username", database_roles.SUPERUSER,
-            "--auth", "scram-sha-256", "--pwfile", str(self.password_file), "--encoding", "UTF8",
+            "--auth", _METHOD, "--pwfile", str(self.password_file), "--encoding", "UTF8",
             "--locale", "C.UTF-8", "--no-sync",
         ]  # fmt: skip
         done = subprocess.run(
@@ -152,6 +156,7 @@ class PostgresService(Service):
             user=database_roles.SUPERUSER,
             password=self._superuser_password(),
             dbname=database,
+            require_auth=_METHOD,
             autocommit=True,
             **{**arguments, "options": f"{arguments['options']} -c search_path=pg_catalog"},
         )

@@ -101,12 +101,14 @@ class Stack:
     def restart(self, names: Collection[str]) -> None:
         """Stop these services and start them again; none: the project's own processes that should run.
 
+        The project's processes restart too when an address has changed: a server lost its port to another program.
         Raises SagaError as :meth:`up`, UsageError if nothing was started.
         """
         if not self.folder.dev.is_dir():
             raise UsageError("the dev stack of this project was never started", help=saga_command("dev", "up"))
         with self._alone():
             self.folder.owner()
+            addresses = self._addresses()
             chosen = names or [name for name in PROJECT_PROCESSES if self.folder.read(name).wanted]
             if not chosen:
                 raise UsageError("no process of this project is running", help=saga_command("dev", "up"))
@@ -115,6 +117,12 @@ class Stack:
                     self.report(f"stopping {name}")
                     self._stop(self.services[name], self._record(self.services[name]))
         self.up(chosen)
+        running = [name for name in PROJECT_PROCESSES if self.folder.read(name).is_alive()]
+        if running and self._addresses() != addresses:
+            self.up(running)
+
+    def _addresses(self) -> bytes:
+        return self.folder.toml.read_bytes() if self.folder.toml.exists() else b""
 
     def _needed_services(self) -> list[str]:
         """All services, without those for Kafka if the project does not use it."""

@@ -1,0 +1,81 @@
+"""Another user's program takes the port of the embedded PostgreSQL, and asks for passwords in clear."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from tests.integration.dev.conftest import Project
+
+_ASKS_FOR_PASSWORD = b"R" + struct.pack("!II", 8, 3)
+
+
+@dataclass
+class Stranger:
+    """A server of PostgreSQL's protocol that begins as soon as the port is free."""
+
+    port: int
+    asked: int = 0
+    received: list[bytes] = field(default_factory=list)
+    ends: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            while not self.ends.is_set():
+                with contextlib.suppress(OSError):
+                    listener.bind(("127.0.0.1", self.port))
+                    break
+            listener.listen()
+            listener.settimeout(0.1)
+            while not self.ends.is_set():
+                with contextlib.suppress(OSError):
+                    client, _ = listener.accept()
+                    with client:
+                        client.settimeout(5)
+                        self._ask(client)
+
+    def _ask(self, client: socket.socket) -> None:
+        while struct.unpack("!I", client.recv(8, socket.MSG_WAITALL)[4:])[0] in (80877103, 80877104):
+            client.sendall(b"N")
+        client.recv(4096)
+        client.sendall(_ASKS_FOR_PASSWORD)
+        self.asked += 1
+        self.received.append(client.recv(4096))
+
+
+@contextlib.contextmanager
+def stranger_at(port: int) -> Iterator[Stranger]:
+    stranger = Stranger(port)
+    thread = threading.Thread(target=stranger.run)
+    thread.start()
+    try:
+        yield stranger
+    finally:
+        stranger.ends.set()
+        thread.join()
+
+
+def test_a_program_on_the_old_port_gets_no_password(project: Project) -> None:
+    first = project.up("--only", "temporal,postgres,worker")
+    old = make_url(first["connections"]["shop"])
+    assert old.port is not None
+    with stranger_at(old.port) as stranger:
+        project.saga("dev", "restart", "postgres")
+        status = project.status()
+        assert make_url(status["connections"]["shop"]).port != old.port
+        assert status["worker"]["state"] == "running"
+        assert status["worker"]["pid"] != first["worker"]["pid"], "the worker still has the old address"
+        for url in (first["connections"]["shop"], first["postgres"]["url"]):
+            with pytest.raises(psycopg.OperationalError, match="authentication method requirement"):
+                psycopg.connect(url.replace("+psycopg", ""))
+        assert stranger.asked >= 2
+    assert [text for text in stranger.received if text] == []
