@@ -20,7 +20,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
-from saga_activities.guard.schema import DIALECTS
+from saga_activities.guard.schema import DIALECTS, create_metadata
 from saga_activities.guard.tables import MAX_ENTRY, MAX_GUARD_ID, TABLE_OPTIONS, guard_table, long_text, short_text
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
@@ -119,8 +119,7 @@ class OutputRow:
 
 async def create_table(engine: AsyncEngine) -> None:
     """Create the table if it does not exist; repeatable."""
-    async with engine.begin() as connection:
-        await connection.run_sync(metadata.create_all)
+    await create_metadata(engine, metadata, ())
 
 
 def table_ddl(dialect_name: str) -> str:

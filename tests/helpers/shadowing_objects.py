@@ -15,8 +15,12 @@ from tests.helpers.database_servers import DatabaseServer
 
 _TEXTS = ("text", "varchar", "bpchar", "name")
 _NUMBERS = ("int2", "int4", "int8", "float8", "numeric")
-_OTHERS = ("bool", "json", "jsonb", "timestamptz", "interval", "oid", "xid8", "text[]", "varchar[]", "int8[]", "int4[]")
-_TYPES = (*_TEXTS, *_NUMBERS, *_OTHERS)
+_OIDS = ("oid", "regclass", "regproc")
+_OTHERS = (
+    *("bool", "json", "jsonb", "timestamptz", "interval", "xid8", '"char"', "text[]", "varchar[]", "name[]", "int8[]"),
+    *("int4[]", "int2[]", "oid[]", '"char"[]', "int2vector", "oidvector"),
+)
+_TYPES = (*_TEXTS, *_NUMBERS, *_OIDS, *_OTHERS)
 _COMPARISONS = ("=", "<>", "<", ">", "<=", ">=", "~~")
 _ARITHMETIC = ("+", "-", "*", "/", "%")
 _SOURCES = ("activities", "workers", "spark_steps")
@@ -91,7 +95,9 @@ def _operators(existing: set[tuple[str, ...]]) -> Iterator[str]:
 def _common(left: str, right: str) -> str | None:
     if left in _TEXTS and right in _TEXTS:
         return "text"
-    return "numeric" if left in _NUMBERS and right in _NUMBERS else None
+    if left in _NUMBERS and right in _NUMBERS:
+        return "numeric"
+    return "int8" if {left, right} <= {*_OIDS, "int2", "int4", "int8"} else None
 
 
 def _functions(existing: set[tuple[str, tuple[str, ...]]]) -> Iterator[str]:

@@ -9,9 +9,9 @@ from saga_activities.guard.session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange, Source, analyse_view, refuse_effects
 
 _VOLATILE = """
-SELECT min(proname) AS name FROM pg_proc
+SELECT pg_catalog.min(proname) AS name FROM pg_proc
 WHERE proname = ANY (:names) AND provolatile = 'v'
-  AND NOT (pronamespace = 'pg_catalog'::regnamespace AND proname = ANY (:harmless))
+  AND NOT (pronamespace = 'pg_catalog'::regnamespace::oid AND proname = ANY (:harmless))
 """
 
 _HARMLESS = [
@@ -27,11 +27,12 @@ WHERE routine_type = 'FUNCTION' AND routine_schema <> 'sys'
 
 _VIEWS = """
 WITH RECURSIVE read(oid) AS (
-  SELECT to_regclass(name)::oid FROM unnest(CAST(:names AS text[])) AS name
+  SELECT pg_catalog.to_regclass(name)::oid FROM pg_catalog.unnest(CAST(:names AS text[])) AS name
   UNION SELECT d.refobjid FROM read JOIN pg_rewrite r ON r.ev_class = read.oid
-  JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid AND d.refclassid = 'pg_class'::regclass
+  JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass::oid AND d.objid = r.oid AND d.refclassid =
+    'pg_class'::regclass::oid
 )
-SELECT c.oid::regclass::text AS name, pg_get_viewdef(c.oid) AS query
+SELECT c.oid::regclass::text AS name, pg_catalog.pg_get_viewdef(c.oid) AS query
 FROM read JOIN pg_class c ON c.oid = read.oid WHERE c.relkind = 'v'
 """
 

@@ -20,9 +20,9 @@ from sagas.sql_text.row_changes import NotImageable, RowChange, TableMissing
 
 _BASE = """(WITH RECURSIVE base AS (SELECT t.* UNION ALL
           SELECT d.* FROM base JOIN pg_type d ON d.oid = base.typbasetype WHERE base.typtype = 'd')
-        SELECT CASE WHEN typtype = 'e' THEN 'enum' WHEN typnamespace <> 'pg_catalog'::regnamespace THEN 'other'
-          WHEN typelem = 0 OR typlen <> -1 THEN typname
-          ELSE (SELECT 'array of ' || typname FROM pg_type e WHERE e.oid = base.typelem) END
+        SELECT CASE WHEN typtype = 'e' THEN 'enum' WHEN typnamespace <> 'pg_catalog'::regnamespace::oid THEN 'other'
+          WHEN typelem = 0::oid OR typlen <> -1 THEN typname::text
+          ELSE (SELECT 'array of ' || typname::text FROM pg_type e WHERE e.oid = base.typelem) END
         FROM base WHERE typtype <> 'd')"""
 """The built-in type behind the domains of the type ``t``."""
 
@@ -30,19 +30,20 @@ _SHAPE = f"""
 SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relispartition AS partition,
   c.relpersistence = 't' AS temporary,
   EXISTS (SELECT 1 FROM pg_inherits WHERE inhparent = c.oid OR inhrelid = c.oid) AS inherits,
-  row_security_active(c.oid) AS row_security,
+  pg_catalog.row_security_active(c.oid) AS row_security,
   EXISTS (SELECT 1 FROM pg_rewrite WHERE ev_class = c.oid AND rulename <> '_RETURN') AS rules,
-  (SELECT json_agg(tgname ORDER BY tgname) FROM pg_trigger
+  (SELECT pg_catalog.json_agg(tgname ORDER BY tgname) FROM pg_trigger
     WHERE tgrelid = c.oid AND NOT tgisinternal AND tgenabled <> 'D') AS triggers,
-  (SELECT json_agg(json_build_object('table', k.conrelid::regclass::text, 'delete', k.confdeltype,
-      'update', k.confupdtype, 'columns', (SELECT json_agg(a.attname) FROM pg_attribute a
+  (SELECT pg_catalog.json_agg(pg_catalog.json_build_object('table', k.conrelid::regclass::text, 'delete', k.confdeltype,
+      'update', k.confupdtype, 'columns', (SELECT pg_catalog.json_agg(a.attname) FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum = ANY (k.confkey))))
     FROM pg_constraint k WHERE k.contype = 'f' AND k.confrelid = c.oid) AS foreign_keys,
-  (SELECT json_agg(json_build_object('name', a.attname, 'number', a.attnum, 'generated', a.attgenerated <> '',
+  (SELECT pg_catalog.json_agg(pg_catalog.json_build_object('name', a.attname, 'number', a.attnum,
+      'generated', a.attgenerated <> '',
       'type', {type_name("t.oid", "a.atttypmod")}, 'base', {_BASE},
-      'parts', CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace THEN {PARTS_OF_TYPE} END,
-      'equals', (SELECT 'OPERATOR(' || quote_ident(os.nspname) || '.' || o.oprname || ')'
-        FROM pg_index i, generate_series(0, i.indnkeyatts - 1) AS at
+      'parts', CASE WHEN t.typnamespace <> 'pg_catalog'::regnamespace::oid THEN {PARTS_OF_TYPE} END,
+      'equals', (SELECT 'OPERATOR(' || pg_catalog.quote_ident(os.nspname) || '.' || o.oprname::text || ')'
+        FROM pg_index i, pg_catalog.generate_series(0, i.indnkeyatts - 1) AS at
         JOIN pg_opclass k ON true JOIN pg_amop m ON m.amopfamily = k.opcfamily
           AND m.amoplefttype = k.opcintype AND m.amoprighttype = k.opcintype
           AND EXISTS (SELECT 1 FROM pg_amop b JOIN pg_am y ON y.oid = b.amopmethod
@@ -50,40 +51,44 @@ SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, c.relisp
         JOIN pg_operator o ON o.oid = m.amopopr JOIN pg_namespace os ON os.oid = o.oprnamespace
         WHERE i.indrelid = c.oid AND i.indisprimary AND i.indkey[at] = a.attnum AND k.oid = i.indclass[at]),
       'folds', EXISTS (SELECT 1 FROM pg_collation l WHERE l.oid = a.attcollation AND NOT l.collisdeterministic),
-      'read', has_column_privilege(c.oid, a.attnum, 'SELECT'), 'insert', has_column_privilege(c.oid, a.attnum, 'INSERT')
+      'read', pg_catalog.has_column_privilege(c.oid, a.attnum, 'SELECT'),
+      'insert', pg_catalog.has_column_privilege(c.oid, a.attnum, 'INSERT')
       ) ORDER BY a.attnum)
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
-  has_table_privilege(c.oid, 'DELETE') AS may_delete, has_any_column_privilege(c.oid, 'UPDATE') AS may_lock,
-  (SELECT json_agg(k.conname ORDER BY k.conname) FROM pg_constraint k
+  pg_catalog.has_table_privilege(c.oid, 'DELETE') AS may_delete,
+  pg_catalog.has_any_column_privilege(c.oid, 'UPDATE') AS may_lock,
+  (SELECT pg_catalog.json_agg(k.conname ORDER BY k.conname) FROM pg_constraint k
     WHERE k.conrelid = c.oid AND NOT k.convalidated) AS unchecked,
   (SELECT n.nspname FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace
-    WHERE o.oid = to_regclass('saga_row_lock')) AS own_locks,
-  (SELECT json_object_agg(n.nspname, has_table_privilege(o.oid, 'SELECT') AND has_table_privilege(o.oid, 'INSERT')
-      AND has_table_privilege(o.oid, 'UPDATE') AND has_table_privilege(o.oid, 'DELETE'))
+    WHERE o.oid = pg_catalog.to_regclass('saga_row_lock')::oid) AS own_locks,
+  (SELECT pg_catalog.json_object_agg(n.nspname, pg_catalog.has_table_privilege(o.oid, 'SELECT') AND
+    pg_catalog.has_table_privilege(o.oid, 'INSERT')
+      AND pg_catalog.has_table_privilege(o.oid, 'UPDATE') AND pg_catalog.has_table_privilege(o.oid, 'DELETE'))
     FROM pg_class o JOIN pg_namespace n ON n.oid = o.relnamespace
     WHERE o.relname = 'saga_row_lock' AND o.relkind = 'r' AND o.relpersistence <> 't') AS locks,
-  (SELECT json_agg(a.attname ORDER BY array_position(i.indkey::int2[], a.attnum))
+  (SELECT pg_catalog.json_agg(a.attname ORDER BY pg_catalog.array_position(i.indkey::int2[], a.attnum))
     FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
     WHERE i.indrelid = c.oid AND i.indisprimary) AS key,
-  (SELECT min(p.proname) FROM pg_attrdef d
-    JOIN pg_depend e ON e.classid = 'pg_attrdef'::regclass AND e.objid = d.oid AND e.refclassid = 'pg_proc'::regclass
+  (SELECT pg_catalog.min(p.proname) FROM pg_attrdef d
+    JOIN pg_depend e ON e.classid = 'pg_attrdef'::regclass::oid AND e.objid = d.oid AND e.refclassid =
+      'pg_proc'::regclass::oid
     JOIN pg_proc p ON p.oid = e.refobjid
-    WHERE d.adrelid = c.oid AND p.provolatile = 'v' AND p.pronamespace <> 'pg_catalog'::regnamespace) AS defaults,
+    WHERE d.adrelid = c.oid AND p.provolatile = 'v' AND p.pronamespace <> 'pg_catalog'::regnamespace::oid) AS defaults,
   (WITH RECURSIVE part(oid) AS (
     SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
     UNION SELECT p.oid FROM part JOIN pg_type t ON t.oid = part.oid, LATERAL (
-      SELECT t.typbasetype AS oid WHERE t.typtype = 'd' UNION ALL SELECT t.typelem WHERE t.typelem <> 0
+      SELECT t.typbasetype AS oid WHERE t.typtype = 'd' UNION ALL SELECT t.typelem WHERE t.typelem <> 0::oid
       UNION ALL SELECT x.atttypid FROM pg_attribute x
         WHERE x.attrelid = t.typrelid AND x.attnum > 0 AND NOT x.attisdropped
       UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)) p)
-    SELECT min(p.proname) FROM pg_constraint k
-    JOIN pg_depend e ON e.classid = 'pg_constraint'::regclass AND e.objid = k.oid
-    LEFT JOIN pg_operator o ON e.refclassid = 'pg_operator'::regclass AND o.oid = e.refobjid
-    JOIN pg_proc p ON p.oid = CASE e.refclassid WHEN 'pg_proc'::regclass THEN e.refobjid ELSE o.oprcode::oid END
+    SELECT pg_catalog.min(p.proname) FROM pg_constraint k
+    JOIN pg_depend e ON e.classid = 'pg_constraint'::regclass::oid AND e.objid = k.oid
+    LEFT JOIN pg_operator o ON e.refclassid = 'pg_operator'::regclass::oid AND o.oid = e.refobjid
+    JOIN pg_proc p ON p.oid = CASE e.refclassid WHEN 'pg_proc'::regclass::oid THEN e.refobjid ELSE o.oprcode::oid END
     WHERE (k.conrelid = c.oid OR k.contypid IN (SELECT oid FROM part)) AND k.contype = 'c'
-      AND p.provolatile = 'v' AND p.pronamespace <> 'pg_catalog'::regnamespace) AS checks
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:name)
+      AND p.provolatile = 'v' AND p.pronamespace <> 'pg_catalog'::regnamespace::oid) AS checks
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = pg_catalog.to_regclass(:name)::oid
 """
 
 _MERGE_RETURNS = 170000
@@ -94,18 +99,20 @@ _CHANGING_ACTIONS = ("c", "n", "d")
 
 _UNHASHABLE = """
 WITH RECURSIVE part(oid, inner_part) AS (
-  SELECT a.atttypid, false FROM pg_attribute a WHERE a.attrelid = to_regclass(:name) AND a.attname = ANY (:columns)
+  SELECT a.atttypid, false FROM pg_attribute a WHERE a.attrelid = pg_catalog.to_regclass(:name)::oid AND a.attname =
+    ANY (:columns)
   UNION SELECT p.oid, part.inner_part OR t.typtype <> 'd' FROM part JOIN pg_type t ON t.oid = part.oid, LATERAL (
-    SELECT t.typbasetype AS oid WHERE t.typtype = 'd' UNION ALL SELECT t.typelem WHERE t.typelem <> 0 AND t.typlen = -1
+    SELECT t.typbasetype AS oid WHERE t.typtype = 'd' UNION ALL SELECT t.typelem WHERE t.typelem <> 0::oid AND
+      t.typlen = -1
     UNION ALL SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT attisdropped
     UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)) p
 )
-SELECT min(format_type(t.oid, NULL)) FROM part JOIN pg_type t ON t.oid = part.oid
-WHERE (t.typtype = 'b' AND NOT (t.typelem <> 0 AND t.typlen = -1) AND t.typname <> 'varchar' AND NOT EXISTS (
+SELECT pg_catalog.min(pg_catalog.format_type(t.oid, NULL)) FROM part JOIN pg_type t ON t.oid = part.oid
+WHERE (t.typtype = 'b' AND NOT (t.typelem <> 0::oid AND t.typlen = -1) AND t.typname <> 'varchar' AND NOT EXISTS (
     SELECT 1 FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod
     WHERE m.amname = 'hash' AND o.opcdefault AND o.opcintype = t.oid))
-  OR (part.inner_part AND (t.typname = 'jsonb' OR (t.typelem <> 0 AND t.typlen = -1)))
-  OR to_regproc('pg_catalog.hash_record_extended') IS NULL
+  OR (part.inner_part AND (t.typname = 'jsonb' OR (t.typelem <> 0::oid AND t.typlen = -1)))
+  OR pg_catalog.to_regproc('pg_catalog.hash_record_extended') IS NULL
 """
 """A type in those of key columns without a hash function, or whose hash inside another value ignores its form.
 
@@ -122,8 +129,8 @@ _SAME_TEXT = frozenset(
 
 _CANONICAL = {
     "numeric": "trim_scale({})::text",
-    "float4": "({}::float8 + 0)::text",  # no negative zero
-    "float8": "({} + 0)::text",
+    "float4": "({}::float8 + 0::float8)::text",  # no negative zero
+    "float8": "({} + 0::float8)::text",
     "money": "{}::numeric::text",
     "interval": "justify_interval({})::text",
 }

@@ -276,10 +276,10 @@ def _rewritten(table: TableAccess, change: _RowRestore) -> Image:
 # Constraints that are checked at the end of the transaction
 
 _POSTGRESQL_DEFERRABLE = """
-SELECT DISTINCT format('%I.%I', n.nspname, c.conname) AS name
+SELECT DISTINCT pg_catalog.format('%I.%I', n.nspname, c.conname) AS name
 FROM pg_catalog.pg_constraint c JOIN pg_catalog.pg_namespace n ON n.oid = c.connamespace
-WHERE c.condeferrable AND (c.conrelid = ANY (CAST(:tables AS text[])::regclass[])
-  OR c.confrelid = ANY (CAST(:tables AS text[])::regclass[]))
+WHERE c.condeferrable AND (c.conrelid = ANY (CAST(:tables AS text[])::regclass[]::oid[])
+  OR c.confrelid = ANY (CAST(:tables AS text[])::regclass[]::oid[]))
 """
 _SQLITE_REFERENCING = """
 SELECT m.name AS name FROM sqlite_master m JOIN pragma_foreign_key_list(m.name) f

@@ -113,7 +113,7 @@ def _select_statement(dialect: str, lock_table: str, count: int) -> str:
 def own_schema(dialect: str) -> str:
     """The schema with the images of this connection."""
     if dialect == "postgresql":
-        return "(SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('saga_image'))"
+        return "(SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('saga_image')::oid)"
     return "database()" if dialect in _MYSQL else "'main'"
 
 

@@ -13,9 +13,10 @@ from saga_activities.guard.session import SqlSession
 from sagas.sql_text.row_changes import NotImageable
 
 _POSTGRESQL = """
-SELECT (SELECT json_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey))
+SELECT (SELECT pg_catalog.json_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum = ANY
+  (i.indkey))
   AS columns
-FROM pg_index i WHERE i.indrelid = to_regclass(:name) AND i.indisunique AND i.indexprs IS NULL
+FROM pg_index i WHERE i.indrelid = pg_catalog.to_regclass(:name)::oid AND i.indisunique AND i.indexprs IS NULL
 """
 _SQLITE = """
 SELECT l.name AS index_, i.name AS name FROM pragma_index_list(:name) l JOIN pragma_index_info(l.name) i

@@ -20,39 +20,45 @@ An attribute has its name, its type, and the number that no other one of the typ
 
 def type_name(oid: str, modifier: str) -> str:
     """An expression of the name of a type, which does not depend on the search path of the session."""
-    return f"""(SELECT CASE WHEN y.typnamespace = 'pg_catalog'::regnamespace THEN format_type(y.oid, {modifier})
-        ELSE quote_ident(yn.nspname) || '.' || quote_ident(y.typname)
-          || coalesce(substring(format_type(y.oid, {modifier}) from '[(].*[)]$'), '') END
+    return f"""(SELECT CASE WHEN y.typnamespace = 'pg_catalog'::regnamespace::oid
+          THEN pg_catalog.format_type(y.oid, {modifier})
+        ELSE pg_catalog.quote_ident(yn.nspname) || '.' || pg_catalog.quote_ident(y.typname)
+          || coalesce(substring(pg_catalog.format_type(y.oid, {modifier}) from '[(].*[)]$'), '') END
         FROM pg_type y JOIN pg_namespace yn ON yn.oid = y.typnamespace WHERE y.oid = {oid})"""
 
 
 PARTS_OF_TYPE = f"""(WITH RECURSIVE part(oid) AS (
         SELECT t.oid UNION SELECT x.oid FROM part JOIN pg_type p ON p.oid = part.oid, LATERAL (
-          SELECT p.typbasetype AS oid WHERE p.typtype = 'd' UNION ALL SELECT p.typelem WHERE p.typelem <> 0
+          SELECT p.typbasetype AS oid WHERE p.typtype = 'd' UNION ALL SELECT p.typelem WHERE p.typelem <> 0::oid
           UNION ALL SELECT e.atttypid FROM pg_attribute e
             WHERE e.attrelid = p.typrelid AND e.attnum > 0 AND NOT e.attisdropped
           UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE p.oid IN (r.rngtypid, r.rngmultitypid)
           UNION ALL SELECT r.rngtypid FROM pg_range r WHERE p.oid = r.rngmultitypid) x)
-      SELECT json_object_agg({type_name("p.oid", "NULL")}, CASE p.typtype
-        WHEN 'c' THEN json_build_object('attributes', (
-          SELECT json_agg(json_build_array(quote_ident(e.attname), {type_name("e.atttypid", "e.atttypmod")}, e.attnum)
+      SELECT pg_catalog.json_object_agg({type_name("p.oid", "NULL")}, CASE p.typtype
+        WHEN 'c' THEN pg_catalog.json_build_object('attributes', (
+          SELECT pg_catalog.json_agg(pg_catalog.json_build_array(pg_catalog.quote_ident(e.attname),
+            {type_name("e.atttypid", "e.atttypmod")}, e.attnum)
             ORDER BY e.attnum)
           FROM pg_attribute e WHERE e.attrelid = p.typrelid AND e.attnum > 0 AND NOT e.attisdropped))
-        WHEN 'e' THEN json_build_object('labels', (
-          SELECT json_object_agg(e.enumlabel, e.oid::text) FROM pg_enum e WHERE e.enumtypid = p.oid))
-        WHEN 'd' THEN json_build_object('base', json_build_array({type_name("p.typbasetype", "p.typtypmod")}))
-        ELSE (SELECT json_build_object('subtype', json_build_array({type_name("r.rngsubtype", "NULL")} || coalesce(
-            (SELECT ' collate ' || quote_ident(ln.nspname) || '.' || quote_ident(l.collname)
+        WHEN 'e' THEN pg_catalog.json_build_object('labels', (
+          SELECT pg_catalog.json_object_agg(e.enumlabel, e.oid::text) FROM pg_enum e WHERE e.enumtypid = p.oid))
+        WHEN 'd' THEN pg_catalog.json_build_object('base', pg_catalog.json_build_array({
+    type_name("p.typbasetype", "p.typtypmod")
+}))
+        ELSE (SELECT pg_catalog.json_build_object('subtype', pg_catalog.json_build_array({
+    type_name("r.rngsubtype", "NULL")
+} || coalesce(
+            (SELECT ' collate ' || pg_catalog.quote_ident(ln.nspname) || '.' || pg_catalog.quote_ident(l.collname)
               FROM pg_collation l JOIN pg_namespace ln ON ln.oid = l.collnamespace WHERE l.oid = r.rngcollation), '')))
           FROM pg_range r WHERE r.rngtypid = p.oid) END)
       FROM part JOIN pg_type p ON p.oid = part.oid
-      WHERE p.typtype IN ('c', 'e', 'd', 'r') AND p.typnamespace <> 'pg_catalog'::regnamespace)"""
+      WHERE p.typtype IN ('c', 'e', 'd', 'r') AND p.typnamespace <> 'pg_catalog'::regnamespace::oid)"""
 """The :data:`TypeParts` of the type ``t``; NULL: there are none."""
 
 
 PRESENT_ATTRIBUTES = (
-    "(SELECT string_agg(attnum || ' ' || quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute"
-    " WHERE attrelid = {}::regclass AND attnum > 0 AND NOT attisdropped)"
+    "(SELECT pg_catalog.string_agg(attnum::text || ' ' || pg_catalog.quote_ident(attname), ', ' ORDER BY attnum)"
+    " FROM pg_attribute WHERE attrelid = {}::regclass AND attnum > 0 AND NOT attisdropped)"
 )
 """An expression of the numbers and names of the attributes of the composite type with that name."""
 

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 _COUNTERS = """
 SELECT name, inserted, updated, deleted FROM (
-  SELECT n.nspname || '.' || c.relname AS name, pg_stat_get_xact_tuples_inserted(c.oid) AS inserted,
-    pg_stat_get_xact_tuples_updated(c.oid) AS updated, pg_stat_get_xact_tuples_deleted(c.oid) AS deleted
+  SELECT n.nspname::text || '.' || c.relname::text AS name, pg_catalog.pg_stat_get_xact_tuples_inserted(c.oid) AS
+    inserted,
+    pg_catalog.pg_stat_get_xact_tuples_updated(c.oid) AS updated, pg_catalog.pg_stat_get_xact_tuples_deleted(c.oid) AS
+      deleted
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.relkind = 'r' AND c.oid >= 16384 AND NOT c.relname = ANY (:own)
-) AS counted WHERE inserted + updated + deleted > 0
+  WHERE c.relkind = 'r' AND c.oid >= 16384::oid AND NOT c.relname = ANY (:own)
+) AS counted WHERE inserted + updated + deleted > 0::int8
 """
 
 _NONE = (0, 0, 0)

@@ -16,6 +16,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from saga_activities.guard.outbox_postgresql import POSTGRESQL_OUTBOX_DDL, outbox_rows
 from saga_activities.guard.tables import DEFAULT_SHARDS, metadata, outbox_table, version_table
+from saga_activities.table_names import table_names
 
 SCHEMA_VERSION = 1
 
@@ -49,7 +50,7 @@ async def create_tables(engine: AsyncEngine, shards: int = DEFAULT_SHARDS) -> No
     Raises :class:`NewerTables` if the database was set up by a newer engine.
     """
     async with engine.connect() as connection:
-        exists = await connection.run_sync(lambda sync: sa.inspect(sync).has_table(version_table.name))
+        exists = version_table.name in await table_names(connection)
         if exists and await has_version(connection, "guard", SCHEMA_VERSION):
             return
     await create_metadata(engine, metadata, _initial_rows(engine.dialect.name, shards))

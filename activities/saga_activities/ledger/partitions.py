@@ -69,7 +69,7 @@ async def existing_months(connection: AsyncConnection) -> list[Month]:
     if connection.dialect.name == "postgresql":
         query = (
             "select child.relname from pg_inherits join pg_class as child on child.oid = inhrelid"
-            f" where inhparent = to_regclass('{TABLE}')"
+            f" where inhparent = to_regclass('{TABLE}')::oid"
         )
     else:
         query = (

@@ -25,40 +25,41 @@ _POSTGRESQL = """
 WITH called AS (
     SELECT p.*, n.nspname <> 'pg_catalog' AND NOT EXISTS (
         SELECT 1 FROM pg_catalog.pg_depend d
-        WHERE d.classid = 'pg_catalog.pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+        WHERE d.classid = 'pg_catalog.pg_proc'::regclass::oid AND d.objid = p.oid AND d.deptype = 'e'
     ) AS is_own, n.nspname = 'pg_catalog'
         AND p.proname ~ '(larger|smaller|uplus|uminus|add|sub|up|um|pl|mi|abs|^timezone)$' AS is_operator
     FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-    WHERE p.proname = ANY (:names) AND (pg_function_is_visible(p.oid) OR n.nspname = ANY (:schemas))
+    WHERE p.proname = ANY (:names) AND (pg_catalog.pg_function_is_visible(p.oid) OR n.nspname = ANY (:schemas))
 ), result AS (
     SELECT oid, prorettype AS type FROM called
   UNION
-    SELECT c.oid, o.type FROM called c CROSS JOIN LATERAL unnest(c.proallargtypes, c.proargmodes) AS o(type, mode)
+    SELECT c.oid, o.type FROM called c CROSS JOIN LATERAL ROWS FROM (
+      pg_catalog.unnest(c.proallargtypes), pg_catalog.unnest(c.proargmodes)) AS o(type, mode)
     WHERE o.mode IN ('o', 'b', 't')
   UNION
     SELECT c.oid, f.atttypid FROM called c JOIN pg_catalog.pg_type t ON t.oid = c.prorettype
     JOIN pg_catalog.pg_attribute f ON f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped
 ), kind AS (
-    SELECT t.oid, t.typname LIKE 'any%' AS is_any, t.typname = 'record' AS is_record,
+    SELECT t.oid, t.typname::text LIKE 'any%' AS is_any, t.typname = 'record' AS is_record,
            coalesce(e.typcategory, t.typcategory) AS category
     FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
 )
 SELECT c.oid::bigint AS oid, c.proname AS name, a.position::int - 1 AS position, a.type::bigint AS type, c.is_own,
        coalesce(c.proargnames[a.position], '') AS argument,
-       c.provariadic <> 0 AND a.position = c.pronargs AS is_variadic,
-       bool_or(
+       c.provariadic <> 0::oid AND a.position = c.pronargs AS is_variadic,
+       pg_catalog.bool_or(
            (k.is_any AND r.is_any)
            OR (c.is_own AND (k.is_any OR r.is_record OR k.category = r.category))
            OR (c.is_operator AND k.category = r.category)
        ) AS passes
-FROM called c CROSS JOIN LATERAL unnest(c.proargtypes) WITH ORDINALITY AS a(type, position)
+FROM called c CROSS JOIN LATERAL pg_catalog.unnest(c.proargtypes::oid[]) WITH ORDINALITY AS a(type, position)
 JOIN kind k ON k.oid = a.type JOIN result ON result.oid = c.oid JOIN kind r ON r.oid = result.type
 GROUP BY 1, 2, 3, 4, 5, 6, 7
 UNION ALL
 SELECT t.oid::bigint, t.typname, 0, t.oid::bigint, false, '', false, true
 FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
-WHERE t.typname = ANY (:names) AND (pg_type_is_visible(t.oid) OR n.nspname = ANY (:schemas))
-  AND (t.typmodin <> 0 OR t.typtype = 'd')
+WHERE t.typname = ANY (:names) AND (pg_catalog.pg_type_is_visible(t.oid) OR n.nspname = ANY (:schemas))
+  AND (t.typmodin::oid <> 0::oid OR t.typtype = 'd')
 """
 """Functions, and types: `"timestamp"(x)` is a cast. One without the precision that its type may have keeps a value."""
 

@@ -53,17 +53,18 @@ The object identifiers from 16384 on are those of the database's own types.
 
 _POSTGRESQL_COLUMNS = _POSTGRESQL_PARTS.format(
     source="""
-    SELECT a.attnum AS position, a.attname AS name, format_type(a.atttypid, a.atttypmod) AS type,
+    SELECT a.attnum AS position, a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type,
            a.atttypid AS part_type, a.atttypmod AS modifier, false AS is_array, false AS is_range, NULL::name AS field,
            0 AS field_position
     FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = to_regclass(:table) AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE a.attrelid = pg_catalog.to_regclass(:table)::oid AND a.attnum > 0 AND NOT a.attisdropped
 """
 )
 
 _POSTGRESQL_TYPES = _POSTGRESQL_PARTS.format(
     source="""
-    SELECT y.oid::bigint AS position, y.typname AS name, format_type(y.oid, NULL) AS type, y.oid AS part_type,
+    SELECT y.oid::bigint AS position, y.typname AS name, pg_catalog.format_type(y.oid, NULL) AS type, y.oid AS
+      part_type,
            -1 AS modifier, false AS is_array, false AS is_range, NULL::name AS field, 0 AS field_position
     FROM pg_catalog.pg_type y WHERE y.oid = any(:types)
 """

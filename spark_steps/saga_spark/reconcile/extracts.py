@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table, outbox_table
 from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.messaging.outbox import HELD
+from saga_activities.table_names import table_names
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import decode_json, encode_json, number_text
@@ -223,7 +224,7 @@ async def extract_database(
     async with engine.connect() as plain:
         connection = await plain.execution_options(isolation_level=level)
         async with connection.begin():
-            tables = set(await connection.run_sync(lambda sync: sa.inspect(sync).get_table_names()))
+            tables = await table_names(connection)
             if guard_table.name in tables:
                 results = any(effect.amounts or effect.binding == "result" for effect in effects)
                 with ParquetRowWriter(folder / "guard" / f"{name}.parquet", GUARD_SCHEMA) as rows:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyarrow import fs
-from sqlalchemy import inspect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.sessions import psycopg_arguments
+from saga_activities.table_names import table_names
 from saga_spark import output_records
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
@@ -123,7 +123,7 @@ def _is_partial(group: Sequence[OutputEvidence]) -> bool:
 async def read_output_records(engine: AsyncEngine, scope: ReconciliationScope) -> list[OutputRow]:
     """The outputs in scope; empty if the database has no table of them."""
     async with engine.connect() as connection:
-        if not await connection.run_sync(lambda sync: inspect(sync).has_table(output_records.outputs.name)):
+        if output_records.outputs.name not in await table_names(connection):
             return []
         table = output_records.outputs.c
         query = output_records.outputs.select()

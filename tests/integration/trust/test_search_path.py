@@ -41,6 +41,10 @@ steps:
       run: insert into payment values (1)
       two_phase: true
       emit: [{topic: paid, key: room, value: {}}]
+  - id: mark
+    uses: sql
+    with: {connection: shop, run: "update seat set label = 'taken' where id = 1"}
+    compensate: auto
   - {id: close, uses: close, with: {fails: "${{ input.fails }}"}, effect: none}
 """
 
@@ -72,6 +76,8 @@ async def test_no_operator_or_function_of_another_schema_is_called(
         await create(engine)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table payment (amount int)")
+        connection.execute("create table seat (id int primary key, label text, prices numeric[])")
+        connection.execute("insert into seat values (1, 'free', '{1.50}')")
     project = make_project(
         tmp_path / "project",
         {"booking": BOOKING},

@@ -88,37 +88,37 @@ schemas as (
   select oid, nspname from pg_namespace where nspname !~ '^pg_' and nspname <> 'information_schema'
 ),
 members as (select classid, objid from pg_depend where deptype = 'e'),
-of_columns as (select objid from pg_depend where classid = 'pg_class'::regclass and deptype in ('a', 'i')),
+of_columns as (select objid from pg_depend where classid = 'pg_class'::regclass::oid and deptype in ('a', 'i')),
 objects as (
-  select 1 as turn, format('schema %%I', nspname) as object
+  select 1 as turn, pg_catalog.format('schema %%I', nspname) as object
   from pg_namespace join schemas using (oid, nspname)
   where nspowner in (table superuser)
-    and oid not in (select objid from members where classid = 'pg_namespace'::regclass)
+    and oid not in (select objid from members where classid = 'pg_namespace'::regclass::oid)
   union all
-  select 2, format('%%s %%I.%%I', case relkind when 'v' then 'view' when 'm' then 'materialized view'
+  select 2, pg_catalog.format('%%s %%I.%%I', case relkind when 'v' then 'view' when 'm' then 'materialized view'
     when 'S' then 'sequence' when 'f' then 'foreign table' else 'table' end, nspname, relname)
   from pg_class join schemas on schemas.oid = relnamespace
   where relowner in (table superuser) and relkind in ('r', 'p', 'v', 'm', 'S', 'f')
-    and pg_class.oid not in (select objid from members where classid = 'pg_class'::regclass)
+    and pg_class.oid not in (select objid from members where classid = 'pg_class'::regclass::oid)
     and not (relkind = 'S' and pg_class.oid in (table of_columns))
   union all
-  select 3, format('routine %%s', pg_proc.oid::regprocedure)
+  select 3, pg_catalog.format('routine %%s', pg_proc.oid::regprocedure)
   from pg_proc join schemas on schemas.oid = pronamespace
   where proowner in (table superuser)
-    and pg_proc.oid not in (select objid from members where classid = 'pg_proc'::regclass)
+    and pg_proc.oid not in (select objid from members where classid = 'pg_proc'::regclass::oid)
   union all
-  select 4, format('%%s %%I.%%I', case typtype when 'd' then 'domain' else 'type' end, nspname, typname)
+  select 4, pg_catalog.format('%%s %%I.%%I', case typtype when 'd' then 'domain' else 'type' end, nspname, typname)
   from pg_type join schemas on schemas.oid = typnamespace left join pg_class on pg_class.oid = typrelid
   where typowner in (table superuser) and typelem = 0::oid
     and (typtype in ('e', 'd', 'r') or (typtype = 'c' and relkind = 'c'))
-    and pg_type.oid not in (select objid from members where classid = 'pg_type'::regclass)
+    and pg_type.oid not in (select objid from members where classid = 'pg_type'::regclass::oid)
   union all
-  select 5, format('statistics %%I.%%I', nspname, stxname)
+  select 5, pg_catalog.format('statistics %%I.%%I', nspname, stxname)
   from pg_statistic_ext join schemas on schemas.oid = stxnamespace where stxowner in (table superuser)
   union all
-  select 6, format('large object %%s', oid) from pg_largeobject_metadata where lomowner in (table superuser)
+  select 6, pg_catalog.format('large object %%s', oid) from pg_largeobject_metadata where lomowner in (table superuser)
   union all
-  select 7, format('publication %%I', pubname) from pg_publication where pubowner in (table superuser)
+  select 7, pg_catalog.format('publication %%I', pubname) from pg_publication where pubowner in (table superuser)
 )
-select format('alter %%s owner to %%I', object, %(role)s::text) from objects order by turn, object
+select pg_catalog.format('alter %%s owner to %%I', object, %(role)s::text) from objects order by turn, object
 """

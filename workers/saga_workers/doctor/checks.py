@@ -263,12 +263,13 @@ def _clock_result(name: str, skew: float) -> DoctorResult:
 
 
 async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: bool) -> list[DoctorResult]:
-    from sqlalchemy import inspect, text
+    from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
     from saga_activities.guard import outbox_postgresql
     from saga_activities.guard.tables import now_sql
     from saga_activities.messaging.outbox import NEW
+    from saga_activities.table_names import table_names
     from saga_workers.relay.outbox_table import OutboxLag, read_lag
     from saga_workers.relay.undecided_events import list_undecided
     from saga_workers.runtime.database_access import unusable
@@ -279,7 +280,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
     now = f"select {now_sql(engine.dialect.name)}"
     try:
         async with asyncio.timeout(15), engine.connect() as database:
-            tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
+            tables = await table_names(database)
             skew = float((await database.execute(text(now))).scalar_one()) - time.time()
             ours = tables.issuperset(outbox_postgresql.needed_tables(engine.dialect.name))
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())

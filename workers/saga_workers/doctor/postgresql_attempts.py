@@ -17,12 +17,12 @@ _NAME = "saga_doctor"
 
 _BASE_TYPES = f"""
 with recursive base(at, type) as (
-  select at, type from pg_prepared_statements, unnest(parameter_types) with ordinality as parameter(type, at)
+  select at, type from pg_prepared_statements, pg_catalog.unnest(parameter_types) with ordinality as parameter(type, at)
   where name = '{_NAME}'
   union all
-  select at, typbasetype::regtype from base join pg_type on pg_type.oid = base.type where typtype = 'd'
+  select at, typbasetype::regtype from base join pg_type on pg_type.oid = base.type::oid where typtype = 'd'
 )
-select base.type::text from base join pg_type on pg_type.oid = base.type where typtype <> 'd' order by at
+select base.type::text from base join pg_type on pg_type.oid = base.type::oid where typtype <> 'd' order by at
 """  # noqa: S608 - a constant
 """The types of the parameters, for a domain the type below it: NULL is a value of each, and not of each domain."""
 

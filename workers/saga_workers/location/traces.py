@@ -22,6 +22,7 @@ from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table, row_lo
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_activities.locks.tables import lock_table
 from saga_activities.messaging.outbox import HELD
+from saga_activities.table_names import table_names
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from sagas.protocol.origin import Origin, decode_origin
@@ -116,7 +117,7 @@ async def reading_tables(connection: SqlConnection, what: str) -> AsyncIterator[
     try:
         async with asyncio.timeout(_TIMEOUT):
             async with engine.connect() as database:
-                tables = await database.run_sync(lambda sync: set(sa.inspect(sync).get_table_names()))
+                tables = await table_names(database)
             yield engine, tables
     except (SQLAlchemyError, OSError) as error:
         raise unusable(connection, f"{what} of the connection {connection.name} cannot be read", error) from error

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard import watermark
+from saga_activities.table_names import table_names
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
@@ -200,11 +201,9 @@ async def _read_connection(
 
 
 async def _read_watermark(name: str, engine: AsyncEngine) -> float:
-    from sqlalchemy import inspect
-
     try:
         async with engine.connect() as connection:
-            there = await connection.run_sync(lambda sync: inspect(sync).has_table("saga_watermark"))
+            there = "saga_watermark" in await table_names(connection)
         return await watermark.read(engine) if there else 0.0
     except (SQLAlchemyError, OSError) as error:
         raise SagaError(f"the database of the connection {name} does not answer: {driver_message(error)}") from error

@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, inspect, text
+from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.outbox_postgresql import NOTHING_DONE, PASSED_TABLE, PROGRESS_TABLE, rows_table
 from saga_activities.guard.tables import now_sql, outbox_home_table, outbox_table
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED, SUSPENDED
+from saga_activities.table_names import table_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ _OLDEST = (
 async def has_outbox(connection: AsyncConnection) -> bool:
     """True if the database has an outbox, with all of its tables."""
     needed = _statements(connection.dialect.name).needed_table
-    return await connection.run_sync(lambda sync: inspect(sync).has_table(needed))
+    return needed in await table_names(connection)
 
 
 # Unpublished events: how many, and for how long.

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from sqlalchemy import inspect, make_url
+from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -21,6 +21,7 @@ from saga_activities.guard.tables import DEFAULT_SHARDS
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_activities.locks import tables as lock_tables
 from saga_activities.sessions import session_arguments
+from saga_activities.table_names import table_names
 from saga_spark import output_records
 from saga_workers.runtime.database_access import access_help, driver_errors, driver_message, unusable
 from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
@@ -89,7 +90,7 @@ async def why_setup_is_needed(connection: SqlConnection, *, spark: bool) -> str 
         return f"there is no file {file}; {_RUN_SETUP}"  # connecting would create it
     try:
         async with asyncio.timeout(_SETUP_TIMEOUT), engine.connect() as database:
-            tables = await database.run_sync(lambda sync: set(inspect(sync).get_table_names()))
+            tables = await table_names(database)
     except (SQLAlchemyError, OSError, TimeoutError) as error:
         return f"its database cannot be used: {driver_message(error)}; {access_help(connection, error)}"
     finally:

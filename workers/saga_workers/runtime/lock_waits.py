@@ -22,13 +22,14 @@ _REPORT_EVERY = 2.0
 """Seconds."""
 
 _POSTGRESQL_BLOCKERS = text("""
-SELECT format('process %s (user %s, %s), whose transaction is %s s old', b.pid, a.usename,
+SELECT pg_catalog.format('process %s (user %s, %s), whose transaction is %s s old', b.pid, a.usename,
               coalesce(nullif(a.application_name, ''), 'no application name'),
               coalesce(extract(epoch FROM clock_timestamp() - a.xact_start)::bigint::text, '?'))
-FROM unnest(CAST(:pids AS int[])) AS own(pid), unnest(pg_blocking_pids(own.pid)) AS b(pid)
+FROM pg_catalog.unnest(CAST(:pids AS int[])) AS own(pid), pg_catalog.unnest(pg_catalog.pg_blocking_pids(own.pid)) AS
+  b(pid)
 JOIN pg_stat_activity a ON a.pid = b.pid
 UNION
-SELECT format('the prepared transaction %L of user %s, %s s old', p.gid, p.owner,
+SELECT pg_catalog.format('the prepared transaction %L of user %s, %s s old', p.gid, p.owner,
               extract(epoch FROM clock_timestamp() - p.prepared)::bigint)
 FROM pg_locks w
 JOIN pg_locks h ON h.granted AND h.pid IS NULL AND h.locktype = w.locktype

@@ -108,7 +108,8 @@ class PostgreSqlSink:
                 create_publication_table(connection)
                 # Serialises attempts with the same manifest: the second one finds the work done.
                 connection.execute(
-                    "select pg_advisory_xact_lock(hashtext(%s)::bigint)", (stage_table_name(publication),)
+                    "select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext(%s)::bigint)",
+                    (stage_table_name(publication),),
                 )
                 if not is_loaded(connection, publication):
                     self._load(connection, publication)
@@ -434,7 +435,8 @@ def _drop_if_empty(connection: PgConnection, table: TargetTable) -> bool:
 
 def _drop_stage_tables(connection: PgConnection, target: Target) -> None:
     names = connection.execute(
-        "select relname from pg_class where relkind = 'r' and relnamespace = to_regnamespace(current_schema()) "
+        "select relname from pg_class where relkind = 'r'"
+        " and relnamespace = pg_catalog.to_regnamespace(current_schema()::text)::oid "
         "and starts_with(relname, %s)",
         (stage_table_prefix(target),),
     ).fetchall()

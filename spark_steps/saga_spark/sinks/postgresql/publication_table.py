@@ -58,14 +58,14 @@ class PublicationRow:
 
 
 def publication_table_exists(connection: PgConnection) -> bool:
-    row = connection.execute("select to_regclass('saga_publication') is not null").fetchone()
+    row = connection.execute("select pg_catalog.to_regclass('saga_publication') is not null").fetchone()
     return row is not None and row[0]
 
 
 def create_publication_table(connection: PgConnection) -> None:
     """Create the table if it is missing; repeatable, and safe to run concurrently."""
     if not publication_table_exists(connection):
-        connection.execute("select pg_advisory_xact_lock(hashtext('saga_publication')::bigint)")
+        connection.execute("select pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('saga_publication')::bigint)")
         connection.execute(DDL)
 
 

@@ -31,7 +31,8 @@ def restoring_sql(change: TableChange) -> str | None:
         return None
     connection, table = change.connection, change.table
     images = connection.execute(
-        "select attname from pg_attribute where attrelid = to_regclass(%s) and attnum > 0 and not attisdropped",
+        "select attname from pg_attribute where attrelid = pg_catalog.to_regclass(%s)::oid and attnum > 0"
+        " and not attisdropped",
         (change.before_image.as_string(connection),),
     ).fetchall()
     kept = {name for (name,) in images}

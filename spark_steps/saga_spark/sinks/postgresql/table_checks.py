@@ -29,18 +29,20 @@ OVERWRITE_MODES = ("overwrite", "overwrite_where")
 
 _FOREIGN_KEYS = """
 select c.conname, c.confrelid::regclass::text, c.confrelid = c.conrelid,
-       (select array_agg(a.attname::text order by k.place) from unnest(c.conkey) with ordinality as k(number, place)
+       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.conkey) with ordinality
+         as k(number, place)
         join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number),
-       (select array_agg(a.attname::text order by k.place) from unnest(c.confkey) with ordinality as k(number, place)
+       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.confkey) with
+         ordinality as k(number, place)
         join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)
-from pg_constraint c where c.contype = 'f' and c.conrelid = %s and c.conparentid = 0
+from pg_constraint c where c.contype = 'f' and c.conrelid = %s and c.conparentid = 0::oid
 """
 
 
 _FORGETTING_KEYS = """
-select c.conrelid::regclass::text, array_agg(a.attname::text order by a.attnum)
+select c.conrelid::regclass::text, pg_catalog.array_agg(a.attname::text order by a.attnum)
 from pg_constraint c join pg_attribute a on a.attrelid = c.confrelid and a.attnum = any(c.confkey)
-where c.contype = 'f' and c.confrelid = %s and c.conparentid = 0 and c.confupdtype in ('n', 'd')
+where c.contype = 'f' and c.confrelid = %s and c.conparentid = 0::oid and c.confupdtype in ('n', 'd')
       and a.attname = any(%s) group by c.oid, c.conrelid
 """
 """Foreign keys whose columns lose their values when a row that they refer to gets another key."""
@@ -129,7 +131,7 @@ select exists (select from pg_trigger where tgrelid in (select oid from family) 
     or exists (select from pg_index where indrelid = %(table)s and indisunique
                and (not indimmediate or indpred is not null or indexprs is not null))
     or exists (select from pg_constraint where conrelid = %(table)s and not convalidated)
-    or exists (select from pg_constraint where contype = 'f' and confrelid = %(table)s and conparentid = 0
+    or exists (select from pg_constraint where contype = 'f' and confrelid = %(table)s and conparentid = 0::oid
                and confdeltype in ('c', 'n', 'd'))
 """
 
@@ -139,7 +141,10 @@ def needs_rehearsal(connection: PgConnection, table: TargetTable, columns: set[s
     defaults or computed values, constraints on columns that the output lacks, unique indexes that ``row_problems`` does
     not compare, constraints that its old rows may violate, or rows of others that are deleted or changed with its own.
     """
-    family = "with family as (select %(table)s::oid as oid union select relid from pg_partition_tree(%(table)s)) "
+    family = (
+        "with family as (select %(table)s::oid as oid"
+        " union select relid::oid from pg_catalog.pg_partition_tree(%(table)s)) "
+    )
     values = {"table": table.oid, "columns": sorted(columns)}
     row = connection.execute(family + _UNCHECKED, values).fetchone()  # pyright: ignore[reportArgumentType, reportCallIssue]
     assert row is not None

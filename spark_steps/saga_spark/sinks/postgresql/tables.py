@@ -76,9 +76,9 @@ class TargetTable:
 
 
 _SELECT_COLUMNS = """
-select a.attname, format_type(a.atttypid, a.atttypmod),
-       format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid),
-                   case when t.typbasetype = 0 then a.atttypmod else t.typtypmod end),
+select a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       pg_catalog.format_type(coalesce(nullif(t.typbasetype, 0::oid), a.atttypid),
+                   case when t.typbasetype = 0::oid then a.atttypmod else t.typtypmod end),
        a.attnotnull or t.typnotnull, a.atthasdef or a.attidentity <> '' or t.typdefault is not null,
        a.attgenerated <> '', a.attidentity = 'a'
 from pg_attribute a join pg_type t on t.oid = a.atttypid
@@ -86,9 +86,9 @@ where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
 """
 
 _SELECT_UNIQUE_INDEXES = """
-select i.indisprimary, array_agg(a.attname::text order by k.place)
+select i.indisprimary, pg_catalog.array_agg(a.attname::text order by k.place)
 from pg_index i
-cross join unnest(i.indkey::int2[]) with ordinality as k(number, place)
+cross join pg_catalog.unnest(i.indkey::int2[]) with ordinality as k(number, place)
 join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
 where i.indrelid = %s and i.indisunique and i.indisvalid and i.indimmediate and i.indpred is null and i.indexprs is null
       and k.place <= i.indnkeyatts
@@ -97,7 +97,7 @@ group by i.indexrelid, i.indisprimary order by i.indexrelid
 
 _SELECT_BEFORE_TRIGGERS = """
 select distinct tgname from pg_trigger
-where (tgrelid = %s or tgrelid in (select relid from pg_partition_tree(%s)))
+where (tgrelid = %s or tgrelid in (select relid::oid from pg_catalog.pg_partition_tree(%s)))
       and not tgisinternal and tgenabled in ('O', 'A') and tgtype & 3 = 3 order by tgname
 """
 """The bits of ``tgtype``: for each row (1), before (2)."""
@@ -127,8 +127,8 @@ def describe_table(connection: PgConnection, name: str) -> TargetTable:
         raise UsageError(f"{name} does not name a table; write schema.table")
     row = _fetch_row(
         connection,
-        "select c.oid, n.nspname, c.relname, c.relkind::text, row_security_active(c.oid) from pg_class c "
-        "join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass(%s)",
+        "select c.oid, n.nspname, c.relname, c.relkind::text, pg_catalog.row_security_active(c.oid) from pg_class c "
+        "join pg_namespace n on n.oid = c.relnamespace where c.oid = pg_catalog.to_regclass(%s)::oid",
         name,
     )
     if row is None:
@@ -322,9 +322,9 @@ COPY_BATCH_ROWS = 65_536
 _CONTAINS_NUL = pc.MatchSubstringOptions("\0")
 
 _SELECT_CHECKS = """
-select conname, pg_get_constraintdef(oid) from pg_constraint
+select conname, pg_catalog.pg_get_constraintdef(oid) from pg_constraint
 where conrelid = %s and contype = 'c' and conkey <@ (
-    select array_agg(attnum) from pg_attribute where attrelid = %s and attname = any(%s))
+    select pg_catalog.array_agg(attnum) from pg_attribute where attrelid = %s and attname = any(%s))
 """
 
 
@@ -343,7 +343,8 @@ def is_loaded(connection: PgConnection, publication: Publication) -> bool:
     transaction.
     """
     comment = connection.execute(
-        "select obj_description(to_regclass(quote_ident(%s)), 'pg_class')", (stage_table_name(publication),)
+        "select pg_catalog.obj_description(pg_catalog.to_regclass(pg_catalog.quote_ident(%s))::oid, 'pg_class')",
+        (stage_table_name(publication),),
     ).fetchone()
     return comment is not None and comment[0] == _stage_table_comment(publication)
 

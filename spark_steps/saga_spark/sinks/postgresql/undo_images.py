@@ -70,13 +70,15 @@ select (not exists (select from w left join n using ({hash}) left join o using (
 
 _CASCADES = """
 select c.conrelid::regclass::text, c.conrelid,
-       (select array_agg(a.attname::text order by k.place) from unnest(c.conkey) with ordinality as k(number, place)
+       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.conkey) with ordinality
+         as k(number, place)
         join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number),
-       (select array_agg(a.attname::text order by k.place) from unnest(c.confkey) with ordinality as k(number, place)
+       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.confkey) with
+         ordinality as k(number, place)
         join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)
 from pg_constraint c
-where c.contype = 'f' and c.conparentid = 0 and c.confdeltype in ('c', 'n', 'd')
-      and c.confrelid in (select %(table)s::oid union select relid from pg_partition_tree(%(table)s))
+where c.contype = 'f' and c.conparentid = 0::oid and c.confdeltype in ('c', 'n', 'd')
+      and c.confrelid in (select %(table)s::oid union select relid::oid from pg_catalog.pg_partition_tree(%(table)s))
 """
 """Foreign keys that delete or change the rows that refer to a deleted row."""
 

@@ -86,8 +86,8 @@ _SCAN = text(
     f"SELECT {COLUMNS}, {_SNAPSHOT} FROM ({_NEXT.format(columns=COLUMNS)}) AS next_window ORDER BY id LIMIT :limit"
 )
 _FIND = text(
-    f"SELECT {_SNAPSHOT}, (SELECT array_agg(id) FROM (SELECT id FROM ({_NEXT.format(columns='id')}) AS next_window "
-    f"ORDER BY id LIMIT :limit) AS first_ids)"
+    f"SELECT {_SNAPSHOT}, (SELECT pg_catalog.array_agg(id) FROM (SELECT id FROM ({_NEXT.format(columns='id')})"
+    " AS next_window ORDER BY id LIMIT :limit) AS first_ids)"
 )
 _FIND_MORE = text(
     f"SELECT id FROM (SELECT id {_NEW} {_AFTER} AND {_SEEN} AND id > :last "
