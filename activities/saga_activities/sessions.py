@@ -20,6 +20,7 @@ from saga_activities.mysql_text import UNCONVERTED_RESULTS
 from saga_activities.result_columns import mysql_conversions
 from sagas.errors import UsageError
 from sagas.sql_text.restoring_script import POSTGRESQL_TEXTS
+from sagas.text.sql_names import sql_name
 
 _POSTGRESQL = {
     **POSTGRESQL_TEXTS,
@@ -64,8 +65,9 @@ def without_foreign_keys(role: str, database: str) -> str:
     """The sentence about sessions in which foreign keys and triggers are off, for their role."""
     return (
         f"session_replication_role is replica in the sessions of the role {role}, so no foreign key is checked and no"
-        f" trigger fires, and the role may not change it; reset it as a superuser, with `alter role {role} reset"
-        f" session_replication_role` or `alter database {database} reset session_replication_role`, then try again"
+        f" trigger fires, and the role may not change it; reset it as a superuser, with `alter role {sql_name(role)}"
+        f" reset session_replication_role` or `alter database {sql_name(database)} reset"
+        " session_replication_role`, then try again"
     )
 
 

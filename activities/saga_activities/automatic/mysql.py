@@ -339,7 +339,7 @@ async def check_rights(sql: SqlSession, shape: TableShape, kind: ChangeKind) -> 
             raise
         right = "delete" if kind == "insert" else "insert"
         raise NotImageable(
-            f"its undo needs the right to {right} in {shape.name}; grant {right} on {shape.name} to the user of the"
+            f"its undo needs the right to {right} in {shape.name}; grant {right} on {shape.quoted} to the user of the"
             " connection"
         ) from error
     await sql.control("DEALLOCATE PREPARE saga_undo")

@@ -17,6 +17,7 @@ from saga_activities.automatic.table_shape import (
 from saga_activities.automatic.user_types import PARTS_OF_TYPE, check_parts, type_name
 from saga_activities.guard.session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange, TableMissing
+from sagas.text.sql_names import sql_name as quote
 
 _BASE = """(WITH RECURSIVE base AS (SELECT t.* UNION ALL
           SELECT d.* FROM base JOIN pg_type d ON d.oid = base.typbasetype WHERE base.typtype = 'd')
@@ -172,7 +173,7 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
     defaults = row["defaults"]
     return TableShape(
         name=name,
-        quoted=f"{quote(row['schema'])}.{quote(row['name'])}",
+        quoted=_quoted(row),
         key=key,
         columns=columns,
         references=tuple(_references(row["foreign_keys"] or ())),
@@ -181,7 +182,8 @@ async def read_shape(sql: SqlSession, written: str) -> TableShape:
         if defaults
         else None
         if row["may_delete"]
-        else f"its undo deletes from {name}, for which the user of the connection has no right; grant delete on {name}",
+        else f"its undo deletes from {name}, for which the user of the connection has no right; grant delete on"
+        f" {_quoted(row)}",
         delete_obstacle=_not_insertable(row, name),
         doubts=tuple(
             f"the constraint {constraint} of {name} is not validated, and rows that violate it are refused; validate it"
@@ -220,13 +222,17 @@ def _column(fields: Any) -> Column:
     )
 
 
+def _quoted(row: Any) -> str:
+    return f"{quote(row['schema'])}.{quote(row['name'])}"
+
+
 def _not_insertable(row: Any, name: str) -> str | None:
     columns = [fields["name"] for fields in row["columns"] or () if not fields["generated"] and not fields["insert"]]
     if not columns:
         return None
     return (
         f"its undo inserts into {name}, and the user of the connection has no right for the column {columns[0]};"
-        f" grant insert on {name}"
+        f" grant insert on {_quoted(row)}"
     )
 
 
@@ -244,7 +250,7 @@ def _lock_table(row: Any, name: str) -> tuple[str, list[str]]:
     if not locks[row["schema"]]:
         return other, [
             f"the locks of the rows of {name} are in {row['schema']}.saga_row_lock, for which the user of the"
-            f" connection has no rights; grant select, insert, update, delete on {row['schema']}.saga_row_lock"
+            f" connection has no rights; grant select, insert, update, delete on {other}"
         ]
     return other, []
 
@@ -277,11 +283,14 @@ def _obstacles(row: Any, name: str) -> Iterable[str]:
     columns = [fields for fields in row["columns"] or () if not fields["generated"]]
     for fields in columns:
         if not fields["read"]:
-            yield f"the user of the connection has no right to read the column {fields['name']} of {name}; grant select"
+            yield (
+                f"the user of the connection has no right to read the column {fields['name']} of {name}; grant"
+                f" select on {_quoted(row)}"
+            )
         if fields["base"].removeprefix("array of ") in _NAMES_OF_OBJECTS and fields["base"].startswith("array of "):
             yield f"values of the column {fields['name']} of {name} ({fields['type']}) have no exact text"
     if not row["may_lock"]:
-        yield f"the user of the connection has no right to lock rows of {name}; grant update on {name}"
+        yield f"the user of the connection has no right to lock rows of {name}; grant update on {_quoted(row)}"
 
 
 _SAME_VALUES = (
@@ -352,7 +361,3 @@ def merge_with_returning(change: RowChange, expressions: str) -> str:
         f" {change.alias or change.table}.*\n)"
         f" SELECT {expressions}, {TEXT_ALIAS}action = 'INSERT' AS {TEXT_ALIAS}inserted FROM saga_merge"
     )
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

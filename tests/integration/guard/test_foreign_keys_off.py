@@ -83,7 +83,7 @@ async def test_a_statement_is_refused_and_nothing_is_written(shop: Shop) -> None
         assert refused.kind == "failed", refused
         assert refused.failure is not None
         assert f"{OFF}{shop.role}" in refused.failure.message
-        assert f"`alter role {shop.role} reset session_replication_role`" in refused.failure.message
+        assert f'`alter role "{shop.role}" reset session_replication_role`' in refused.failure.message
         assert not refused.retryable
     assert await tables.dump() == {"p": [], "k": []}
     shop.switch_on()  # the next attempt has a new session

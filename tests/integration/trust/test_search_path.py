@@ -22,6 +22,7 @@ from saga_workers.relay.outbox_table import read_lag
 from saga_workers.runtime.databases import open_command_engine
 from sagas import Rejected, Step, action
 from sagas.settings import SqlConnection
+from sagas.text.sql_names import sql_name
 from tests.helpers import shadowing_objects
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
@@ -121,9 +122,38 @@ async def test_the_doctor_names_who_may_create_objects(
         [result] = await check_schema_rights("shop", engine)
         assert not result.ok
         assert f"{role} in public" in result.message
-        assert result.help == f"revoke create on schema public from {role}"
+        assert result.help == f'revoke create on schema "public" from {role if role == "public" else sql_name(role)}'
         connection.execute(result.help)
     assert (await check_schema_rights("shop", engine))[0].ok
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("right", "named"),
+    [
+        ("grant create on database {database} to {role}", "{plain} by a new schema {user}"),
+        ("create schema {user} authorization {role}", "{plain} owns {user}"),
+        ("grant trigger on stock to {role}", "{plain} by triggers of public.stock"),
+    ],
+    ids=["missing schema", "schema of another", "triggers"],
+)
+async def test_the_doctor_names_who_may_come_before_the_tables(
+    tmp_path: Path, postgres_server: DatabaseServer, right: str, named: str
+) -> None:
+    """With the default search_path, a schema with the name of the role comes before the schema public."""
+    url = new_database(postgres_server)
+    plain = f'x"; alter role {uuid.uuid4().hex[:12]} superuser'
+    words = {"role": sql_name(plain), "database": url.rpartition("/")[2], "plain": plain}
+    engine = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
+    with psycopg.connect(url, autocommit=True) as connection:
+        words["user"] = connection.info.user
+        for statement in ("create table stock (id int)", "create role {role}", right):
+            connection.execute(statement.format(**words))  # pyright: ignore[reportArgumentType,reportCallIssue]
+        [result] = await check_schema_rights("shop", engine)
+        assert not result.ok
+        assert named.format(**words) in result.message
+        connection.execute(result.help)  # pyright: ignore[reportArgumentType,reportCallIssue]
+        assert (await check_schema_rights("shop", engine))[0].ok
     await engine.dispose()
 
 
