@@ -15,6 +15,7 @@ from sagas.definition.schema_nodes import (
     dynamic_targets,
     elements,
     inside,
+    leading_to,
     reachable,
     root_node,
     same_value,
@@ -49,13 +50,9 @@ _MIN_HIDDEN = 3
 """Characters of the shortest value that is looked for in messages: `1` or `DE` may stand there for anything."""
 
 
-def sensitive_texts(schema: Any, value: Any) -> tuple[str, ...]:
-    """The texts in which messages may quote the `x-sensitive` values inside ``value``, the longest first."""
-    return _searched(hidden_values(schema, value))
-
-
 @lru_cache(maxsize=16)
-def _searched(hidden: frozenset[str]) -> tuple[str, ...]:
+def searched_texts(hidden: frozenset[str]) -> tuple[str, ...]:
+    """The texts in which messages may quote :func:`hidden_values`, the longest first."""
     texts = {text for text in hidden if len(text) >= _MIN_HIDDEN}
     return tuple(sorted(texts | {text[:QUOTED] for text in texts}, key=lambda text: (-len(text), text)))
 
@@ -64,6 +61,8 @@ def _hidden_scalars(value: Any, shown: Any, declared: frozenset[str]) -> Iterato
     """The texts of the scalars, and of names that the schema does not declare, that are not in ``shown``, the masked
     value.
     """
+    if shown is value:
+        return  # nothing is hidden inside it
     match value:
         case dict():
             for name, item in value.items():
@@ -89,7 +88,7 @@ class Hiding(BoundedHiding):
     """Hides sensitive values in what people read."""
 
     def __init__(self, hidden: frozenset[str]) -> None:
-        super().__init__(_searched(hidden))
+        super().__init__(searched_texts(hidden))
         self._hidden = hidden
 
     def text(self, text: str) -> str:
@@ -131,6 +130,8 @@ class _Sensitivity:
     def __init__(self, schema: Any) -> None:
         self._root = root_node(schema)
         self._dynamic = dynamic_anchors(self._root)
+        self._leading = leading_to(self._root, _is_marked)
+        """The ids of the schemas that are marked, or lead to one that is: the others hide nothing."""
         self.declared = frozenset(_declared_names(schema))
         """The names of properties, which are no data."""
 
@@ -152,6 +153,10 @@ class _Sensitivity:
         return self._mask([self._root], value)
 
     def _mask(self, nodes: list[SchemaNode], value: Any) -> Any:
+        """``value`` itself if nothing is hidden in it."""
+        nodes = [node for node in nodes if id(node.schema) in self._leading]
+        if not nodes:
+            return value
         described = self._same_value(nodes)
         names = [part for node in described if (part := node.part("propertyNames")) is not None]
         hidden = [*described, *(self._same_value(names) if isinstance(value, dict) else ())]
