@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,23 @@ class Broker:
         while topic in self.topics():
             assert time.monotonic() < end, f"{topic} is still there"
             time.sleep(0.05)
+
+    @contextlib.contextmanager
+    def open_transaction(self, topic: str, partitions: int = 1) -> Iterator[None]:
+        """A transaction of another team with a record in each partition; it is aborted at the end."""
+        from confluent_kafka import Producer
+
+        own = {"transactional.id": f"others-{uuid.uuid4()}", "transaction.timeout.ms": 600_000}
+        producer = Producer({**self._client(), **own})
+        producer.init_transactions(LIMIT)
+        producer.begin_transaction()
+        for partition in range(partitions):
+            producer.produce(topic, b'"of others"', partition=partition)
+        assert producer.flush(LIMIT) == 0
+        try:
+            yield
+        finally:
+            producer.abort_transaction(LIMIT)
 
     def read_committed(self, *topics: str, settle: float = 10.0) -> list[Record]:
         """All that a read_committed consumer sees up to the last stable offset, in the order of each partition.

@@ -15,6 +15,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
 
+from saga_activities.kafka.admin import PartitionOffsets
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.reader import TopicReader
 from sagas.settings import KafkaSettings
@@ -23,8 +24,17 @@ from tests.helpers.waiting import until_in_thread
 SETTINGS = KafkaSettings(bootstrap_servers="nowhere:1")
 
 
-def same(_: str) -> str:
-    return "the id of the topic"
+class Cluster:
+    """Brokers whose topic stays the same one."""
+
+    def topic_id(self, _: str) -> str:
+        return "the id of the topic"
+
+    def offsets(self, _: str) -> dict[int, PartitionOffsets]:
+        return {0: PartitionOffsets(0, 0, 0)}
+
+
+CLUSTER: Any = Cluster()
 
 
 class Read:
@@ -98,9 +108,6 @@ class FakeClient:
     def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
         return [TopicPartition(partition.topic, partition.partition, -1001) for partition in partitions]
 
-    def get_watermark_offsets(self, _: Any, **options: Any) -> tuple[int, int]:
-        return 0, 0
-
     def assign(self, partitions: list[Any]) -> None: ...
 
     def pause(self, _: list[Any]) -> None:
@@ -141,7 +148,7 @@ async def test_a_message_read_before_its_partition_moved_is_left_to_the_next_own
         await asyncio.sleep(0.05)
         handled.append(record.offset)
 
-    reader, stop = TopicReader(SETTINGS, "group", "orders", handle, read_topic_id=same), asyncio.Event()
+    reader, stop = TopicReader(SETTINGS, "group", "orders", handle, cluster=CLUSTER), asyncio.Event()
     running = asyncio.create_task(reader.run(stop, 5))
     await until_in_thread(lambda: clients and clients[0].exhausted)
     await asyncio.sleep(0.6)  # what was accepted would have ended, and its offset would be committed
@@ -169,7 +176,7 @@ async def test_an_assignment_while_much_is_pending_does_not_prevent_the_pause(mo
     async def handle(_: ConsumedRecord) -> None:
         await go_on.wait()
 
-    reader, stop = TopicReader(SETTINGS, "group", "orders", handle, read_topic_id=same, max_pending=6), asyncio.Event()
+    reader, stop = TopicReader(SETTINGS, "group", "orders", handle, cluster=CLUSTER, max_pending=6), asyncio.Event()
     running = asyncio.create_task(reader.run(stop, 0))
     await until_in_thread(lambda: clients and clients[0].paused)
     go_on.set()
@@ -194,7 +201,7 @@ async def test_a_reader_with_a_fill_time_waits_for_more_at_the_broker_and_here(
         handled.append(record.offset)
 
     reader, stop = (
-        TopicReader(SETTINGS, "group", "orders", handle, read_topic_id=same, fill_time=fill_time),
+        TopicReader(SETTINGS, "group", "orders", handle, cluster=CLUSTER, fill_time=fill_time),
         asyncio.Event(),
     )
     running = asyncio.create_task(reader.run(stop, 5))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from temporalio.client import Client as Temporal
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
+from saga_activities.kafka.topic_end import TopicEnd
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
 from saga_workers.doctor.reader_checks import check_first_positions, check_positions, reply_groups
 from saga_workers.topics.topic_inventory import Access, event_topics, named_topics
@@ -118,26 +119,33 @@ def _check_topics(cluster: KafkaAdmin, topics: dict[str, frozenset[Access]], eve
 
 def _check_open_transactions(cluster: KafkaAdmin, topics: list[str]) -> str:
     """Raise KafkaOperationError if a last stable offset stays below the high watermark: consumers wait there."""
-    before = _open_transactions(cluster, topics)
-    if before:
+    before = {name: cluster.offsets(name) for name in topics}
+    open_topics = [
+        name for name, offsets in before.items() if any(bounds.undecided_records for bounds in offsets.values())
+    ]
+    if open_topics:
         time.sleep(_OBSERVATION_PERIOD)
-        after = _open_transactions(cluster, topics)
-        for position, offsets in after.items():
-            if position in before and before[position].last_stable == offsets.last_stable:
-                name, partition = position
-                raise KafkaOperationError(
-                    f"an open transaction holds back {counted(offsets.undecided_records, 'record')} of {name}, "
-                    f"partition {partition}",
-                    help=f"a transaction of saga ends within {cluster.settings.transaction_timeout:.0f} s; "
-                    f"for others: {shell_command('kafka-transactions.sh', 'find-hanging', '--topic', name)}",
-                )
+    stuck = [
+        TopicEnd(name, cluster.settings.servers, offsets)
+        for name in open_topics
+        if (offsets := _unchanged(before[name], cluster.offsets(name)))
+    ]
+    if stuck:
+        count = sum(offsets.undecided_records for end in stuck for offsets in end.offsets.values())
+        raise KafkaOperationError(
+            f"{', '.join(end.hidden_text() for end in stuck)}: at most {counted(count, 'record')} since cannot be read",
+            help=f"a transaction of saga ends within {cluster.settings.transaction_timeout:.0f} s; for others: "
+            f"{stuck[0].producer_advice()}",
+        )
     return "no open transaction holds back records"
 
 
-def _open_transactions(cluster: KafkaAdmin, topics: list[str]) -> dict[tuple[str, int], PartitionOffsets]:
+def _unchanged(
+    before: Mapping[int, PartitionOffsets], after: Mapping[int, PartitionOffsets]
+) -> dict[int, PartitionOffsets]:
+    """The partitions whose open transaction is still the same one."""
     return {
-        (name, partition): offsets
-        for name in topics
-        for partition, offsets in cluster.offsets(name).items()
-        if offsets.undecided_records
+        partition: offsets
+        for partition, offsets in after.items()
+        if offsets.undecided_records and partition in before and before[partition].last_stable == offsets.last_stable
     }

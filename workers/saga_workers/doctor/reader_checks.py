@@ -44,8 +44,10 @@ async def check_first_positions(project: Project, temporal: Temporal | None) -> 
                     with contextlib.suppress(DependencyUnavailable):  # the check of the database says why
                         if (undecided := await positions.look(reader)) is not None:
                             return DoctorResult("kafka triggers", False, undecided.message, undecided.help)
-        except (SagaError, TimeoutError) as error:
-            return DoctorResult("kafka triggers", False, str(error) or "no answer within 60 s")
+        except SagaError as error:
+            return DoctorResult("kafka triggers", False, error.message, error.help)
+        except TimeoutError:
+            return DoctorResult("kafka triggers", False, "no answer within 60 s")
     return None
 
 
@@ -64,7 +66,7 @@ class _Standing:
 
     @property
     def waiting(self) -> int:
-        return sum(bounds.last_stable - self.starts[partition] for partition, bounds in self.offsets.items())
+        return sum(bounds.high_watermark - self.starts[partition] for partition, bounds in self.offsets.items())
 
 
 def _standing(
@@ -83,7 +85,7 @@ def _standing(
             position = bounds.log_start
         elif position < bounds.log_start:
             deleted[partition] = bounds.log_start - position
-        starts[partition] = min(max(position, bounds.log_start), bounds.last_stable)
+        starts[partition] = min(max(position, bounds.log_start), bounds.high_watermark)
     return _Standing(starts, offsets, why, deleted)
 
 
@@ -137,7 +139,7 @@ def check_positions(cluster: KafkaAdmin, readers: Sequence[TopicGroup]) -> str:
                 f"at most {counted(waiting, 'event')} of {topic} wait for {who}, and no process reads them{because}",
                 help="saga trigger",
             )
-        # The offsets in between include transaction markers, which only reading could tell from events.
+        # The offsets in between include transaction markers and records of aborted or open transactions.
         lags.append(f"{who} is at most {counted(waiting, 'event')} of {topic} behind")
     return ", ".join(lags) or "none"
 

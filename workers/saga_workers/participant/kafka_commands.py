@@ -166,7 +166,7 @@ class _ReplyReader:
         admin.ensure_topic(self._topic, REPLY_PARTITIONS)
         group = f"{self._settings.prefix}-replies-participant-test-{uuid.uuid4().hex[:8]}"
         self._consumer = Consumer(consumer_config(self._settings, group))
-        ends = {number: offsets.last_stable for number, offsets in admin.offsets(self._topic).items()}
+        ends = {number: offsets.high_watermark for number, offsets in admin.offsets(self._topic).items()}
         self._consumer.assign([TopicPartition(self._topic, number, end) for number, end in ends.items()])
         self._thread.start()
 

@@ -17,6 +17,7 @@ from saga_activities.kafka.config import consumer_config
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings
 from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.shell import shell_command
 
 READ_TIMEOUT = 30.0
 """Seconds to read the end of one partition."""
@@ -43,7 +44,9 @@ class HangingTransaction(SagaError):
     def __init__(self, topic: str, shard: int) -> None:
         super().__init__(
             f"{topic} partition {shard} has a hanging transaction",
-            help="kafka-transactions.sh find-hanging",
+            help=shell_command(
+                "kafka-transactions.sh", "describe-producers", "--topic", topic, "--partition", str(shard)
+            ),
         )
 
 

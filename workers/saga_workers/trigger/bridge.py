@@ -244,7 +244,13 @@ class BridgeReader:
             self._checked_topics[partition.partition] = set()
         cooperative = is_cooperative(self._settings)
         starts = assign_from_commits(
-            client, self.group, partitions, self._topic_id, is_cooperative=cooperative, reader=self._marks.reader
+            client,
+            self._cluster,
+            self.group,
+            partitions,
+            self._topic_id,
+            is_cooperative=cooperative,
+            reader=self._marks.reader,
         )
         self._marks.begin(starts)
         self._positions.update((start.partition, start.offset) for start in starts)
@@ -345,21 +351,22 @@ class BridgeReader:
             self._checked_topics[partition].add(topic)
 
     def _make_outputs(self, partition: int, records: list[ConsumedRecord]) -> list[BridgeOutput]:
+        position = records[0].offset
         if self._marks.left(partition) <= 0:
             with self._entered(self._gate.shared()):
-                return [self._make_output(record) for record in records]
+                return [self._make_output(record, position) for record in records]
         [record] = records
         ended, limit = self._marks.ended(partition, record.offset), self._bridge.max_attempts
         record.delivery = Delivery(ended)
         if record.delivery.give_up_reason(limit) is not None:
-            return [self._make_output(record)]
+            return [self._make_output(record, position)]
         alone = ended > 0 or limit <= 1
         with self._entered(self._gate.alone(ended, USUAL_TIMEOUT) if alone else self._gate.shared()):
             mark = self._marks.began(partition, record.offset)
-            position = commit_position(self.topic, partition, record.offset, mark)
-            self._consumer.commit(offsets=[position], asynchronous=False)
+            marked = commit_position(self.topic, partition, record.offset, mark)
+            self._consumer.commit(offsets=[marked], asynchronous=False)
             log_careful_attempt(self.group, record, ended, limit)
-            return [self._make_output(record)]
+            return [self._make_output(record, position)]
 
     @contextmanager
     def _entered(self, turn: AbstractAsyncContextManager[None]) -> Iterator[None]:
@@ -379,7 +386,8 @@ class BridgeReader:
                 if self._stop.is_set() and waiting.cancel():
                     raise _Stopping from None
 
-    def _make_output(self, record: ConsumedRecord) -> BridgeOutput:
+    def _make_output(self, record: ConsumedRecord, position: int) -> BridgeOutput:
+        """The output of a record; ``position``: the committed one of its partition."""
         refused = self._refused_offsets.pop((record.partition, record.offset), None)
         if refused is None:
             with self._gate.watchdog.thread(self.group, record.position, FUNCTION_TIMEOUT):
@@ -390,7 +398,8 @@ class BridgeReader:
             )
         if output.dead_letter_reason is None:
             return output
-        self._dead_letters.topic_for(self.topic)
+        # A dead letter of a transaction that did not happen would count as one that may have been written.
+        self._abort_hanging(record.partition, position, {self._dead_letters.topic_for(self.topic)})
         return BridgeOutput() if self._dead_letters.is_written(record, self.group.__eq__) else output
 
     def _isolate_refused(self, records: list[ConsumedRecord], error: KafkaTransactionError) -> None:

@@ -167,7 +167,7 @@ class FirstPositions:
             return False
         at_end = self._from == LATEST
         positions = {
-            partition: taken.get(partition, bounds.last_stable if at_end else bounds.log_start)
+            partition: taken.get(partition, bounds.high_watermark if at_end else bounds.log_start)
             for partition, bounds in topic.offsets.items()
         }
         _commit(self._cluster, reader, topic.id, positions)
@@ -180,7 +180,7 @@ class FirstPositions:
         committed = self._committed(group, reader.topic, topic.id)
         if committed or not isinstance(reader.source, Bridge):
             return committed
-        return self._output_positions(reader.source, topic.id).get(group, {})
+        return self._output_positions(reader.source, topic.id, group.__eq__).get(group, {})
 
     def _committed(self, group: str, topic: str, topic_id: str) -> dict[int, int]:
         positions = self._cluster.committed_positions(group, topic)
@@ -190,9 +190,11 @@ class FirstPositions:
             if DeliveryMark.parse(metadata).topic_id in ("", topic_id)
         }
 
-    def _output_positions(self, bridge: Bridge, topic_id: str) -> dict[str, dict[int, int]]:
+    def _output_positions(
+        self, bridge: Bridge, topic_id: str, is_needed: Callable[[str], bool]
+    ) -> dict[str, dict[int, int]]:
         written = (bridge.to, bridge.topic + DEAD_LETTER_SUFFIX)
-        return output_positions(self._settings, written, bridge.topic, topic_id)
+        return output_positions(self._settings, written, bridge.topic, topic_id, is_needed)
 
     async def _find_predecessor(self, reader: ProjectReader, topic: _Topic) -> Undecided | None:
         match reader.source:
@@ -232,8 +234,8 @@ class FirstPositions:
         return None
 
     def _find_in_output(self, reader: ProjectReader, bridge: Bridge, topic: _Topic) -> Undecided | None:
-        positions = self._output_positions(bridge, topic.id)
-        existing = {other.group for other in project_readers(self._project)}
+        existing = {other.group for other in project_readers(self._project)} - {reader.group}
+        positions = self._output_positions(bridge, topic.id, lambda group: group not in existing)
         repeats = f"{_decision(reader, EARLIEST)} writes it again"
         if reader.group in positions:
             return Undecided(

@@ -66,7 +66,7 @@ class TopicReader:
     that a first message waits for further ones, at the broker and then here: reading each one alone takes much CPU.
     ``gate``: shared with the other readers of the process. ``max_attempts``: those of a message, and
     ``timeout``: the seconds of each.
-    ``read_topic_id``: the id of a topic, raises KafkaOperationError; by default from the brokers.
+    ``cluster``: tells the id and the ends of the topic; by default the brokers of ``settings``.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class TopicReader:
         gate: AttemptGate | None = None,
         max_attempts: int = USUAL_ATTEMPTS,
         timeout: float = USUAL_TIMEOUT,
-        read_topic_id: Callable[[str], str] | None = None,
+        cluster: KafkaAdmin | None = None,
     ) -> None:
         self.group, self.topic = group, topic
-        self._read_topic_id = read_topic_id or KafkaAdmin(settings).topic_id
+        self._cluster = cluster or KafkaAdmin(settings)
         self._topic_id = ""
         self._identity_due = 0.0
         self._settings = settings
@@ -152,7 +152,7 @@ class TopicReader:
         from confluent_kafka import KafkaException
 
         try:
-            if not self._empty_assignment.is_forgotten(self._client, self._read_topic_id):
+            if not self._empty_assignment.is_forgotten(self._client, self._cluster.topic_id):
                 return
         except (KafkaOperationError, KafkaException) as error:
             return self._problem.note(error)
@@ -217,7 +217,7 @@ class TopicReader:
         read from their beginning; if that is unknown, the batch is read again.
         """
         try:
-            topic_id = self._read_topic_id(self.topic)
+            topic_id = self._cluster.topic_id(self.topic)
         except KafkaOperationError as error:
             self._problem.note(error)
             self._read_again(batch)
@@ -244,7 +244,7 @@ class TopicReader:
 
     def _without_resets(self, batch: list[Any]) -> list[Any]:
         """The batch without the errors of positions that a partition does not have any more; these are reset."""
-        from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+        from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
         usable = []
         for read in batch:
@@ -255,8 +255,8 @@ class TopicReader:
             tracker = self._trackers.get(read.partition())
             if tracker is not None and tracker.position is not None:  # else nothing was read since the last reset
                 position = TopicPartition(self.topic, read.partition(), tracker.position)
-                with contextlib.suppress(KafkaException):  # it only tells what is lost
-                    warn_outside(self._client, self.group, position)
+                with contextlib.suppress(KafkaOperationError):  # it only tells what is lost
+                    warn_outside(self._cluster, self.group, position)
             self._forget([read.partition()])
             self._go_on_at({read.partition(): OFFSET_BEGINNING})
         return usable
@@ -410,9 +410,10 @@ class TopicReader:
         cooperative = is_cooperative(self._settings)
         while not self._stop.is_set():
             try:
-                self._topic_id = self._read_topic_id(self.topic)
+                self._topic_id = self._cluster.topic_id(self.topic)
                 return assign_from_commits(
                     client,
+                    self._cluster,
                     self.group,
                     partitions,
                     self._topic_id,

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.committed_positions import commit_position
 from saga_workers.trigger.delivery import DeliveryMark
@@ -41,6 +42,7 @@ class StartPosition:
 
 def assign_from_commits(
     client: Any,
+    cluster: KafkaAdmin,
     group: str,
     partitions: Iterable[Any],
     topic_id: str,
@@ -52,7 +54,7 @@ def assign_from_commits(
 
     ``reader``: the id of the reader that marks them as open.
 
-    Raises KafkaException.
+    Raises KafkaException, KafkaOperationError.
     """
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
@@ -62,7 +64,7 @@ def assign_from_commits(
     )
     for position in positions:
         mark, offset = replace(DeliveryMark.parse(position.metadata), topic_id=topic_id), position.offset
-        low, high = _watermarks(client, position)
+        low, high = _watermarks(cluster, position)
         if not _is_usable(group, position, topic_id, low, high):
             offset, mark, position.offset = low, DeliveryMark(topic_id), OFFSET_BEGINNING
         _warn_unfinished(group, position, mark, reader)
@@ -117,16 +119,17 @@ def _is_usable(group: str, committed: Any, topic_id: str, low: int, high: int) -
     return _is_within(group, committed, low, high)
 
 
-def warn_outside(client: Any, group: str, position: Any) -> None:
-    """Say what it means that the partition does not have this position. Raises KafkaException."""
-    _is_within(group, position, *_watermarks(client, position))
+def warn_outside(cluster: KafkaAdmin, group: str, position: Any) -> None:
+    """Say what it means that the partition does not have this position. Raises KafkaOperationError."""
+    _is_within(group, position, *_watermarks(cluster, position))
 
 
-def _watermarks(client: Any, position: Any) -> tuple[int, int]:
-    from confluent_kafka import TopicPartition
-
-    partition = TopicPartition(position.topic, position.partition)
-    return client.get_watermark_offsets(partition, timeout=REQUEST_TIMEOUT, cached=False)
+def _watermarks(cluster: KafkaAdmin, position: Any) -> tuple[int, int]:
+    """The ends of a partition. The client of a read_committed member would take the last stable offset for the end."""
+    bounds = cluster.offsets(position.topic).get(position.partition)
+    if bounds is None:
+        raise KafkaOperationError(f"Kafka: {position.topic}[{position.partition}] has no leader yet; try again")
+    return bounds.log_start, bounds.high_watermark
 
 
 def _is_within(group: str, position: Any, low: int, high: int) -> bool:

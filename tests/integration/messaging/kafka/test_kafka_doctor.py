@@ -201,11 +201,17 @@ async def test_a_hanging_transaction_is_reported(doctor_project: DoctorProject) 
     producer = Producer(producer_config(settings, transactional_id=f"{settings.prefix}-stuck"))
     producer.init_transactions(30)
     producer.begin_transaction()
-    producer.produce(doctor_project.reported, b"1", partition=2)
+    for partition in (1, 2):
+        producer.produce(doctor_project.reported, b"1", partition=partition)
     producer.flush(30)
     readers = (await doctor_project.examine())["kafka readers"]
     assert not readers.ok
-    assert readers.message == f"an open transaction holds back 1 record of {doctor_project.reported}, partition 2"
+    topic = doctor_project.reported
+    assert readers.message == (
+        f"an open transaction in {topic}[1] from offset 0, {topic}[2] from offset 0: at most 2 records since cannot be "
+        "read"
+    )
+    assert f"describe-producers --topic {topic} --partition 1" in (readers.help or "")
     producer.abort_transaction(30)
 
 
