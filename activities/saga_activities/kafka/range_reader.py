@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
+from saga_activities.kafka.admin import KafkaOperationError, PartitionOffsets
 from saga_activities.kafka.config import consumer_config
 from saga_activities.kafka.errors import KafkaErrorInfo, classify_kafka_error, kafka_error_info
 from sagas.settings import KafkaSettings
@@ -22,23 +22,6 @@ READ_TIMEOUT = 60.0
 
 _CONSUME_TIMEOUT = 0.5
 _MAX_MESSAGES = 1_000
-
-
-def decided_offsets(settings: KafkaSettings, topic: str, timeout: float) -> dict[int, PartitionOffsets]:
-    """The offsets of a topic, as soon as every transaction that was open at the first poll is decided.
-
-    A commit returns before its records can be read, so a reader that starts at once would miss them. After ``timeout``
-    seconds the current offsets are returned. Raises KafkaOperationError.
-    """
-    cluster = KafkaAdmin(settings)
-    first = current = cluster.offsets(topic)
-    end = time.monotonic() + timeout
-    while any(current[partition].last_stable < offsets.high_watermark for partition, offsets in first.items()):
-        if time.monotonic() > end:
-            break
-        time.sleep(0.1)
-        current = cluster.offsets(topic)
-    return current
 
 
 def offsets_since(

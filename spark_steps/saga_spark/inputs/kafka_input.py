@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import require_client
-from saga_activities.kafka.range_reader import decided_offsets, offsets_since, read_ranges
+from saga_activities.kafka.range_reader import offsets_since, read_ranges
 from saga_activities.kafka.record_codec import LAST_MILLISECOND, known_headers
+from saga_activities.kafka.topic_end import topic_end
 from saga_spark.job_errors import JobFailed
 from saga_spark.settings import SparkSettings
 from saga_spark.storage import create_folder, resolve_uri
@@ -41,8 +42,9 @@ def freeze_topic(
 ) -> dict[str, Any]:
     """Write the committed records of a topic, from the first one or from the time ``since``, to the file ``uri``.
 
-    The range ends at the last stable offset, so records of open and of aborted transactions are not read.
-    ``on_progress`` may raise. Raises UsageError, JobFailed (the topic cannot be read), InfrastructureError (Kafka).
+    The range has all that was committed when it was first looked at, and no record of aborted transactions.
+    ``on_progress`` may raise. Raises UsageError, JobFailed (the topic cannot be read), InfrastructureError (Kafka, or
+    an open transaction hides records of the range: another attempt may find it decided).
     """
     topic = values["topic"]
     require_client()
@@ -51,11 +53,13 @@ def freeze_topic(
         for reason in cluster.unusable_topics([topic]).values():
             raise JobFailed(f"the input {name}: the topic {topic} cannot be read: {reason}")
         topic_id = cluster.topic_id(topic)
-        offsets = decided_offsets(settings.kafka, topic, settings.kafka.transaction_timeout)
-        firsts = {partition: offsets[partition].log_start for partition in offsets}
+        end = topic_end(settings.kafka, topic, wait=settings.kafka.transaction_timeout)
+        if end.hidden():
+            raise end.open_transaction(f"records of {topic} cannot be read yet,")
+        starts = None
         if values.get("since") is not None:
-            firsts = offsets_since(settings.kafka, topic, _epoch_seconds(name, values["since"]), offsets)
-        ranges = {partition: (firsts[partition], offsets[partition].last_stable) for partition in offsets}
+            starts = offsets_since(settings.kafka, topic, _epoch_seconds(name, values["since"]), end.offsets)
+        ranges = end.readable(starts)
         rows = _write_records(settings, name, topic, ranges, uri, on_progress)
         if cluster.topic_id(topic) != topic_id:
             raise KafkaOperationError(f"the topic {topic} was deleted and created again while it was read")

@@ -52,7 +52,8 @@ def check_events_against_topics(books: Books, topics: TopicsRead) -> None:
         f"SELECT {columns} FROM outbox LEFT JOIN floors USING (topic)"
         f" WHERE status = {literal(PUBLISHED)} AND published_at >= coalesce(floor, 0){recent}",
     )
-    if not find_differing_keys(books, "published", "records", key):
+    books.view("visible", "FROM records WHERE NOT is_hidden")
+    if not find_differing_keys(books, "published", "visible", key):
         return
     same = " AND ".join(f"side.{name} IS NOT DISTINCT FROM differing.{name}" for name in key)
     books.table("outbox_of_keys", f"FROM outbox side SEMI JOIN differing ON {same}")
@@ -60,18 +61,23 @@ def check_events_against_topics(books: Books, topics: TopicsRead) -> None:
         "records_of_keys",
         f"SELECT {columns}, max(timestamp) AS timestamp, min(saga_id) AS saga_id, min(step) AS step,"
         " string_agg(DISTINCT partition || '/' || \"offset\", ', ' ORDER BY partition || '/' || \"offset\") AS places"
-        f" FROM records side SEMI JOIN differing ON {same} GROUP BY {columns}",
+        f" FROM visible side SEMI JOIN differing ON {same} GROUP BY {columns}",
+    )
+    books.table(
+        "hidden_of_keys",
+        f"SELECT DISTINCT {columns}, is_hidden FROM records side SEMI JOIN differing ON {same} WHERE is_hidden",
     )
     joined = (
-        f"SELECT {columns}, kind, right_rows, timestamp, places, status, generation,"
+        f"SELECT {columns}, kind, is_hidden, right_rows, timestamp, places, status, generation,"
         " nullif(coalesce(outbox_of_keys.saga_id, records_of_keys.saga_id), '') AS saga_id,"
         " coalesce(outbox_of_keys.step, records_of_keys.step) AS step"
         f" FROM differing LEFT JOIN outbox_of_keys USING ({columns}) LEFT JOIN records_of_keys USING ({columns})"
+        f" LEFT JOIN hidden_of_keys USING ({columns})"
     )
     seen = f"timestamp >= {literal(max(books.since or 0.0, topics.unclaimed_since))}"
     claimed = f"coalesce(status IN {members((PUBLISHED, NEW))}, false)"
     class_ = (
-        "CASE WHEN kind = 'missing_right' THEN 'event_missing'"
+        "CASE WHEN kind = 'missing_right' THEN CASE WHEN is_hidden THEN 'event_hidden' ELSE 'event_missing' END"
         f" WHEN right_rows > 1 THEN CASE WHEN {seen} THEN 'event_published_twice' END"
         f" WHEN NOT {claimed} AND {seen} THEN 'event_unclaimed' END"
     )

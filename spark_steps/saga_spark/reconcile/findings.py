@@ -87,6 +87,10 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "published event that is not in its topic",
         "The outbox says that an event is published, but consumers of its topic do not see it.",
     ),
+    "event_hidden": MismatchKind(
+        "published event that cannot be read yet",
+        "An event is in its topic behind an open transaction, so nobody knows yet whether consumers will see it.",
+    ),
     "event_published_twice": MismatchKind(
         "event published twice", "Consumers of a topic see one event more than once."
     ),
@@ -150,6 +154,8 @@ def repair_command(finding: Finding, dialects: Mapping[str, str], *, can_undo: b
         connection, _, table = (finding.place or "").partition(".")
         event = sql_literal((finding.row or {}).get("event_id"), dialects[connection])
         return f"{connection}: update {table} set status = 'NEW' where event_id = {event};"
+    if finding.kind == "event_hidden":
+        return saga_command("doctor")
     if finding.kind == "prepared_unowned":
         return f"{finding.place}: {finding.details['rollback']};"
     already_published = finding.kind == "event_without_effect" and finding.details.get("status") == PUBLISHED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pyarrow.parquet as pq
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets, TopicDescription
 from saga_activities.kafka.config import require_client
-from saga_activities.kafka.range_reader import decided_offsets, offsets_since, read_ranges
+from saga_activities.kafka.range_reader import offsets_since, read_ranges
 from saga_activities.kafka.record_codec import SAGA_ID_HEADER, STEP_HEADER, known_headers
+from saga_activities.kafka.topic_end import topic_end
 from saga_spark.reconcile.extracts import READ_MARGIN, ParquetRowWriter, ReconciliationScope
 from sagas.settings import KafkaSettings
 
@@ -28,6 +30,7 @@ RECORD_SCHEMA = pa.schema(
         ("saga_id", pa.string()),
         ("step", pa.string()),
         ("timestamp", pa.float64()),
+        ("is_hidden", pa.bool_()),  # behind an open transaction: consumers may see it when this has ended
     ]
 )
 NEVER = float(2**62)
@@ -111,15 +114,13 @@ def _read_topic(
     out: ParquetRowWriter,
 ) -> tuple[float, int]:
     """Write the records that come from our outboxes; returns the topic's floor, and the number of compared records."""
-    offsets = decided_offsets(settings, topic.name, settings.transaction_timeout)
-    firsts = offsets_since(settings, topic.name, start, offsets)
-    ranges = {
-        partition: (max(firsts[partition], offsets[partition].log_start), offsets[partition].last_stable)
-        for partition in offsets
-    }
+    end = topic_end(settings, topic.name, wait=settings.transaction_timeout)
+    ranges = end.readable(offsets_since(settings, topic.name, start, end.offsets))
     oldest: dict[int, float] = {}
     compared = 0
-    for message in read_ranges(settings, topic.name, ranges):
+    visible = ((message, False) for message in read_ranges(settings, topic.name, ranges))
+    hidden = ((message, True) for message in read_ranges(settings, topic.name, end.hidden(), uncommitted=True))
+    for message, is_hidden in chain(visible, hidden):
         headers = known_headers(message)
         kind, milliseconds = message.timestamp()
         time = milliseconds / 1000 if kind else 0.0
@@ -128,9 +129,9 @@ def _read_topic(
         if connection is None or not _in_scope(saga_id, scope):
             continue
         position = (topic.name, message.partition(), message.offset())
-        compared += scope.since is None or time >= scope.since
-        out.add(connection, headers.get("ce_id"), *position, saga_id, headers.get(STEP_HEADER), time)
-    return _complete_since(topic, offsets, ranges, oldest, began), compared
+        compared += not is_hidden and (scope.since is None or time >= scope.since)
+        out.add(connection, headers.get("ce_id"), *position, saga_id, headers.get(STEP_HEADER), time, is_hidden)
+    return _complete_since(topic, end.offsets, ranges, oldest, began), compared
 
 
 def _in_scope(saga_id: str, scope: ReconciliationScope) -> bool:

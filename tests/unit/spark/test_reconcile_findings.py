@@ -126,8 +126,8 @@ def publish(
     seen(system, event, saga, *places)
 
 
-def seen(system: ShopSystem, event: str, saga: str, *places: int, ago: float = 41) -> None:
-    system.records += [("shop", event, "orders", 0, place, saga, "place", NOW - ago) for place in places]
+def seen(system: ShopSystem, event: str, saga: str, *places: int, ago: float = 41, is_hidden: bool = False) -> None:
+    system.records += [("shop", event, "orders", 0, place, saga, "place", NOW - ago, is_hidden) for place in places]
 
 
 def row(**values: Any) -> str:
@@ -183,12 +183,17 @@ def corrupt_topics(system: ShopSystem) -> set[tuple[Any, ...]]:
     publish(system, "p-4", "c-7", 10)
     seen(system, "stranger", "c-8", 11)
     seen(system, "nobody's", "", 12)
+    publish(system, "p-5", "c-11")
+    seen(system, "p-5", "c-11", 13, is_hidden=True)
+    publish(system, "p-6", "c-11", 14)  # what is hidden of it may be of an aborted transaction
+    seen(system, "p-6", "c-11", 15, is_hidden=True)
     for saga, event in (("c-0", "h-1"), ("c-10", "h-2")):  # one was compensated, one is past its commit point
         system.events.append(("shop", saga, "place", 1, event, "orders", "HELD", NOW - 50, None))
     return {
         ("event_held", "c-0", "place", "shop.saga_outbox"),
         ("event_held", "c-10", "place", "shop.saga_outbox"),
         ("event_missing", "c-1", "place", "shop.saga_outbox"),
+        ("event_hidden", "c-11", "place", "shop.saga_outbox"),
         ("event_published_twice", "c-2", "place", "shop.saga_outbox"),
         ("event_unclaimed", "c-5", "place", "shop.saga_outbox"),
         ("event_held", "c-5", "place", "shop.saga_outbox"),

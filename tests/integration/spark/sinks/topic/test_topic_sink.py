@@ -23,6 +23,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.sinks.kafka import topic_progress
 from saga_spark.sinks.kafka.topic_sink import TopicSink
 from saga_spark.sinks.sink import CommitConflict, Publication, UndoConflict
+from sagas.errors import InfrastructureError
 from tests.helpers.kafka_broker import Broker
 from tests.integration.spark.staged_outputs import stage
 
@@ -138,6 +139,17 @@ def test_a_topic_is_read_between_fixed_offsets(env: Environment, tmp_path: Path)
         freeze_topic(env.settings, "events", {"topic": "nowhere"}, uri, lambda _: None)
 
 
+def test_a_topic_is_not_read_to_an_open_transaction(env: Environment, tmp_path: Path) -> None:
+    hurried = env.settings.kafka.model_copy(update={"transaction_timeout": 1.0})
+    settings = env.settings.model_copy(update={"kafka": hurried})
+    uri = (tmp_path / "inputs" / "events.parquet").as_uri()
+    with env.kafka.open_transaction(env.topic):
+        env.kafka.produce(env.topic, {"id": 1})
+        with pytest.raises(InfrastructureError, match="cannot be read yet, behind an open transaction in"):
+            freeze_topic(settings, "events", {"topic": env.topic}, uri, lambda _: None)
+    assert freeze_topic(settings, "events", {"topic": env.topic}, uri, lambda _: None)["rows"] == 1
+
+
 def aborted(topic: str) -> Iterator[PartitionRecord]:
     yield topic, 0, EncodedRecord(b'{"id": -1}')
     raise Killed
@@ -158,6 +170,17 @@ def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -
     assert (topics.rows, topics.floors) == (1, {env.topic: 0.0})
     [record] = pq.read_table(tmp_path / RECORDS_FILE).to_pylist()
     assert (record["connection"], record["event_id"], record["topic"]) == ("shop", "e1", env.topic)
+    with env.kafka.open_transaction(env.topic):
+        again = TransactionalProducer(kafka, f"relay-{env.topic}").fence_and_open()
+        event = encode("1", id="e2", type="t", source=f"/{kafka.prefix}/shop", time=now, saga_id="s1", step="a")
+        again.write([(env.topic, 0, event)])
+        again.close()
+        hurried = kafka.model_copy(update={"transaction_timeout": 1.0})
+        found = read_topics(hurried, tmp_path, ReconciliationScope(), now, ["shop"])
+        records = pq.read_table(tmp_path / RECORDS_FILE).to_pylist()
+        assert {(record["event_id"], record["is_hidden"]) for record in records} == {("e1", False), ("e2", True)}
+        assert found is not None
+        assert found.compared == 1
     other = read_topics(kafka, tmp_path, ReconciliationScope(saga_id="s2"), now, ["shop"])
     assert other is not None
     assert other.rows == 0
