@@ -17,6 +17,7 @@ from typing import Any
 from saga_activities.kafka import range_reader
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_activities.kafka.record_codec import known_headers
+from saga_activities.kafka.topic_end import TopicEnd, topic_end
 from saga_activities.kafka.transactional_producer import TransactionalProducer
 from sagas.settings import KafkaSettings
 
@@ -59,25 +60,25 @@ def abort_hanging(
     partitions with such records nothing is aborted. Without the right to READ the topic only a warning is logged.
     Raises KafkaOperationError, KafkaTransactionError.
     """
+    begun: Mapping[int, int] = {}
+    done: Mapping[int, int] = {}
     try:
-        waiting = open_transactions(settings, topic)
-        begun, done = (
-            _open_partitions(settings, topic, (is_aborted, is_committed), waiting)
-            if waiting
-            else (set[int](), set[int]())
-        )
+        if waiting := open_transactions(settings, topic):
+            begun, done = _hidden_partitions(settings, topic, (is_aborted, is_committed), waiting)
     except KafkaOperationError as problem:
         if problem.error_info is None or not problem.error_info.name.endswith("AUTHORIZATION_FAILED"):
             raise
         context = {"topic": topic, "operation": "READ"}
         log.warning("not authorized, hanging transactions are not looked up", extra={"context": context})
         return
-    if both := begun & done:
+    if both := begun.keys() & done.keys():
         context = {"topic": topic, "partitions": sorted(both)}
         log.warning("partitions hold committed records, their transactions are not aborted", extra={"context": context})
-    if partitions := begun - done:
-        context = {"topic": topic, "partitions": sorted(partitions)}
-        log.warning("hanging transaction is aborted", extra={"context": context})
+    if partitions := begun.keys() - done.keys():
+        # Where the first open transaction is another producer's, one of ours has ended, or hangs behind it.
+        if first := sorted(partition for partition in partitions if begun[partition] == waiting[partition].last_stable):
+            context = {"topic": topic, "partitions": first}
+            log.warning("hanging transaction is aborted", extra={"context": context})
         producer.abort_in((topic, partition) for partition in partitions)
 
 
@@ -86,49 +87,49 @@ def visible_events(
 ) -> set[str]:
     """Return those of ``event_ids`` that readers see, among the records since ``start_time`` (seconds since the epoch).
 
-    An undecided record counts as not visible only when it has stayed undecided for longer than a transaction may last,
-    or when ``keep_waiting`` returns False. Raises KafkaOperationError.
+    An undecided record counts as not visible only when its transaction is the first open one of its partition, and open
+    for longer than a transaction may last, or when ``keep_waiting`` returns False. Raises KafkaOperationError;
+    OpenTransaction if such a record may be committed, behind a transaction of another producer.
     """
 
     def is_wanted(headers: Mapping[str, str]) -> bool:
         return headers.get("ce_id") in event_ids
 
-    cluster = KafkaAdmin(settings)
     until = time.monotonic() + settings.transaction_timeout + _POLL_INTERVAL
     while True:
-        offsets = cluster.offsets(topic)
-        waiting = {partition: limits for partition, limits in offsets.items() if limits.undecided_records}
-        if (
-            not _open_partitions(settings, topic, (is_wanted,), waiting)[0]
-            or time.monotonic() > until
-            or not keep_waiting()
-        ):
+        end = topic_end(settings, topic)
+        offsets = end.offsets
+        [hidden] = _hidden_partitions(settings, topic, (is_wanted,), offsets)
+        if not hidden or not keep_waiting():
+            break
+        if time.monotonic() > until:
+            if any(offset > offsets[partition].last_stable for partition, offset in hidden.items()):
+                raise end.open_transaction(f"events in {topic} may be published,")
             break
         time.sleep(_POLL_INTERVAL)
     first = range_reader.offsets_since(settings, topic, start_time, offsets)
-    ranges = {partition: (first[partition], limits.last_stable) for partition, limits in offsets.items()}
-    return {
-        id for message in range_reader.read_ranges(settings, topic, ranges) if (id := _event_id(message)) in event_ids
-    }
+    messages = range_reader.read_ranges(settings, topic, end.readable(first))
+    return {id for message in messages if (id := _event_id(message)) in event_ids}
 
 
-def _open_partitions(
+def _hidden_partitions(
     settings: KafkaSettings,
     topic: str,
     predicates: Sequence[HeaderPredicate],
-    undecided_partitions: dict[int, PartitionOffsets],
-) -> tuple[set[int], ...]:
-    """For each predicate, the partitions with such records at or after the last stable offset: their transaction is
-    open, or it is complete, but an earlier one of another producer is open."""
-    ranges = {
-        partition: (limits.last_stable, limits.high_watermark) for partition, limits in undecided_partitions.items()
-    }
-    selected = tuple(set[int]() for _ in predicates)
-    for message in range_reader.read_ranges(settings, topic, ranges, uncommitted=True):
+    offsets: Mapping[int, PartitionOffsets],
+) -> tuple[dict[int, int], ...]:
+    """For each predicate, the partitions with such records at or after the last stable offset, and the first of them.
+
+    If that is the last stable offset, its transaction is open; else it may be open, aborted or complete, behind an open
+    one of another producer.
+    """
+    selected = tuple(dict[int, int]() for _ in predicates)
+    hidden = TopicEnd(topic, settings.servers, offsets).hidden()
+    for message in range_reader.read_ranges(settings, topic, hidden, uncommitted=True):
         headers = known_headers(message)
         for partitions, which in zip(selected, predicates, strict=True):
             if which(headers):
-                partitions.add(message.partition() or 0)
+                partitions.setdefault(message.partition() or 0, message.offset() or 0)
     return selected
 
 
