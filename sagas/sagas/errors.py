@@ -66,6 +66,10 @@ class RefusedError(SagaError):
     exit_code = 9
 
 
+class SagaJustEnded(RefusedError):
+    """The saga has just ended."""
+
+
 class Rejected(Exception):
     """A definite business refusal: nothing happened, and nothing will under this key.
 

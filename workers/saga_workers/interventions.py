@@ -40,7 +40,7 @@ from saga_workers.views.notifications import check_notification_decision, decide
 from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
-from sagas.errors import RefusedError, SagaError, UsageError, did_you_mean
+from sagas.errors import RefusedError, SagaError, SagaJustEnded, UsageError, did_you_mean
 from sagas.protocol.payloads import (
     MACHINE_QUERY,
     OWNER_HEADER,
@@ -74,12 +74,8 @@ class CancelResult:
     note: str
 
 
-class _JustEnded(RefusedError):
-    """The saga has just ended."""
-
-
-def _just_ended_error(saga_id: str) -> _JustEnded:
-    return _JustEnded(f"{saga_id} has just ended", help=saga_command("show", saga_id))
+def _just_ended_error(saga_id: str) -> SagaJustEnded:
+    return SagaJustEnded(f"{saga_id} has just ended", help=saga_command("show", saga_id))
 
 
 async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str | None = None) -> CancelResult:
@@ -101,14 +97,14 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
     described = location.open_run
     try:
         if described is None:
-            raise await _ended_error(locator, saga_id, _JustEnded if in_bulk else RefusedError)
+            raise await _ended_error(locator, saga_id, SagaJustEnded if in_bulk else RefusedError)
         if not await count_pollers(temporal, described.run.task_queue):
             return await _request_cancel(temporal, described, reason, who)
         try:
             answer = await _execute_update(temporal, described.run.id, "cancel", request, CANCEL_TIMEOUT)
         except NoAnswer:
             return await _request_cancel(temporal, described, reason, who)
-    except _JustEnded:
+    except SagaJustEnded:
         # This cancel may have ended the saga before its answer arrived.
         view = await read_view(locator, saga_id)
         if view.reason and view.reason.kind == "cancelled":

@@ -13,7 +13,8 @@ from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.input_limits import MAX_RECORD_BYTES, MAX_RECORD_VALUES
 from sagas.actions.message_headers import PartlyReadableHeaders
 from sagas.input_limits import MAX_JSON_DEPTH
-from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.exact_json import RepeatedName, decode_json, encode_json
+from sagas.text.json_mistakes import InvalidJson
 from sagas.text.json_values import json_problem, parse_json
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ def decode(message: Message) -> DecodedRecord:
     """Read a record that has no error.
 
     Raises:
-        MalformedRecord: the value is not JSON, the key is not UTF-8, a header that the engine reads cannot be read, or
-            the record has what cannot be stored anywhere: half a surrogate pair, an infinite number, a time after the
-            year 9999.
+        MalformedRecord: the value is not JSON or too large or deep, the key is not UTF-8, a header that the engine
+            reads cannot be read, or the record has what cannot be stored anywhere: half a surrogate pair, an infinite
+            number, a time after the year 9999.
     """
     topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
     headers = decode_headers(raw_headers(message))
@@ -157,8 +158,10 @@ def decode(message: Message) -> DecodedRecord:
         value = None if raw_value is None else parse_value(raw_value)
     except UnicodeDecodeError:
         raise MalformedRecord("the value is not UTF-8 text") from None
-    except ValueError as error:
+    except (InvalidJson, RepeatedName) as error:
         raise MalformedRecord(f"the value is not JSON: {error}") from None
+    except ValueError as error:
+        raise MalformedRecord(f"the value cannot be read: {error}") from None
     kind, milliseconds = message.timestamp()
     if kind and not 0 <= milliseconds <= LAST_MILLISECOND:
         raise MalformedRecord(f"the time of the record is out of range: {milliseconds} ms since 1970")

@@ -51,16 +51,24 @@ def is_time(text: str) -> bool:
     if match is None:
         return False
     hour, minute, second = int(match[1]), int(match[2]), int(match[3])
-    offset_hour, offset_minute = int(match[5] or 0), int(match[6] or 0)
-    if hour > 23 or minute > 59 or second > 60 or offset_hour > 23 or offset_minute > 59:
+    if hour > 23 or minute > 59 or second > 60 or int(match[5] or 0) > 23 or int(match[6] or 0) > 59:
         return False
-    offset = (offset_hour * 60 + offset_minute) * (-1 if match[4] == "-" else 1)
-    return second < 60 or (hour * 60 + minute - offset) % 1440 == 1439
+    return second < 60 or _minute_in_utc(match) % 1440 == 1439
+
+
+def _minute_in_utc(time: re.Match[str]) -> int:
+    """The minute of the day, which in UTC may be another day: below 0, or from 1440 on."""
+    offset = int(time[5] or 0) * 60 + int(time[6] or 0)
+    return int(time[1]) * 60 + int(time[2]) - (-offset if time[4] == "-" else offset)
 
 
 def is_date_time(text: str) -> bool:
-    """True for a date and a time with `T` between them."""
-    return text[10:11] in ("T", "t") and is_date(text[:10]) and is_time(text[11:])
+    """True for a date and a time with `T` between them; in UTC, too, its year is 0001 to 9999."""
+    time = _TIME.fullmatch(text[11:])
+    if text[10:11] not in ("T", "t") or not is_date(text[:10]) or time is None or not is_time(text[11:]):
+        return False
+    minute = _minute_in_utc(time)
+    return not ((text.startswith("0001-01-01") and minute < 0) or (text.startswith("9999-12-31") and minute >= 1440))
 
 
 def is_duration(text: str) -> bool:
