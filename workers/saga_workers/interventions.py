@@ -24,6 +24,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.decision_preview import consequences
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.machine_query import query_machine, read_definition, verifying_keys
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import (
     MAY_STILL_HAPPEN,
@@ -33,7 +34,6 @@ from saga_workers.temporal.temporal_runs import (
     count_pollers,
     describe_run,
     no_poller_message,
-    read_definition,
 )
 from saga_workers.views.answering import NO_VIEW
 from saga_workers.views.notifications import check_notification_decision, decide_notification, is_notification
@@ -42,7 +42,6 @@ from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, SagaJustEnded, UsageError, did_you_mean
 from sagas.protocol.payloads import (
-    MACHINE_QUERY,
     OWNER_HEADER,
     RELEASE_ACTIVITY,
     UNDO_SUFFIX,
@@ -151,7 +150,7 @@ async def signal(
     temporal = locator.temporal
     message = signal_message(name, data, by=who or temporal.identity, reject=reject)
     described = await _open_run(locator, saga_id)
-    definition = await read_definition(temporal, described.run)
+    definition = await read_definition(temporal, described.run, locator.settings)
     if definition is not None:
         check_signal(definition, name)
     try:
@@ -256,9 +255,11 @@ async def preview_decision(locator: Locator, saga_id: str, decision: Mapping[str
         return ["it is sent again" if decision["decision"] == "retry" else "it is closed undelivered"]
     described = await _open_run(locator, saga_id)
     await _require_poller(temporal, described.run.task_queue, described.run.id)
-    handle = temporal.get_workflow_handle(described.run.id)
+    keys = verifying_keys(locator.settings)
     try:
-        packed = await handle.query(MACHINE_QUERY, result_type=str, rpc_timeout=timedelta(seconds=UPDATE_TIMEOUT))
+        packed = await query_machine(
+            temporal, (described.run.id, described.run.run_id), keys, timeout=timedelta(seconds=UPDATE_TIMEOUT)
+        )
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
         raise NoAnswer(
             f"the effect of the decision on {saga_id} cannot be computed: {error}",

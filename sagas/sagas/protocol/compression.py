@@ -48,12 +48,21 @@ def _deflate(data: bytes, level: int) -> bytes:
     return compressor.compress(data) + compressor.flush()
 
 
+def _inflate(compressed: bytes) -> bytes:
+    """Raises ValueError above the limit, before it takes the memory."""
+    inflating = zlib.decompressobj()
+    data = inflating.decompress(compressed, MAX_UNPACKED_BYTES)
+    if not inflating.eof:
+        raise ValueError(f"it is incomplete, or has more than {MAX_UNPACKED_BYTES:,} bytes")
+    return data
+
+
 def decompress(compressed: bytes) -> bytes:
     """The reverse of :func:`compress`. Raises ValueError if it is malformed."""
     try:
         if not compressed.startswith(_FOLDED):
-            return zlib.decompress(compressed)
-        parts, _, rest = zlib.decompress(compressed[len(_FOLDED) :]).partition(b"\n")
+            return _inflate(compressed)
+        parts, _, rest = _inflate(compressed[len(_FOLDED) :]).partition(b"\n")
         return _unfold(decode_json(parts), rest)
     except (zlib.error, ValueError, TypeError) as error:
         raise ValueError(f"the state is malformed: {error}") from error

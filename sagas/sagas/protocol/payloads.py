@@ -44,7 +44,9 @@ NOT_REGISTERED_TYPES = frozenset({"NotFoundError", "ActivityNotRegisteredError",
 DEFINITION_HEADER = "saga-definition"
 SIGNATURE_HEADER = "saga-signature"
 CALL_HEADER = "saga-call"
-"""Header of a call to an activity: the id of the key, the signature and the run, with blanks between."""
+"""Header of a call to an activity: the id of the key, the signature, the run and its seed, with blanks between."""
+ANSWER_METADATA = "saga-signature"
+"""Metadata of the answer of an engine's activity: the id of the key and the signature, with a blank between."""
 GENERATION_HEADER = "saga-generation"
 RESUMED_HEADER = "saga-resumed"
 """Header of a run that `saga resume` starts after the run of the saga was deleted: when the saga was started

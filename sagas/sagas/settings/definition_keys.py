@@ -26,7 +26,7 @@ KEY_FILE = Path(".saga") / "definition.key"
 
 _MIN_LENGTH = 32
 
-Purpose = Literal["start", "decision", "notification", "report", "detached", "call"]
+Purpose = Literal["start", "decision", "notification", "report", "detached", "continuation", "state", "call", "answer"]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 
 
@@ -127,12 +127,25 @@ def decision_content(saga_id: str, run_id: str, update_id: str, decision: Mappin
     return signed_json({"saga_id": saga_id, "run_id": run_id, "update_id": update_id, "decision": signed})
 
 
-def call_content(activity_type: str, workflow_id: str, run_id: str, argument: bytes) -> bytes:
+def message_content(message: Mapping[str, Any]) -> bytes:
+    """Return what is signed of a message of a run: all of it but the signature."""
+    return signed_json({name: value for name, value in message.items() if name != "signature"})
+
+
+def call_content(activity_type: str, workflow_id: str, run_id: str, seed: str, argument: bytes) -> bytes:
     """Return what is signed of a call to an activity: which one, of which run, with which argument.
 
-    The argument of a step's call has the ids of its saga and of its step, its operation and its generation.
+    The argument of a step's call has the ids of its saga and of its step, its operation and its generation. ``seed``:
+    of the run, see :class:`sagas.workflow.run_trust.RunTrust`.
     """
-    return encode_json([activity_type, workflow_id, run_id, hashlib.sha256(argument).hexdigest()])
+    return encode_json([activity_type, workflow_id, run_id, seed, hashlib.sha256(argument).hexdigest()])
+
+
+def answer_content(content: Mapping[str, Any], answer: bytes) -> bytes:
+    """Return what is signed of the answer of an engine's activity. ``content``: ``activity``, ``workflow_id``, ``seed``
+    of the run and the digest of the ``request``.
+    """
+    return signed_json({**content, "answer": hashlib.sha256(answer).hexdigest()})
 
 
 def load_keys(definition_key: str | Secret | None, root: Path, *, create: bool) -> DefinitionKeys:

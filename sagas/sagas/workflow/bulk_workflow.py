@@ -37,7 +37,7 @@ from sagas.machine.view import shrink_view
 from sagas.presentation.batch_details import bulk_details
 from sagas.protocol.messages import Call, CancelRequested
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import BULK_WORKFLOW, MACHINE_QUERY, REFUSED_TYPE, VIEW_QUERY, input_digest, pack_state
+from sagas.protocol.payloads import BULK_WORKFLOW, MACHINE_QUERY, REFUSED_TYPE, VIEW_QUERY, input_digest
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decode_json
 from sagas.text.shortening import counted
@@ -48,7 +48,8 @@ from sagas.workflow.failures import activity_message, activity_outcome, attempts
 from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
 from sagas.workflow.received import NO_INPUT, cancel_event, first_value
-from sagas.workflow.run_start import DefinitionTrust, RunHeader, verify_bulk_start
+from sagas.workflow.run_start import RunHeader, state_message, verify_bulk_start
+from sagas.workflow.run_trust import RunTrust
 from sagas.workflow.task_set import TaskSet
 
 HEARTBEAT = timedelta(seconds=5)
@@ -87,7 +88,7 @@ class BulkWorkflow:
     """Runs many sagas of one definition."""
 
     def __init__(self) -> None:
-        self.trust: DefinitionTrust | None = None
+        self.trust: RunTrust | None = None
         """Set by the worker before the run, as for a saga."""
         self.observer: BulkObserver | None = None
         """Set by the worker before the run; it must not change what the workflow does."""
@@ -405,10 +406,10 @@ class BulkWorkflow:
         return raw_json(shrink_view(self._machine.view(saga_id), VIEW_LIMIT).to_json())
 
     @workflow.query(name=MACHINE_QUERY, description="The state of one saga's machine; `saga undo` starts from it.")
-    def machine_state(self, saga_id: str) -> str | None:
+    def machine_state(self, saga_id: str, nonce: str = "") -> RawValue:
         if self._machine is None or saga_id not in self._machine.members:
-            return None
-        return pack_state(self._machine.members[saga_id].leave_happy_path().snapshot())
+            return raw_json(None)
+        return state_message(saga_id, self._machine.members[saga_id].leave_happy_path(), nonce)
 
     @workflow.query(name="counts", description="How many sagas are in each state.")
     def counts(self) -> dict[str, int]:

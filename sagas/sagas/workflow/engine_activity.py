@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 from temporalio import workflow
@@ -15,6 +16,7 @@ from temporalio.exceptions import FailureError, is_cancelled_exception
 from sagas.workflow.failures import activity_failure
 from sagas.workflow.json_payloads import read_payload
 from sagas.workflow.limits import limit_summary
+from sagas.workflow.run_trust import UNTRUSTED, DefinitionTrust, is_untrusted, run_trust
 
 _RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10), maximum_attempts=1_000_000
@@ -44,6 +46,8 @@ async def perform_until_answered(
 
     Raises CancelledError when it is cancelled, and FailureError for a failure whose type ``may_end`` accepts. After
     any other failure, which is shown in the log, another worker may answer: this one is foreign, or lacks a connection.
+    So it may after an answer that no worker of this project has signed for this request of this run: anybody who
+    reaches Temporal can complete an activity by its id.
 
     ``local``: the first attempt is a local activity. It costs the server a tenth, and is for requests that a worker
     usually answers in much less than :data:`LOCAL_TIMEOUT`; one that fails, or is slower, is sent to all workers.
@@ -51,7 +55,9 @@ async def perform_until_answered(
     if local:
         with contextlib.suppress(_LocalAttemptFailed):
             return await _perform_locally(name, request, summary, may_end)
+    attempt = 0
     while True:
+        attempt += 1
         try:
             answer = await workflow.execute_activity(
                 name,
@@ -63,11 +69,25 @@ async def perform_until_answered(
                 heartbeat_timeout=heartbeat,
                 retry_policy=_RETRY,
             )
-            return read_payload(answer.payload)
+            if _is_signed(name, request, answer, attempt):
+                return read_payload(answer.payload)
+            problem: Any = "its answer is not signed with a key of this worker"
         except FailureError as error:
             _raise_if_final(error, may_end)
-            workflow.logger.warning("%s failed, it is tried again: %s", name, activity_failure(error) or error)
-            await workflow.sleep(timedelta(seconds=10), summary=limit_summary(f"retry: {summary}"))
+            problem = activity_failure(error) or error
+        workflow.logger.warning("%s failed, it is tried again: %s", name, problem)
+        await workflow.sleep(timedelta(seconds=10), summary=limit_summary(f"retry: {summary}"))
+
+
+def _is_signed(name: str, request: RawValue, answer: RawValue, attempt: int) -> bool:
+    trust, digest = run_trust(), sha256(request.payload.data).hexdigest()
+    content = {"activity": name, "seed": 0 if trust is None else trust.seed, "request": digest}
+    content["workflow_id"] = workflow.info().workflow_id
+
+    def is_signed(trust: DefinitionTrust) -> bool:
+        return trust.trusts_answer(content, answer.payload)
+
+    return not is_untrusted(trust, is_signed, f"{UNTRUSTED} {name} {digest[:12]} {attempt}", proof=is_signed)
 
 
 async def _perform_locally(
@@ -82,11 +102,12 @@ async def _perform_locally(
             start_to_close_timeout=LOCAL_TIMEOUT,
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
-        return read_payload(answer.payload)
+        if _is_signed(name, request, answer, 0):
+            return read_payload(answer.payload)
     except FailureError as error:
         if not is_cancelled_exception(error):  # nobody cancels it; the SDK does when it evicts the run
             _raise_if_final(error, may_end)
-        raise _LocalAttemptFailed from None
+    raise _LocalAttemptFailed from None
 
 
 def _raise_if_final(error: FailureError, may_end: Callable[[str], bool] | None) -> None:

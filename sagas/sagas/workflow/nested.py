@@ -19,7 +19,7 @@ from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import run_summary, to_payload
 from sagas.workflow.received import activity_result, bounded_value
-from sagas.workflow.run_start import UNTRUSTED, DefinitionTrust, is_untrusted
+from sagas.workflow.run_trust import UNTRUSTED, is_untrusted, run_trust, signed_message
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 _REPORTING = "report to the parent"
@@ -121,9 +121,7 @@ class ParkedReports:
             self._next = None
             message = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
             message |= {"waits": list(report.waits), "to": parent.run_id, "at": workflow.time()}
-            if (trust := _trust()) is not None:
-                message = trust.sign_message("report", message)
-            await _signal(parent, PARKED_SIGNAL, message)
+            await _signal(parent, PARKED_SIGNAL, signed_message("report", message))
         self._tasks.discard(_REPORTING)
 
     def receive(self, sent: RawValue) -> ChildParked | None:
@@ -140,17 +138,13 @@ class ParkedReports:
             return None
         self._received += 1
         marker, run = f"{UNTRUSTED} report {self._received}", workflow.info().run_id
-        if is_untrusted(_trust(), lambda trust: to == run and trust.trusts_message("report", report), marker):
+        if is_untrusted(run_trust(), lambda trust: to == run and trust.trusts_message("report", report), marker):
             workflow.logger.warning(
                 "report of a parked step of %s ignored: it is not signed for this run", report["id"]
             )
             return None
         self._last[report["id"]] = at
         return event
-
-
-def _trust() -> DefinitionTrust | None:
-    return getattr(workflow.instance(), "trust", None)
 
 
 def _parked_event(report: Mapping[str, Any]) -> ChildParked:

@@ -36,7 +36,8 @@ from sagas.workflow.failures import SagaApplicationError, activity_outcome, refu
 from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.limits import limit_summary, run_summary, to_payload
 from sagas.workflow.received import NO_INPUT, activity_result
-from sagas.workflow.run_start import DefinitionTrust, is_untrusted, refuse_foreign_id
+from sagas.workflow.run_start import refuse_foreign_id
+from sagas.workflow.run_trust import DefinitionTrust, RunTrust, is_untrusted, signed_message
 from sagas.workflow.task_set import CommandContext
 
 MESSAGE_LIMIT = 500
@@ -67,10 +68,9 @@ class Notifications:
             payload = to_payload(order, "the content of the notification")
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
-        if (trust := getattr(workflow.instance(), "trust", None)) is not None:
-            payload = to_payload(
-                trust.sign_message("notification", decode_json(payload.data)), "the content of the notification"
-            )
+        payload = to_payload(
+            signed_message("notification", decode_json(payload.data)), "the content of the notification"
+        )
         await self._context.throttle.wait_for_room(len(payload.data))
         if (problem := workflow_id_problem(command.workflow_id)) is not None:
             self._end(command, f"notification not sent: {problem}")
@@ -149,7 +149,7 @@ class NotifyWorkflow:
     """Delivers one notification, or gives it up."""
 
     def __init__(self) -> None:
-        self.trust: DefinitionTrust | None = None
+        self.trust: RunTrust | None = None
         """Set by the worker before the run."""
         self._retry_requested = False
         self._saga = ""
@@ -198,7 +198,11 @@ class NotifyWorkflow:
         """Raise SagaApplicationError unless a saga of this project has signed this input: it chooses the action and its
         arguments, and a parent may be any workflow, or a saga that was made to start this one.
         """
-        if is_untrusted(self.trust, lambda trust: trust.trusts_message("notification", order)):
+
+        def is_signed(trust: DefinitionTrust) -> bool:
+            return trust.trusts_message("notification", order)
+
+        if is_untrusted(self.trust, is_signed, proof=is_signed):
             raise refused_error(
                 "the notification is not signed with the key of the project; only one that a saga of this project has "
                 "sent can be sent again"

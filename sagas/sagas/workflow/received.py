@@ -91,6 +91,11 @@ def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
     )
 
 
+def is_signed_decision(event: DecisionMade) -> bool:
+    """True for what only an operator of the project may decide: new arguments and another definition."""
+    return event.arguments is not None or event.definition is not None
+
+
 def first_value(args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES) -> Any:
     """The first argument; None without arguments. Raises UnreadableValue.
 

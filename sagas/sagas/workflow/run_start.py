@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
@@ -42,50 +43,14 @@ from sagas.workflow.client_values import LAST_SECOND, number, optional_text, rea
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.run_trust import DefinitionTrust, RunTrust, is_untrusted, signed_message
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 
 CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
 
-UNTRUSTED = "untrusted"
-"""The Temporal marker in the history of a run that its first worker did not trust at once."""
-
-MessagePurpose = Literal["notification", "report"]
-"""A message of one run to another: the input of a delivering run, or the report of a nested saga to its parent."""
-
-
 _CHECK_TIMEOUT = timedelta(seconds=60)
 """Of checking an input, which may have to wait for others."""
-
-
-class DefinitionTrust(Protocol):
-    """The decision about which definitions this worker runs. The answers depend on its settings and files: a run asks
-    once and records the answer.
-    """
-
-    def trusts_start(
-        self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
-    ) -> bool:
-        """Return whether the header has a definition of this project for this saga, or this start of it is signed, and
-        the inputs are valid and normalised. ``starts``: the input of each saga by its id.
-        """
-        ...
-
-    def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
-        """Return whether a bulk workflow of this project has given this saga a run of its own."""
-        ...
-
-    def trusts_decision(self, saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bool:
-        """Return whether the arguments and the definition in an operator's decision are this project's."""
-        ...
-
-    def sign_message(self, purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message to another run, as JSON, with a signature if there is a key."""
-        ...
-
-    def trusts_message(self, purpose: MessagePurpose, message: Any) -> bool:
-        """Return whether a run of a saga of this project has made this message."""
-        ...
 
 
 MAX_GENERATION = 2**31 - 1
@@ -109,7 +74,7 @@ class RunStart:
     paused: Mapping[str, Any] | None = None
 
 
-async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
+async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
     """Create or restore the machine of the current run, started with ``value``.
 
     Without ``trust`` no header is accepted, except in a replay. Raises SagaApplicationError when its id belongs to
@@ -117,7 +82,7 @@ async def start_run(value: Any, trust: DefinitionTrust | None) -> RunStart:
     """
     info = workflow.info()
     if _was_continued(info) and isinstance(value, dict) and value.get("_saga") == CONTINUATION_FORMAT:
-        return _continue_run(value)
+        return _continue_run(value, trust)
     refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
         who, reason = read_client_value(
@@ -241,7 +206,7 @@ class VerifiedStart:
 
 
 async def verify_bulk_start(
-    saga: str, starts: Mapping[str, Any], trust: DefinitionTrust | None
+    saga: str, starts: Mapping[str, Any], trust: RunTrust | None
 ) -> tuple[RunHeader, VerifiedStart]:
     """The header of a bulk workflow, if its definition may run, and the verdict on its inputs.
 
@@ -256,9 +221,7 @@ async def verify_bulk_start(
     return read_header(header.data), verified
 
 
-async def _verify_start(
-    saga: str, starts: Mapping[str, Any], header: Payload, trust: DefinitionTrust | None
-) -> VerifiedStart:
+async def _verify_start(saga: str, starts: Mapping[str, Any], header: Payload, trust: RunTrust | None) -> VerifiedStart:
     """Check that the definition may run, with at least one of the inputs.
 
     What the first workflow task does not trust, an activity decides, which can read the project's files.
@@ -268,7 +231,12 @@ async def _verify_start(
     info = workflow.info()
     signed = info.headers.get(SIGNATURE_HEADER)
     signature = None if signed is None else json_or_none(signed.data)
-    if is_untrusted(trust, lambda trust: trust.trusts_start(saga, info.workflow_id, starts, header.data, signature)):
+    start = (info.workflow_id, starts, header.data, signature)
+    if is_untrusted(
+        trust,
+        lambda trust: trust.trusts_start(saga, *start),
+        proof=lambda trust: trust.is_signed_start(*start),
+    ):
         request = {
             "saga": saga,
             "workflow_id": info.workflow_id,
@@ -276,24 +244,13 @@ async def _verify_start(
             "header": header.data.decode("utf-8", "replace"),
             "signature": signature,
         }
+        if len(raw_json(request).payload.data) > MAX_PAYLOAD_BYTES:
+            raise refused_error(
+                f"the start of {saga} is too large to be checked; only a client of the project starts it"
+            )
         answer = await _execute(VERIFY_ACTIVITY, request, f"verify the definition of {saga}")
         return VerifiedStart(answer.get("refused", {}), answer.get("completed", {}))
     return VerifiedStart()
-
-
-def is_untrusted(
-    trust: DefinitionTrust | None, trusts: Callable[[DefinitionTrust], bool], marker: str = UNTRUSTED
-) -> bool:
-    """True if the worker does not trust the start of the run, or a message to it, of which each has its ``marker``.
-
-    A replay repeats that decision, whatever the keys and the files of its worker are: trust leaves no trace in the
-    history, distrust a marker. This is not a patch, but the SDK can write no other marker.
-    """
-    if not workflow.unsafe.is_replaying() and trust is not None:
-        with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-            if trusts(trust):
-                return False
-    return workflow.patched(marker)
 
 
 def json_or_none(data: bytes) -> Any:
@@ -317,17 +274,38 @@ def continuation_input(
     if len(state) >= MAX_STATE_CHARACTERS:
         workflow.logger.warning("state of %d bytes exceeds the limit of continue-as-new, the run continues", len(state))
         return None
-    return {
-        "_saga": CONTINUATION_FORMAT,
-        "machine": state,
-        "attributes": sorted(attributes),
-        "native_cancel": native_cancel,
-        "recorded": recorded,
-        **({} if paused is None else {"paused": paused}),
-    }
+    info = workflow.info()
+    return signed_message(
+        "continuation",
+        {
+            "_saga": CONTINUATION_FORMAT,
+            "continues": [info.workflow_type, info.workflow_id, info.run_id],
+            "machine": state,
+            "attributes": sorted(attributes),
+            "native_cancel": native_cancel,
+            "recorded": recorded,
+            **({} if paused is None else {"paused": paused}),
+        },
+    )
 
 
-def _continue_run(handed: Mapping[str, Any]) -> RunStart:
+def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart:
+    """Go on with the state of the run before.
+
+    Raises SagaApplicationError if no worker of this project has handed it to this run: anybody may poll the task queue,
+    and continue a run of any workflow as a saga. Raises RuntimeError, which Temporal repeats, if another worker may
+    have the key.
+    """
+    info = workflow.info()
+    expected = [info.workflow_type, info.workflow_id, info.continued_run_id]
+
+    def is_signed(trust: DefinitionTrust) -> bool:
+        return handed.get("continues") == expected and trust.trusts_message("continuation", handed)
+
+    if not workflow.unsafe.is_replaying() and trust is not None and trust.project.lacks_key(handed.get("signature")):
+        raise RuntimeError("the state of the run before is signed with a key that this worker does not have")
+    if is_untrusted(trust, is_signed, proof=is_signed):
+        raise refused_error("this is not a state that a run of this project has handed on")
     return RunStart(
         "continues",
         Machine.restore(unpack_state(handed["machine"])),
@@ -339,10 +317,20 @@ def _continue_run(handed: Mapping[str, Any]) -> RunStart:
     )
 
 
-def _detached_run(value: Any, signed: Payload, trust: DefinitionTrust | None) -> RunStart:
+def state_message(saga_id: str, machine: Machine, nonce: str) -> RawValue:
+    """The answer to a query for the state of a saga, signed for the ``nonce`` of who asks: no other answer is new."""
+    message = {"saga_id": saga_id, "run_id": workflow.info().run_id, "nonce": nonce}
+    return raw_json(signed_message("state", {**message, "machine": pack_state(machine.snapshot())}))
+
+
+def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> RunStart:
     """Go on with a saga of a bulk workflow. Raises SagaApplicationError if the worker of the first task refuses."""
     id, signature = workflow.info().workflow_id, json_or_none(signed.data)
-    if is_untrusted(trust, lambda trust: trust.trusts_detached(id, value, signature)):
+
+    def is_signed(trust: DefinitionTrust) -> bool:
+        return trust.trusts_detached(id, value, signature)
+
+    if is_untrusted(trust, is_signed, proof=is_signed):
         raise refused_error("this is not a saga that a bulk workflow of this project has started")
     machine = Machine.restore(unpack_state(value["machine"]))
     attributes = frozenset(value["attributes"])

@@ -46,7 +46,6 @@ from sagas.protocol.payloads import (
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
     VIEW_QUERY,
-    pack_state,
 )
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
@@ -69,11 +68,13 @@ from sagas.workflow.received import (
     bounded_value,
     cancel_event,
     check_request,
+    is_signed_decision,
     request_fields,
     to_decision_event,
     to_signal_event,
 )
-from sagas.workflow.run_start import DefinitionTrust, continuation_input, start_run
+from sagas.workflow.run_start import continuation_input, start_run, state_message
+from sagas.workflow.run_trust import RunTrust, is_trusted, require_proof, trusts_decision
 from sagas.workflow.search_attributes import RunSearchAttributes
 from sagas.workflow.task_set import CommandContext, TaskSet
 
@@ -83,7 +84,7 @@ class SagaWorkflow:
     """Runs any saga."""
 
     def __init__(self) -> None:
-        self.trust: DefinitionTrust | None = None
+        self.trust: RunTrust | None = None
         """Set by the worker before the run; without it only replays and starts without a definition are accepted."""
         self.state_observer: Callable[[str], None] | None = None
         """Set by the worker: called with every state that is recorded for search, also in a replay."""
@@ -342,10 +343,10 @@ class SagaWorkflow:
         return shrink_view(self._pause.shown_in(self._machine.view()), VIEW_LIMIT).to_json()
 
     @workflow.query(name=MACHINE_QUERY, description="The machine's state; `saga undo` starts from it.")
-    def machine_state(self) -> str | None:
+    def machine_state(self, nonce: str = "") -> RawValue:
         if self._machine is None:
-            return None
-        return pack_state(self._machine.snapshot())
+            return raw_json(None)
+        return state_message(workflow.info().workflow_id, self._machine, nonce)
 
     async def _begun(self) -> Machine:
         """The machine, once the saga has started."""
@@ -389,7 +390,10 @@ class SagaWorkflow:
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
     async def resolve(self, decision: RawValue = NO_INPUT) -> RawValue:
-        event = to_decision_event(request_fields(decision))
+        request = request_fields(decision)
+        event = to_decision_event(request)
+        if workflow.unsafe.is_replaying() and is_signed_decision(event):
+            require_proof(self.trust, lambda trust: trusts_decision(trust, request))
         if event.step == RELEASE_ACTIVITY and self._machine is not None:
             self._machine.note_release_left(event)
             self._locks.leave()
@@ -413,17 +417,11 @@ class SagaWorkflow:
         if refusal is not None:
             raise refused_error(refusal)
         # A validator is not called in a replay, so what was accepted stays accepted.
-        if event.arguments is not None or event.definition is not None:
-            info, update = workflow.info(), workflow.current_update_info()
-            update_id = "" if update is None else update.id
-            with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-                if self.trust is None or not self.trust.trusts_decision(
-                    info.workflow_id, info.run_id, update_id, request
-                ):
-                    raise refused_error(
-                        "new arguments and definitions must be signed with the key of the project, for this run and "
-                        "this one decision; use saga resolve in the project's folder"
-                    )
+        if is_signed_decision(event) and not is_trusted(self.trust, lambda trust: trusts_decision(trust, request)):
+            raise refused_error(
+                "new arguments and definitions must be signed with the key of the project, for this run and this one "
+                "decision; use saga resolve in the project's folder"
+            )
 
     # --- details and completion --------------------------------------------------------------------------------
 

@@ -42,6 +42,14 @@ steps:
   - {id: broken, uses: broken, with: {text: own}}
 """
 
+MOVING = """
+saga: moving
+steps:
+  - {id: debit, uses: say, with: {text: debit}, compensate: {uses: say, with: {text: refund}}}
+  - {id: approval, uses: wait, with: {signal: approved}}
+  - {id: credit, uses: say, with: {text: credit}, compensate: {uses: say, with: {text: withdraw}}}
+"""
+
 
 class Shop:
     """A project whose actions record what they do."""
@@ -61,7 +69,7 @@ class Shop:
             action("say")(say),
             action("broken")(broken),
         ]
-        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK}
+        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK, "moving": MOVING}
         self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
 
     def with_keys(self, *keys: str, accept: str = "signed") -> Project:

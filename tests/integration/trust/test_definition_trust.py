@@ -117,6 +117,20 @@ async def test_an_edited_definition_runs_while_the_worker_stays(shop: Shop) -> N
     assert shop.said == [f"edited {number}" for number in range(3) for _ in range(2)]
 
 
+async def test_a_replaced_definition_needs_a_signature(shop: Shop) -> None:
+    """Its header is in the histories of earlier starts."""
+    async with running_worker(shop.project) as client:
+        await (await shop.start(client, "own", {"text": "x"}, shop.header())).result()
+        file = shop.project.settings.definitions[0] / "own.saga.yaml"
+        file.write_text(FORGED.replace("forged", "new"))
+        await (await shop.start(client, "own", {"text": "y"}, shop.header(file.read_text()))).result()
+        handle = await shop.start(client, "own", {"text": "z"}, shop.header())
+        assert "its start not signed" in await refusal(handle)
+        keys = shop.project.settings.definition_keys()
+        await (await shop.start(client, "own", {"text": "w"}, shop.header(), keys=keys)).result()
+    assert shop.said == ["x", "new", "w"]
+
+
 async def test_a_new_nested_saga_runs_while_the_worker_stays(shop: Shop) -> None:
     folder = shop.project.settings.definitions[0]
     async with running_worker(shop.with_keys(KEYS[0])) as client:
@@ -181,7 +195,7 @@ async def test_an_accepted_run_goes_on_with_other_keys_and_definitions(shop: Sho
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         handle = await shop.start(client, "waiting", {}, shop.header(changed), keys=keys)
         await until(lambda: is_running(client, handle.id))
-    async with running_worker(shop.with_keys(KEYS[1])) as client:
+    async with running_worker(shop.with_keys(KEYS[1], KEYS[0])) as client:
         await client.signal(handle.id, "approved")
         assert (await finished(client, handle.id))["state"] == "COMPLETED"
     assert shop.said == ["hello!"]
@@ -401,6 +415,7 @@ async def test_an_activity_of_no_workflow_is_refused(shop: Shop) -> None:
 
 async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) -> None:
     trust, header = ProjectTrust(shop.project), shop.header(saga="waiting").data
+    keys = shop.project.settings.definition_keys()
     for inputs, at_once in (
         ([{"text": "x"}] * 100, True),
         ([{"text": "x"}] * MAX_TASK_VALUES, False),
@@ -408,7 +423,8 @@ async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) ->
         ([{"text": "x" * MAX_PAYLOAD_BYTES}], True),  # no activity could take it
     ):
         starts = {f"waiting-{number}": input for number, input in enumerate(inputs)}
-        assert trust.trusts_start("waiting", "waiting-0", starts, header, None) is at_once
+        signature = keys.sign("start", start_content("waiting-0", header, starts))
+        assert trust.trusts_start("waiting", "waiting-0", starts, header, signature) is at_once
     async with running_worker(shop.project) as client:
         handle = await shop.start(client, "waiting", {"text": "x" * MAX_TASK_BYTES}, shop.header(saga="waiting"))
         await handle.signal("approved")

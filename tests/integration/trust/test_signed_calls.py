@@ -103,9 +103,9 @@ async def test_a_call_of_a_stranger_is_not_performed(shop: Shop) -> None:
         [call] = await scheduled(client.temporal.get_workflow_handle(run.id))
         [argument] = call.input.payloads
         genuine = call.header.fields[CALL_HEADER]
-        key, _, signed_for = genuine.data.split(b" ")
+        key, _, signed_for, seed = genuine.data.split(b" ")
         malformed = Payload(metadata=genuine.metadata, data=b"\xff " * 5000)
-        guessed = Payload(metadata=genuine.metadata, data=b" ".join([key, b"0" * 64, signed_for]))
+        guessed = Payload(metadata=genuine.metadata, data=b" ".join([key, b"0" * 64, signed_for, seed]))
         for type, data, headers in (
             ("say", argument.data, ()),
             ("say", argument.data, (genuine,)),

@@ -13,7 +13,8 @@ from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.location.deleted_runs import RUN_DELETED
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.temporal_runs import first_input, read_machine
+from saga_workers.temporal.machine_query import read_machine
+from saga_workers.temporal.temporal_runs import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.protocol.payloads import compress_state, input_digest
 from sagas.protocol.saga_view import SagaView
@@ -67,7 +68,7 @@ async def write_row(locator: Locator, saga_id: str) -> str:
         return f"not repaired: it is {view.state} now"
     last = described.run if location.undo is None else location.undo.run
     may_be_undone = view.state == "COMPLETED" and view.can_undo
-    state = await read_machine(temporal, described.run) if may_be_undone else None
+    state = await read_machine(temporal, described.run, locator.settings) if may_be_undone else None
     machine = None if state is None else compress_state(state)
     record = make_record(
         view.to_json() | {"web_ui": None},

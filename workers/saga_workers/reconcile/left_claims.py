@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError
 
@@ -19,12 +18,13 @@ from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects
+from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import BULK_DELETED, claimed_view, view_in_bulk
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.errors import RefusedError
-from sagas.protocol.payloads import MACHINE_QUERY, compress_state, unpack_state
+from sagas.protocol.payloads import compress_state, unpack_state
 from sagas.protocol.saga_view import SagaView
 from sagas.text.shell import saga_command
 
@@ -87,7 +87,7 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
     if not await count_pollers(temporal, run.task_queue):
         raise RefusedError(no_poller_message(run.task_queue))
     try:
-        state = await _machine(temporal, run, saga_id)
+        state = await _machine(locator, run, saga_id)
     except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:
         raise RefusedError(f"its bulk workflow cannot be queried: {error}") from error
     if state is None or state["started_at"] is None:
@@ -120,9 +120,9 @@ def describe_continued(view: SagaView, saga_id: str) -> str:
     return f"continued; it is {view.state}"
 
 
-async def _machine(temporal: Temporal, run: RunInfo, saga_id: str) -> Mapping[str, object] | None:
-    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
-    packed = await handle.query(MACHINE_QUERY, saga_id, rpc_timeout=QUERY_TIMEOUT)
+async def _machine(locator: Locator, run: RunInfo, saga_id: str) -> Mapping[str, object] | None:
+    keys = verifying_keys(locator.settings)
+    packed = await query_machine(locator.temporal, (run.id, run.run_id), keys, member=saga_id, timeout=QUERY_TIMEOUT)
     return None if packed is None else unpack_state(packed)
 
 

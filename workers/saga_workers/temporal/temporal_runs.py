@@ -30,17 +30,14 @@ from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
     WorkflowHistoryEventFilterType,
-    WorkflowQueryFailedError,
-    WorkflowQueryRejectedError,
 )
 from temporalio.client import Client as Temporal
 from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
-from sagas.definition.model import Definition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.payloads import DETACHED_HEADER, MACHINE_QUERY, unpack_state
+from sagas.protocol.payloads import DETACHED_HEADER, unpack_state
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
 UNREADABLE = (RPCStatusCode.INTERNAL, RPCStatusCode.DATA_LOSS, RPCStatusCode.RESOURCE_EXHAUSTED)
@@ -281,23 +278,3 @@ class NoAnswer(SagaError):
 
 # The definition of a run: the one it was started with, whatever the project's files contain now.
 _QUERY_TIMEOUT = timedelta(seconds=5)
-
-
-async def read_definition(temporal: Temporal, run: RunInfo) -> Definition | None:
-    """Query the run for its definition; None if no worker answers in time or it has not loaded one yet."""
-    from sagas.machine.machine import Machine
-
-    state = await read_machine(temporal, run)
-    return None if state is None else Machine.restore(state).definition
-
-
-async def read_machine(temporal: Temporal, run: RunInfo) -> dict[str, Any] | None:
-    """Query the run for the state of its machine; None if no worker answers in time or it has not begun."""
-    if not await count_pollers(temporal, run.task_queue):
-        return None
-    handle = temporal.get_workflow_handle(run.id, run_id=run.run_id)
-    try:
-        packed = await handle.query(MACHINE_QUERY, result_type=str, rpc_timeout=_QUERY_TIMEOUT)
-    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError):
-        return None
-    return unpack_state(packed) if packed else None

@@ -21,6 +21,7 @@ from saga_activities.ledger.rows import RunFilter
 from saga_workers.location.deleted_runs import RUN_DELETED, DeletedRun, replaced_origin
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects, open_effects
+from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.temporal_runs import (
     UNREADABLE,
     RunDescription,
@@ -30,7 +31,6 @@ from saga_workers.temporal.temporal_runs import (
     no_poller_message,
     nobody_answers,
     quote,
-    read_definition,
 )
 from saga_workers.views.answering import DUE, Workers, timed_out
 from saga_workers.views.bulk_view import claimed_view
@@ -221,7 +221,7 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         return view  # one with locks may still be releasing them
     location = await locator.locate(view.id)
     if location.kind == "terminated" and location.run is not None:
-        return _with_reasons(view, await _reasons_of_closed(locator.temporal, location.run.run, view)) or view
+        return _with_reasons(view, await _reasons_of_closed(locator, location.run.run, view)) or view
     workflow = location.workflow
     if workflow is None:
         deleted = DeletedRun(view.id, (f"not ended, it was {view.state}",))
@@ -253,7 +253,7 @@ async def inspect_run(
         reasons += await temporal_reasons(temporal, described, workers, shown) + reported_reasons(view)
         reasons += await holders.reasons(view, reasons)
     else:
-        reasons = await _reasons_of_closed(temporal, described.run, view)
+        reasons = await _reasons_of_closed(locator, described.run, view)
     reasons += exhausted_reasons(view)
     return _with_reasons(replace(view, id=run.id.removesuffix(UNDO_SUFFIX)), reasons)
 
@@ -268,10 +268,10 @@ async def _reasons_of_replaced(locator: Locator, run: RunDescription, view: Saga
     return [f"{_REPLACED} ({open_effects(effects)}): continue that run with `{saga_command('resume', view.id)}`"]
 
 
-async def _reasons_of_closed(temporal: Temporal, run: RunInfo, view: SagaView) -> list[str]:
+async def _reasons_of_closed(locator: Locator, run: RunInfo, view: SagaView) -> list[str]:
     if view.state != "TERMINATED" or not terminated_reasons(view):
         return []
-    definition = await read_definition(temporal, run)
+    definition = await read_definition(locator.temporal, run, locator.settings)
     reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
     return [f"{reason}: continue it with `{remedy(view)}`" for reason in terminated_reasons(view, reads)]
 

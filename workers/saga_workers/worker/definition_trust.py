@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from temporalio import workflow
@@ -26,16 +25,25 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.machine.machine import Machine
-from sagas.protocol.payloads import unpack_state
+from sagas.protocol.payloads import ANSWER_METADATA, unpack_state
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
-from sagas.settings.definition_keys import KEY_FILE, decision_content, detached_content, signed_json, start_content
+from sagas.settings.definition_keys import (
+    KEY_FILE,
+    answer_content,
+    decision_content,
+    detached_content,
+    message_content,
+    signed_json,
+    start_content,
+)
 from sagas.settings.project import Project
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
 from sagas.workflow.client_values import MALFORMED
-from sagas.workflow.run_start import MessagePurpose, drop_forged_outcome, read_header
+from sagas.workflow.run_start import drop_forged_outcome, read_header
+from sagas.workflow.run_trust import MessagePurpose, RunTrust
 
 log = logging.getLogger("saga.worker")
 
@@ -69,28 +77,39 @@ class ProjectTrust:
                 help="set definition_key under [worker]: the same for all workers and clients of the project",
             )
         self._read_since: dict[str, Definition] = {}
-        self._known: set[bytes] | None = None
-        self._variables = {signed_json(project.settings.vars)}
+        self._variables = signed_json(project.settings.vars)
         self._read_at = -_READ_INTERVAL
         self._reading = asyncio.Lock()
-        self._known_definition = lru_cache(maxsize=256)(self._read_known)
 
     def trusts_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
     ) -> bool:
-        """See :class:`sagas.workflow.run_start.DefinitionTrust`. Reads no files; a workflow task must not wait."""
+        """See :class:`sagas.workflow.run_trust.DefinitionTrust`. Reads no files; a workflow task must not wait."""
         if _is_left_to_activity(starts, header, signature):
             return False
-        definition = self._trusted_definition(workflow_id, starts, header, signature)
-        if definition is None or definition.saga != saga:
+        if not self.is_signed_start(workflow_id, starts, header, signature):
+            return False
+        try:
+            definition = read_header(header).definition
+        except MALFORMED:
+            return False
+        if definition.saga != saga:
             return False
         with contextlib.suppress(TooComplex), bounded(MAX_TASK_CHECK_STEPS):
             checked = ((input, *validate_input(definition, input)) for input in starts.values())
             return all(not problems and is_normalised(input, value) for input, value, problems in checked)
         return False
 
+    def is_signed_start(self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
+        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        try:
+            content = start_content(workflow_id, header, starts)
+        except MALFORMED:
+            return False
+        return self.accepts_any or self.keys.verifies("start", content, signature)
+
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
-        """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
         if self.keys.verifies("detached", detached_content(saga_id, value), signature):
             return True
         return self.accepts_any and _is_detached(value)
@@ -105,10 +124,13 @@ class ProjectTrust:
         Raises RefusedError or UsageError if nothing of the start is trusted.
         """
         data = header.encode()
-        definition = self._trusted_definition(workflow_id, starts, data, signature)
-        if definition is None:
+        is_signed = self.is_signed_start(workflow_id, starts, data, signature)
+        if not is_signed:
             await self._read_again()
-            definition = self._trusted_definition(workflow_id, starts, data, signature)
+        try:
+            definition = read_header(data).definition if is_signed or self._is_known(decode_json(data)) else None
+        except MALFORMED:
+            definition = None
         if definition is None:
             log.warning("start of %s refused: its definition is not known, and the start not signed", saga)
             raise RefusedError(
@@ -145,57 +167,43 @@ class ProjectTrust:
             raise UsageError(f"{error.message}; {advice}") from None
 
     def trusts_decision(self, saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bool:
-        """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
         if self.accepts_any:
             return True
         content = decision_content(saga_id, run_id, update_id, decision)
-        if self.keys.verifies("decision", content, decision.get("signature")):
-            return True
-        return decision.get("with") is None and signed_json(decision.get("definition")) in self._known_definitions()
+        return self.keys.verifies("decision", content, decision.get("signature"))
 
     def sign_message(self, purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
-        """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
         return {**message, "signature": self.keys.sign(purpose, signed_json(message))}
 
     def trusts_message(self, purpose: MessagePurpose, message: Any) -> bool:
-        """See :class:`sagas.workflow.run_start.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
         if self.accepts_any:
             return True
         if not isinstance(message, Mapping):
             return False
         try:
-            content = signed_json({name: value for name, value in message.items() if name != "signature"})
+            content = message_content(message)
         except RecursionError:
             return False
         return self.keys.verifies(purpose, content, message.get("signature"))
 
-    def _trusted_definition(
-        self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
-    ) -> Definition | None:
-        """The definition in the header, if it is this project's, or a key of the project has signed this start."""
-        if (known := self._known_definition(header)) is not None:
-            return known
-        try:
-            content = start_content(workflow_id, header, starts)
-            return read_header(header).definition if self.keys.verifies("start", content, signature) else None
-        except MALFORMED:
-            return None
+    def lacks_key(self, signature: Any) -> bool:
+        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        key = signature.get("key") if isinstance(signature, Mapping) else None
+        return isinstance(key, str) and key not in self.keys.ids and not self.accepts_any
 
-    def _read_known(self, header: bytes) -> Definition | None:
-        try:
-            sent = decode_json(header)
-            return read_header(header).definition if self.accepts_any or self._is_known(sent) else None
-        except MALFORMED:
-            return None
+    def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
+        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        key, _, hmac = answer.metadata.get(ANSWER_METADATA, b"").decode("utf-8", "replace").partition(" ")
+        signed = answer_content(content, answer.data)
+        return self.accepts_any or self.keys.verifies("answer", signed, {"key": key, "hmac": hmac})
 
     def _is_known(self, sent: Mapping[str, Any]) -> bool:
-        is_trusted = signed_json(sent["definition"]) in self._known_definitions()
-        return is_trusted and signed_json(sent.get("vars") or {}) in self._variables
-
-    def _known_definitions(self) -> set[bytes]:
-        if self._known is None:
-            self._known = _snapshots(self._project.definitions)
-        return self._known
+        """True for a definition and variables as the project's files have them now."""
+        is_known = signed_json(sent["definition"]) in _snapshots(self._latest.definitions)
+        return is_known and signed_json(sent.get("vars") or {}) == self._variables
 
     async def _read_again(self) -> None:
         """Read the files, as they are now or later; waiting starts share one reading."""
@@ -208,11 +216,7 @@ class ProjectTrust:
             with contextlib.suppress(SagaError, OSError):
                 latest, variables = await asyncio.to_thread(self._read)
                 self._read_since |= self._latest.definitions
-                self._latest = latest
-                # What was this project's a moment ago may still be on its way to this worker.
-                self._known_definitions().update(_snapshots(self._latest.definitions))
-                self._variables.add(variables)
-                self._known_definition.cache_clear()
+                self._latest, self._variables = latest, variables
 
     def _read(self) -> tuple[Project, bytes]:
         settings = self._project.settings
@@ -244,7 +248,7 @@ class TrustInterceptor(Interceptor):
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
                 drop_forged_outcome()
                 if isinstance(saga := workflow.instance(), SagaWorkflow | BulkWorkflow | NotifyWorkflow):
-                    saga.trust = trust
+                    saga.trust = RunTrust(trust, workflow.random_seed())
                 return await super().execute_workflow(input)
 
         self._inbound = TrustInbound

@@ -5,23 +5,26 @@ from __future__ import annotations
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.errors import InfrastructureError, RefusedError
-from sagas.protocol.payloads import MACHINE_QUERY, VIEW_QUERY
+from sagas.protocol.payloads import VIEW_QUERY
+from sagas.settings.definition_keys import DefinitionKeys
 from sagas.text.shell import saga_command
 
 
 class LastStates:
     """Reads them from the closed workflow of the saga, from that of its bulk workflow, or from the ledger."""
 
-    def __init__(self, locator: Locator) -> None:
+    def __init__(self, locator: Locator, keys: DefinitionKeys | None) -> None:
         self._locator = locator
+        self._keys = keys
 
     async def __call__(self, saga_id: str) -> str | None:
         """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
 
-        Raises RefusedError if the saga is still running, InfrastructureError if its workflow is about to close or the
-        ledger does not answer.
+        Raises RefusedError if the saga is still running or its state is not signed, InfrastructureError if its workflow
+        is about to close or the ledger does not answer.
         """
         try:
             location = await self._locator.locate(saga_id)
@@ -42,15 +45,12 @@ class LastStates:
                 # It is COMPLETED for whoever asks, but closes only when its locks are released.
                 raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
             raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
-        return await handle.query(MACHINE_QUERY, result_type=str)
+        return await query_machine(self._locator.temporal, (saga_id, described.run.run_id), self._keys)
 
     async def _in_bulk_workflow(self, saga_id: str, member: BulkMember) -> str | None:
         if member.bulk is None:
             return None
         if member.open:
             raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
-        handle = self._locator.temporal.get_workflow_handle(member.bulk_id)
-        return await handle.query(MACHINE_QUERY, saga_id, result_type=_STATE)
-
-
-_STATE: type = str | None  # pyright: ignore[reportAssignmentType]
+        run_id = (member.bulk_id, member.bulk.run.run_id)
+        return await query_machine(self._locator.temporal, run_id, self._keys, member=saga_id)

@@ -205,7 +205,9 @@ def _definition_loader(locator: Locator, project: Project, trust: ProjectTrust) 
             names.extend(await existing_attributes(locator.temporal))
         return names
 
-    return DefinitionLoader(project, trust.definition, LastStates(locator), list_attributes)
+    return DefinitionLoader(
+        project, trust.definition, LastStates(locator, None if trust.accepts_any else trust.keys), list_attributes
+    )
 
 
 # The current details of a run are computed when the Web UI queries them. Sending them to Temporal after each event

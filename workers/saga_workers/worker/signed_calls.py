@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ from temporalio.common import RawValue
 
 from saga_activities.temporal.attempt_errors import not_performed_error
 from saga_activities.temporal.saga_activities import SagaActivities
-from sagas.protocol.payloads import CALL_HEADER, UNSIGNED_TYPE
-from sagas.settings.definition_keys import DefinitionKeys, call_content
+from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER, UNSIGNED_TYPE
+from sagas.settings.definition_keys import DefinitionKeys, answer_content, call_content
 from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow.run_trust import RunTrust
 
 
 class SignedCallsInterceptor(worker.Interceptor):
@@ -62,14 +64,17 @@ class _Signing(worker.WorkflowOutboundInterceptor):
         # The user's own workflows on this worker do not speak for the engine.
         if not isinstance(workflow.instance(), SagaWorkflow | BulkWorkflow | BatchWorkflow | NotifyWorkflow):
             return headers
-        info, [argument] = workflow.info(), args
+        trust: RunTrust | None = getattr(workflow.instance(), "trust", None)
+        if trust is not None and not trust.is_proven:
+            return headers  # no worker performs it, until one has the key of the run
+        info, [argument], seed = workflow.info(), args, "0" if trust is None else str(trust.seed)
         assert isinstance(argument, RawValue)
         with workflow.unsafe.sandbox_unrestricted():
-            content = call_content(type, info.workflow_id, info.run_id, argument.payload.data)
+            content = call_content(type, info.workflow_id, info.run_id, seed, argument.payload.data)
             signature = self._keys.sign("call", content)
         if signature is None:
             return headers
-        signed = f"{signature['key']} {signature['hmac']} {info.run_id}"
+        signed = f"{signature['key']} {signature['hmac']} {info.run_id} {seed}"
         return {**headers, CALL_HEADER: Payload(metadata={"encoding": b"binary/plain"}, data=signed.encode())}
 
 
@@ -88,19 +93,36 @@ class _Verifying(worker.ActivityInboundInterceptor):
                 info.attempt,
                 UNSIGNED_TYPE,
             )
-        return await super().execute_activity(input)
+        answer = await super().execute_activity(input)
+        if ours and info.in_workflow and info.activity_type.startswith("saga."):
+            _sign_answer(self._keys, info, input, answer)
+        return answer
 
     async def _is_signed(self, info: activity.Info, input: worker.ExecuteActivityInput) -> bool:
         header = input.headers.get(CALL_HEADER)
-        fields = [] if header is None else header.data.decode("utf-8", "replace").split(" ")
+        fields = _fields(header)
         [arguments] = input.args  # a dynamic activity has one: the list of all
-        if len(fields) != 3 or len(arguments) != 1:
+        if len(fields) != 4 or len(arguments) != 1:
             return False
-        key, hmac, run = fields
-        content = call_content(info.activity_type, info.workflow_id or "", run, arguments[0].payload.data)
+        key, hmac, run, seed = fields
+        content = call_content(info.activity_type, info.workflow_id or "", run, seed, arguments[0].payload.data)
         if not self._keys.verifies("call", content, {"key": key, "hmac": hmac}):
             return False
         return run == info.workflow_run_id or run == await _original_run(info)
+
+
+def _fields(header: Payload | None) -> list[str]:
+    return [] if header is None else header.data.decode("utf-8", "replace").split(" ")
+
+
+def _sign_answer(keys: DefinitionKeys, info: activity.Info, input: worker.ExecuteActivityInput, answer: Any) -> None:
+    """Sign for the request, which is verified."""
+    [[argument]], [*_, seed] = input.args, _fields(input.headers.get(CALL_HEADER))
+    digest = hashlib.sha256(argument.payload.data).hexdigest()
+    content = {"activity": info.activity_type, "workflow_id": info.workflow_id, "seed": int(seed), "request": digest}
+    signature = keys.sign("answer", answer_content(content, answer.payload.data))
+    if signature is not None:
+        answer.payload.metadata[ANSWER_METADATA] = f"{signature['key']} {signature['hmac']}".encode()
 
 
 async def _original_run(info: activity.Info) -> str:

@@ -1,0 +1,140 @@
+"""The trust of a run in its start, in messages to it, and in the answers of the engine's own activities.
+
+Whoever polls the project's task queue, or starts a run with its first task in hand, can write a history of its choice.
+So nothing of a history is believed because it is there: a worker repeats the checks of signatures in a replay, and
+signs nothing for a run in whose history one fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from temporalio import workflow
+
+UNTRUSTED = "untrusted"
+"""The Temporal marker in the history of a run that its first worker did not trust at once."""
+
+MessagePurpose = Literal["notification", "report", "continuation", "state"]
+"""A message of one run to another, or to a client: the input of a delivering run, the report of a nested saga to its
+parent, the input of a continued run, and the state of a saga's machine."""
+
+
+class DefinitionTrust(Protocol):
+    """The decision about which definitions this worker runs. The answers depend on its settings and files: a run asks
+    once and records the answer. In a replay it asks about signatures again.
+    """
+
+    def trusts_start(
+        self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
+    ) -> bool:
+        """Return whether this start is signed, its definition is one of this saga, and the inputs are valid and
+        normalised. ``starts``: the input of each saga by its id.
+        """
+        ...
+
+    def is_signed_start(self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
+        """Return whether a client of this project has signed this start."""
+        ...
+
+    def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
+        """Return whether a bulk workflow of this project has given this saga a run of its own."""
+        ...
+
+    def trusts_decision(self, saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bool:
+        """Return whether the arguments and the definition in an operator's decision are this project's."""
+        ...
+
+    def sign_message(self, purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message to another run, as JSON, with a signature if there is a key."""
+        ...
+
+    def trusts_message(self, purpose: MessagePurpose, message: Any) -> bool:
+        """Return whether a run of a saga of this project has made this message."""
+        ...
+
+    def lacks_key(self, signature: Any) -> bool:
+        """Return whether it is signed with a key that this worker does not have, but another one may have."""
+        ...
+
+    def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
+        """Return whether a worker of this project has given this answer of an engine's activity, a payload.
+        ``content``: see :func:`sagas.settings.definition_keys.answer_content`.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class RunTrust:
+    """The trust of one run. ``seed``: what Temporal has drawn for it, and keeps when it resets the run, unlike its id.
+
+    ``is_proven`` is false from the first thing on in its history that no key of this worker has signed, although a
+    worker has believed it: that one may have a key that this one lacks, or be a stranger's. Nothing is signed then.
+    """
+
+    project: DefinitionTrust
+    seed: int
+    is_proven: bool = True
+
+
+def run_trust() -> RunTrust | None:
+    """The trust of the current run; None outside of a worker of a project."""
+    return getattr(workflow.instance(), "trust", None)
+
+
+def signed_message(purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with a signature, if this worker may sign for this run."""
+    trust = run_trust()
+    if trust is None or not trust.is_proven:
+        return dict(message)
+    with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
+        return trust.project.sign_message(purpose, message)
+
+
+def is_untrusted(
+    trust: RunTrust | None,
+    trusts: Callable[[DefinitionTrust], bool],
+    marker: str = UNTRUSTED,
+    *,
+    proof: Callable[[DefinitionTrust], bool] | None = None,
+) -> bool:
+    """True if the worker does not trust the start of the run, or something sent to it, of which each has its
+    ``marker``.
+
+    A replay repeats that decision, whatever the keys and the files of its worker are: trust leaves no trace in the
+    history, distrust a marker. This is not a patch, but the SDK can write no other marker. ``proof``: the signature
+    which is verified in the replay, too, for :attr:`RunTrust.is_proven`.
+    """
+    if not workflow.unsafe.is_replaying():
+        return not is_trusted(trust, trusts) and workflow.patched(marker)
+    if workflow.patched(marker):
+        return True
+    require_proof(trust, proof)
+    return False
+
+
+def require_proof(trust: RunTrust | None, proof: Callable[[DefinitionTrust], bool] | None) -> None:
+    """In a replay: sign nothing for this run if what its history has accepted is not proven."""
+    if trust is not None and proof is not None and not is_trusted(trust, proof):
+        if trust.is_proven:
+            workflow.logger.warning("nothing is signed for this run: no key of this worker has signed its history")
+        trust.is_proven = False
+
+
+def is_trusted(trust: RunTrust | None, trusts: Callable[[DefinitionTrust], bool]) -> bool:
+    """Decide now, without a trace in the history. A worker without a project trusts nobody."""
+    if trust is None:
+        return False
+    with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
+        return trusts(trust.project)
+
+
+def trusts_decision(trust: DefinitionTrust, decision: Mapping[str, Any]) -> bool:
+    """Return whether the update that is being handled has a signature for it. After a reset, the history has updates
+    that were signed for the first run.
+    """
+    info, update = workflow.info(), workflow.current_update_info()
+    runs = {info.run_id, info.first_execution_run_id} if workflow.unsafe.is_replaying() else {info.run_id}
+    update_id = "" if update is None else update.id
+    return any(trust.trusts_decision(info.workflow_id, run, update_id, decision) for run in sorted(runs))

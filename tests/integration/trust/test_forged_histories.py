@@ -1,0 +1,164 @@
+"""Histories, states and answers of a stranger, who polls task queues and completes tasks and activities of others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.api.common.v1 import Payloads
+from temporalio.api.workflowservice.v1 import RespondActivityTaskCompletedByIdRequest
+from temporalio.service import RPCError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from saga_workers.client import Client
+from saga_workers.temporal.temporal_client import start_headers, to_header
+from sagas.definition.loader import parse_text
+from sagas.expressions.limits import WorkMeter
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import Started
+from sagas.protocol.payloads import DEFINITION_HEADER, LOAD_ACTIVITY, OWNER_HEADER, VERIFY_ACTIVITY, pack_state
+from tests.helpers import eager_start
+from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.waiting import until
+from tests.integration.trust.conftest import OWN, WAITING, Shop
+from tests.integration.trust.test_definition_trust import refusal
+
+FORGED = OWN.replace("${{ input.text }}", "forged")
+FORGED_WAITING = WAITING.replace("${{ vars.text }}", "forged")
+
+
+def forged_state(shop: Shop, id: str, text: str = FORGED) -> str:
+    """The state of a machine that is about to call the action."""
+    definition, _ = parse_text(text, "forged.saga.yaml", shop.project.context)
+    assert definition is not None
+    machine = Machine(definition, {"text": "x"}, id)
+    machine.begin_task(WorkMeter())
+    machine.next(Started(at=time.time()))
+    return pack_state(machine.snapshot())
+
+
+def forged_continuation(shop: Shop, id: str) -> dict[str, Any]:
+    state = {"_saga": "sagas/1", "machine": forged_state(shop, id), "attributes": []}
+    return {**state, "native_cancel": False, "recorded": False}
+
+
+@pytest.mark.parametrize("signature", [None, {"key": "ours", "hmac": "0" * 64}, 5])
+async def test_a_state_that_a_stranger_continues_with_is_refused(shop: Shop, signature: Any) -> None:
+    queue, id = shop.project.settings.temporal.task_queue, f"forged-{uuid.uuid4()}"
+    if signature == {"key": "ours", "hmac": "0" * 64}:
+        signature = {**signature, "key": shop.project.settings.definition_keys().ids[0]}
+    async with running_worker(shop.project) as client:
+        started = await eager_start.start(
+            client.temporal, "own", id, queue, eager_start.json_payload({}), {}, eager=True
+        )
+        forged = {**forged_continuation(shop, id), "continues": ["own", id, started.run_id], "signature": signature}
+        await eager_start.complete_first_task(client.temporal, started, [eager_start.continue_as("own", queue, forged)])
+        handle = client.temporal.get_workflow_handle(id)
+        assert await refusal(handle) == "this is not a state that a run of this project has handed on"
+    assert shop.said == []
+
+
+async def test_a_first_task_of_a_stranger_is_no_trust(shop: Shop) -> None:
+    """A replay cannot ask who has completed a task, so the signature of the start is verified again."""
+    queue, id = shop.project.settings.temporal.task_queue, f"forged-{uuid.uuid4()}"
+    async with running_worker(shop.project) as client:
+        headers = {DEFINITION_HEADER: shop.header(FORGED_WAITING)}
+        started = await eager_start.start(
+            client.temporal, "waiting", id, queue, eager_start.json_payload({}), headers, eager=True
+        )
+        await eager_start.complete_first_task(client.temporal, started)
+        handle = client.temporal.get_workflow_handle(id)
+        await handle.signal("approved", {})
+        await until(lambda: was_sent_back(client, id))
+        assert shop.said == []
+        await handle.terminate()
+
+
+async def was_sent_back(client: Client, id: str) -> bool:
+    steps = (await client.show(id))["steps"]
+    return any((step["error"] or {}).get("type") == "UnsignedCall" for step in steps)
+
+
+async def answer(client: Client, handle: Any, activity: str, value: Any) -> None:
+    """Complete an activity by its id as soon as it is scheduled, as any client can."""
+
+    async def is_answered() -> bool:
+        try:
+            await client.temporal.workflow_service.respond_activity_task_completed_by_id(
+                RespondActivityTaskCompletedByIdRequest(
+                    namespace=client.temporal.namespace,
+                    workflow_id=handle.id,
+                    activity_id=activity,
+                    result=Payloads(payloads=[eager_start.json_payload(value)]),
+                    identity="stranger",
+                )
+            )
+        except RPCError:
+            return False
+        return True
+
+    await until(is_answered)
+
+
+@pytest.mark.parametrize("activity", [VERIFY_ACTIVITY, LOAD_ACTIVITY])
+async def test_the_answer_of_a_stranger_is_ignored(shop: Shop, activity: str) -> None:
+    """The engine asks again, until a worker of the project answers."""
+    async with running_worker(shop.project, no_remote_activities=True) as client:
+        forged = {**json.loads(shop.header(FORGED).data), "input": {"text": "x"}}
+        if activity == VERIFY_ACTIVITY:
+            handle = await shop.start(client, "own", {"text": "x"}, shop.header(FORGED))
+            await answer(client, handle, activity, {})
+        else:
+            queue = shop.project.settings.temporal.task_queue
+            handle = await client.temporal.start_workflow(
+                "own", {"text": "x"}, id=f"named-{uuid.uuid4()}", task_queue=queue
+            )
+            await answer(client, handle, activity, forged)
+        await asyncio.sleep(1)
+    async with running_worker(shop.project) as client:
+        if activity == VERIFY_ACTIVITY:
+            assert "its start not signed" in await refusal(client.temporal.get_workflow_handle(handle.id))
+        else:
+            assert (await finished(client, handle.id))["state"] == "COMPLETED"
+    assert shop.said == ([] if activity == VERIFY_ACTIVITY else ["x"])
+
+
+STATES: dict[str, str] = {}
+
+
+@workflow.defn(name="own", sandboxed=False)
+class Foreign:
+    """A workflow of another worker, which claims to be a saga that has ended in one of the :data:`STATES`."""
+
+    @workflow.run
+    async def run(self, input: Any = None) -> dict[str, Any]:
+        return {}
+
+    @workflow.query(name="machine")
+    def machine(self, nonce: str = "") -> Any:
+        info = workflow.info()
+        message = {"saga_id": info.workflow_id, "run_id": info.run_id, "nonce": nonce}
+        return {**message, "machine": STATES[info.workflow_id], "signature": {"key": "x", "hmac": "0" * 64}}
+
+
+async def test_the_state_of_a_stranger_is_not_undone(shop: Shop) -> None:
+    id, theirs = f"forged-{uuid.uuid4()}", f"stranger-{uuid.uuid4()}"
+    async with running_worker(shop.project) as client:
+        runner = UnsandboxedWorkflowRunner()
+        STATES[id] = forged_state(shop, id)
+        async with Worker(client.temporal, task_queue=theirs, workflows=[Foreign], workflow_runner=runner):
+            await (await client.temporal.start_workflow("own", {}, id=id, task_queue=theirs)).result()
+            with start_headers({OWNER_HEADER: to_header(id)}):
+                undo = await client.temporal.start_workflow(
+                    "own",
+                    {"who": "eve", "reason": "x"},
+                    id=f"{id}~undo",
+                    task_queue=shop.project.settings.temporal.task_queue,
+                )
+            assert "is not signed with a key of this project" in await refusal(undo)
+    assert shop.said == []

@@ -1,0 +1,80 @@
+"""Asks a run for the state of a saga's machine, and believes only an answer that the project has signed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.service import RPCError
+
+from saga_workers.temporal.temporal_runs import RunInfo, count_pollers
+from sagas.definition.model import Definition
+from sagas.errors import RefusedError
+from sagas.protocol.payloads import MACHINE_QUERY, unpack_state
+from sagas.settings import Settings
+from sagas.settings.definition_keys import DefinitionKeys, message_content
+
+_QUERY_TIMEOUT = timedelta(seconds=5)
+
+
+async def query_machine(
+    temporal: Temporal,
+    run_id: tuple[str, str],
+    keys: DefinitionKeys | None,
+    *,
+    member: str | None = None,
+    timeout: timedelta | None = None,
+) -> str | None:
+    """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if the saga has not begun.
+
+    ``run_id``: the ids of workflow and run. ``member``: the saga, if this is a bulk workflow. ``keys``: of the project;
+    None if it accepts anything.
+
+    Raises RefusedError if no worker with such a key has answered this very query, and what a query raises.
+    """
+    workflow_id, run = run_id
+    saga_id, nonce = member or workflow_id, secrets.token_hex(16)
+    args = [nonce] if member is None else [member, nonce]
+    handle = temporal.get_workflow_handle(workflow_id, run_id=run)
+    answer: Any = await handle.query(MACHINE_QUERY, args=args, rpc_timeout=timeout)
+    if answer is None:
+        return None
+    expected = {"saga_id": saga_id, "run_id": run, "nonce": nonce}
+    if isinstance(answer, Mapping) and isinstance(packed := answer.get("machine"), str):
+        is_expected = expected.items() <= answer.items()
+        if keys is None or (is_expected and keys.verifies("state", message_content(answer), answer.get("signature"))):
+            return packed
+    raise RefusedError(
+        f"the state of {saga_id} is not signed with a key of this project, so it is not used; clients and workers need "
+        "the worker.definition_key with which the saga was started"
+    )
+
+
+async def read_definition(temporal: Temporal, run: RunInfo, settings: Settings | None) -> Definition | None:
+    """Query the run for its definition; None if no worker answers in time or it has not loaded one yet."""
+    from sagas.machine.machine import Machine
+
+    state = await read_machine(temporal, run, settings)
+    return None if state is None else Machine.restore(state).definition
+
+
+async def read_machine(temporal: Temporal, run: RunInfo, settings: Settings | None) -> dict[str, Any] | None:
+    """Query the run for the state of its machine; None if no worker answers in time, with a key of the project, or if
+    it has not begun.
+    """
+    if not await count_pollers(temporal, run.task_queue):
+        return None
+    try:
+        packed = await query_machine(temporal, (run.id, run.run_id), verifying_keys(settings), timeout=_QUERY_TIMEOUT)
+    except (RPCError, WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError):
+        return None
+    return unpack_state(packed) if packed else None
+
+
+def verifying_keys(settings: Settings | None) -> DefinitionKeys | None:
+    """The keys with which answers are verified; None if the project accepts anything, or if there is no project."""
+    return None if settings is None or settings.worker.accept == "any" else settings.definition_keys(create=False)
