@@ -32,10 +32,19 @@ from saga_activities.server_clock import ServerClock
 from saga_activities.temporal.activity_attempt import attempt_context, must_end, note_no_effect
 from saga_activities.temporal.attempt_errors import not_performed_error, temporal_result, to_application_error
 from saga_activities.temporal.definition_loader import DefinitionLoader
+from saga_activities.temporal.earlier_end import has_been_undone
 from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.errors import InfrastructureError, RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
-from sagas.protocol.payloads import BULK_PREFIX, LOAD_ACTIVITY, REFUSED_TYPE, VERIFY_ACTIVITY, Invocation, decode_call
+from sagas.protocol.payloads import (
+    BULK_PREFIX,
+    LOAD_ACTIVITY,
+    REFUSED_TYPE,
+    RESET_ACTIVITY,
+    VERIFY_ACTIVITY,
+    Invocation,
+    decode_call,
+)
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
 from sagas.settings.masking import mask
 from sagas.text.exact_json import decode_json, encode_json
@@ -93,6 +102,8 @@ class SagaActivities:
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
             return await self._prepare_run(info, payload)
         argument = read_payload(payload)
+        if info.activity_type == RESET_ACTIVITY:
+            return await has_been_undone(argument["since"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:

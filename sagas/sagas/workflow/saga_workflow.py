@@ -73,6 +73,7 @@ from sagas.workflow.received import (
     to_decision_event,
     to_signal_event,
 )
+from sagas.workflow.run_reset import RunReset
 from sagas.workflow.run_start import continuation_input, start_run, state_message
 from sagas.workflow.run_trust import RunTrust, is_trusted, require_proof, trusts_decision
 from sagas.workflow.search_attributes import RunSearchAttributes
@@ -107,6 +108,7 @@ class SagaWorkflow:
         self._continuing = False
         self._must_stay = False
         self._task = -1
+        self._reset = RunReset(self._tasks, self._go_on_after_reset)
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Any:
@@ -116,10 +118,12 @@ class SagaWorkflow:
             # Events that arrived before the start: the machine receives the start event first.
             self._apply(self._early_events.pop(0))
         while self._finish is None:
-            await self._wait(lambda: self._finish is not None or self._tasks.crash is not None or self._may_continue)
+            await self._wait(lambda: self._finish is not None or self._must_act)
             if self._tasks.crash is not None:
                 raise self._tasks.crash
-            if self._finish is None:
+            if self._reset.is_new:
+                self._reset.look_up(self.started_at or 0.0)
+            elif self._finish is None:
                 await self._wait(workflow.all_handlers_finished)
                 if self._may_continue:
                     await self._next_task()
@@ -200,6 +204,16 @@ class SagaWorkflow:
             if isinstance(command, CancelCall | CancelSaga | BEGINS):
                 self._execute(command)
 
+    @property
+    def _must_act(self) -> bool:
+        return self._tasks.crash is not None or self._reset.is_new or self._may_continue
+
+    def _go_on_after_reset(self, undone: MachineEvent | None) -> None:
+        """If the saga was undone before, go backward again: what it had not done yet must not be done now."""
+        waiting, self._early_events = self._early_events, []
+        for event in [*([] if undone is None else [undone]), *waiting]:
+            self._feed(event)
+
     async def _next_task(self) -> None:
         """Wait for the next workflow task: the SDK applies a native cancel after the messages of the same task, and it
         would be lost with this run.
@@ -232,7 +246,7 @@ class SagaWorkflow:
     # --- events in, commands out -------------------------------------------------------------------------------
 
     def _feed(self, event: MachineEvent) -> None:
-        if not self._started:
+        if not self._started or self._reset.is_open:
             self._early_events.append(event)
         else:
             self._apply(event)
@@ -350,7 +364,7 @@ class SagaWorkflow:
 
     async def _begun(self) -> Machine:
         """The machine, once the saga has started."""
-        await workflow.wait_condition(lambda: self._started)
+        await workflow.wait_condition(lambda: self._started and not self._reset.is_open)
         assert self._machine is not None
         return self._machine
 

@@ -27,7 +27,7 @@ from temporalio.worker import (
 
 from saga_workers.client import Client
 from saga_workers.worker.plugin import SagaPlugin
-from sagas.protocol.payloads import CALL_HEADER, LOAD_ACTIVITY, UNSIGNED_TYPE
+from sagas.protocol.payloads import CALL_HEADER, LOAD_ACTIVITY, RESET_ACTIVITY, UNSIGNED_TYPE
 from sagas.workflow import SagaWorkflow
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import LIMIT, until
@@ -175,7 +175,8 @@ async def test_a_call_that_a_reset_took_over_is_performed(shop: Shop) -> None:
         assert (await handle.describe()).run_id != first
     async with running_worker(shop.project) as client:
         assert (await asyncio.wait_for(finished(client, run.id), LIMIT))["state"] == "COMPLETED"
-        assert len(await scheduled(client.temporal.get_workflow_handle(run.id))) == 1
+        calls = await scheduled(client.temporal.get_workflow_handle(run.id))
+        assert [call.activity_type.name for call in calls] == ["say", RESET_ACTIVITY]
     assert shop.said == ["x"]
 
 

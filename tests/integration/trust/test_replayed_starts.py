@@ -1,0 +1,68 @@
+"""A saga that has ended, whose start or whose history is used once more."""
+
+from __future__ import annotations
+
+import uuid
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, ResetReapplyType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+
+from saga_workers.client import Client
+from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.waiting import until
+from tests.integration.trust.conftest import Shop
+
+COMPLETED_TASK = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+COMPLETED_CALL = EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
+
+
+async def reset_after_debit(client: Client, id: str) -> str:
+    """Reset the run to the task after its first call, without the messages that came later; gives the new run."""
+    handle = client.temporal.get_workflow_handle(id)
+    done, task = False, 0
+    async for event in handle.fetch_history_events():
+        done = done or event.event_type == COMPLETED_CALL
+        if done and event.event_type == COMPLETED_TASK:
+            task = event.event_id
+            break
+    answer = await client.temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=id, run_id=(await handle.describe()).run_id),
+            workflow_task_finish_event_id=task,
+            request_id=str(uuid.uuid4()),
+            reason="a test",
+            reset_reapply_type=ResetReapplyType.RESET_REAPPLY_TYPE_NONE,
+        )
+    )
+    return answer.run_id
+
+
+async def waits(client: Client, id: str) -> bool:
+    return any((step["id"], step["state"]) == ("approval", "RUNNING") for step in (await client.show(id))["steps"])
+
+
+async def test_a_reset_of_an_undone_saga_does_nothing_new(shop: Shop) -> None:
+    async with running_worker(shop.project) as client:
+        id = (await client.start("moving", {})).id
+        await until(lambda: waits(client, id))
+        await client.cancel(id, reason="a test", who="anna")
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+        assert shop.said == ["debit", "refund"]
+        await reset_after_debit(client, id)
+        await client.temporal.get_workflow_handle(id).signal("approved", {})
+        story = await finished(client, id)
+        assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "terminated")
+        assert story["reason"]["message"] == "the run was reset after the saga had been undone"
+    assert "credit" not in shop.said
+
+
+async def test_a_reset_of_an_open_saga_goes_on(shop: Shop) -> None:
+    async with running_worker(shop.project) as client:
+        id = (await client.start("moving", {})).id
+        await until(lambda: waits(client, id))
+        await reset_after_debit(client, id)
+        await client.temporal.get_workflow_handle(id).signal("approved", {})
+        assert (await finished(client, id))["state"] == "COMPLETED"
+    assert shop.said == ["debit", "credit"]
