@@ -150,7 +150,7 @@ def plain_text(value: Any) -> str:
 
 
 def iso_time(value: Any) -> datetime:
-    """ISO 8601, with a zone or without. Raises ValueError; NoEqual for a part of a microsecond."""
+    """A time in ISO 8601, naive without a zone. Raises ValueError; NoEqual for a part of a microsecond."""
     text = plain_text(value).upper()
     if _LONGER_THAN_MICROSECONDS.search(text):  # Python would cut it off
         datetime.fromisoformat(text)

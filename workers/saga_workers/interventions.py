@@ -376,7 +376,8 @@ async def _execute_update(
         if isinstance(cause, ApplicationError):
             message = cause.message
             raise RefusedError(message if saga_id in message else f"{saga_id}: {message}") from None
-        raise SagaError(f"{saga_id} did not accept the {name}: {cause}") from error
+        help = saga_command("show", saga_id)
+        raise SagaError(f"{saga_id} refused the request `{name}`: {cause}", help=help) from error
     except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
         raise NoAnswer(
             f"no worker has answered the {name} of {saga_id} within {timeout:g} s; it is not recorded, but "

@@ -64,7 +64,7 @@ PRESENT_ATTRIBUTES = (
 
 
 def attributes_of(parts: TypeParts) -> dict[str, list[str]]:
-    """The numbers and names of the attributes of each composite type, as :data:`PRESENT_ATTRIBUTES` reads them."""
+    """For each composite type, its attributes as `"<number> <name>"`, as :data:`PRESENT_ATTRIBUTES` reads them."""
     return {
         name: [f"{number} {attribute}" for attribute, _, number in definition["attributes"] or ()]
         for name, definition in parts.items()

@@ -108,7 +108,7 @@ class SharedStatement:
 async def run_for_all(raw: Any, statement: ParsedSql, parameters: Sequence[Mapping[str, Any]]) -> list[StatementResult]:
     """Run a statement once for each of ``parameters`` on psycopg's connection ``raw``.
 
-    Raises psycopg's errors: then nothing is known about any of them.
+    The results are in order. Raises psycopg's errors: then the outcome of every call is unknown.
     """
     query = statement.render("pyformat").text
     results: list[StatementResult] = []

@@ -271,7 +271,7 @@ def _decide_only(op: RowOp, marker: str) -> ScriptResult:
 
 
 def done(row: GuardRow) -> Outcome:
-    """Return what the row stores: a result or a marker."""
+    """The outcome `done`, with the result or the marker of the row."""
     marker = result_codec.decode_marker(row.result)
     if marker is None:
         return Outcome.done(result_codec.decode(row.result), attempt=None)

@@ -108,7 +108,7 @@ def _gunzip(gzip: zlib._Decompress, part: bytes, limit: int) -> bytes:
     except zlib.error:
         raise UnreadableBodyError("its gzip data is corrupt") from None
     if gzip.unused_data:
-        raise UnreadableBodyError("something follows its gzip data")
+        raise UnreadableBodyError("there are bytes after the end of its gzip data")
     return decoded
 
 

@@ -61,7 +61,7 @@ class RunRecord:
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes in a statement."""
+        """Its approximate size in a statement: characters of ``story`` and bytes of ``machine``."""
         return len(self.story) + len(self.machine or b"")
 
 

@@ -39,7 +39,7 @@ def fill_in_defaults(schema: CompiledSchema, value: Any) -> Any:
 
 
 def with_integers(schema: CompiledSchema, value: Any) -> Any:
-    """A valid ``value``, modified in place: 12.0 and 1e2 are 12 and 100 where a schema that applies says `integer`."""
+    """The valid ``value``, modified in place: whole numbers as int where a schema that applies says `integer`."""
     return _Integers(schema, schema.leading_to_integers, schema.shapes_of_integers).complete([schema.root], value, 0)
 
 

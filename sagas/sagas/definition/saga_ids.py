@@ -70,7 +70,7 @@ def label_problem(labels: Iterable[str]) -> str | None:
 def check_saga_name(name: object) -> str:
     """The name. Raises UsageError if it may be that of a workflow that is no saga, one of the engine's among them."""
     if not isinstance(name, str):
-        raise UsageError(f"the name of a saga is a string, not {type(name).__name__}")
+        raise UsageError(f"the name of a saga must be a string, not {type(name).__name__}")
     if re.fullmatch(SAGA_NAME, name) is None:
         raise UsageError(f"{_shown(name)} is not the name of a saga: lower-case letters, digits and -")
     return name
@@ -79,7 +79,7 @@ def check_saga_name(name: object) -> str:
 def check_saga_id(id: object) -> str:
     """The id. Raises UsageError if no saga may be started under it."""
     if not isinstance(id, str):
-        raise UsageError(f"the id of a saga is a string, not {type(id).__name__}")
+        raise UsageError(f"the id of a saga must be a string, not {type(id).__name__}")
     if (problem := saga_id_problem(id)) is not None:
         raise UsageError(problem)
     return id

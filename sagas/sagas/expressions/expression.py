@@ -26,6 +26,7 @@ from sagas.expressions.template_syntax import OPENING, split_template
 from sagas.expressions.values import from_cel
 from sagas.expressions.work_budget import TooComplex, current_budget
 from sagas.text.exact_json import value_text
+from sagas.text.shortening import shorten
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ class Expression:
             error.offset = max(error.offset, 0)
             raise
         except DecimalException:
-            raise ExpressionError(f"{self.source[:50]} results in a decimal that is not a finite number", 0) from None
+            raise ExpressionError(
+                f"`{shorten(self.source)}` results in a decimal that is not a finite number", 0
+            ) from None
         finally:
             steps = limit - max(run.steps_left, 0)
             meter.steps += steps

@@ -215,7 +215,7 @@ class HttpService(Connection):
         None, "how long a late effect may still appear; default: the step's timeout", "30s"
     )
     headers: Annotated[Mapping[str, str], replace(TABLE, read=_read_headers)] = setting(
-        {}, "fixed, public headers of every request", {"accept": "application/json"}, repr=False
+        {}, "headers of every request; not for secrets", {"accept": "application/json"}, repr=False
     )
     verify: Annotated[
         str | bool | None,

@@ -22,8 +22,10 @@ def make_private_folder(folder: Path) -> None:
 
 
 def open_private_log(path: Path) -> BinaryIO:
-    """Open a file for appending that only its owner can read; an older one is made so. No link is followed: whoever
-    may write to the folder would choose the file that grows."""
+    """Open a file for appending, with mode 0600 also if it exists.
+
+    Follows no symbolic link, which somebody who may write to the folder could point at another file. Raises OSError.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "ab")

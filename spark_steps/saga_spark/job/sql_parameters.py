@@ -70,8 +70,8 @@ def _number(name: str, value: int | Decimal) -> int | Decimal:
     _, _, fraction = number_text(value).partition(".")
     if max(len(digits), len(fraction)) > MAX_DIGITS:
         raise UsageError(
-            f"the param {name} has more digits than a decimal of Spark can hold ({MAX_DIGITS}); pass it as text with"
-            f" string(x)"
+            f"the param {name} has more digits than a decimal of Spark can hold ({MAX_DIGITS}); convert it to text with"
+            " `string(…)` in the definition"
         )
     return Decimal(value)
 

@@ -56,7 +56,10 @@ def _finding(kind: str, row: OutputRow, state: str | None, **details: Any) -> Fi
 
 
 def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
-    """``state`` is the saga's, None if it is unknown. Returns None if everything about this output reconciles."""
+    """The mismatch between the record of an output, what is observed, and the state of its saga (None: unknown).
+
+    None if all of them agree.
+    """
     row = evidence.row
     if row.state == "CLOSED":
         return None
@@ -98,7 +101,7 @@ def closed_publications(rows: Iterable[OutputRow]) -> list[dict[str, Any]]:
 def partial_publications(
     evidence: Iterable[OutputEvidence], states: Mapping[str, str], settings: SparkSettings
 ) -> list[Finding]:
-    """Outputs of `publish: together` of which readers see a part. Blocks."""
+    """A finding for each saga whose outputs of `publish: together` are visible only in part. Blocking I/O."""
     groups: dict[str, list[OutputEvidence]] = {}
     for output in evidence:
         if output.row.together and output.row.state in ("STAGED", "PUBLISHED"):

@@ -73,7 +73,7 @@ def _run_sample_workload(session: SparkSession, folder: Path) -> None:
 
 
 def main() -> int:
-    """Create the archive if it is missing; returns an exit code."""
+    """Create the archive if it is missing; with a path as argument, record the classes there. Returns an exit code."""
     if len(sys.argv) > 1:
         _record_classes(Path(sys.argv[1]))
         return 0

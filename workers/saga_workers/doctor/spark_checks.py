@@ -121,7 +121,8 @@ def _check_stage(spark: SparkSettings) -> str:
         number = getattr(error, "errno", None)
         reason = os.strerror(number) if number else str(error).strip().partition("\n")[0]
         raise UsageError(
-            f"{spark.stage} cannot be written: {reason}", help="stage under [spark] in saga.toml"
+            f"{spark.stage} cannot be written: {reason}",
+            help="set `stage` under [spark] in saga.toml to a folder to which this user can write",
         ) from None
     return f"{spark.stage} is writable from here"
 

@@ -54,7 +54,7 @@ def driver_message(error: BaseException) -> str:
 
 
 def unusable(connection: SqlConnection, what: str, error: BaseException) -> SagaError:
-    """The error for an operation that the database has ended; ``what`` is the beginning of its sentence."""
+    """The error for an operation that has failed in the database; ``what`` begins the message."""
     return SagaError(f"{what}: {driver_message(error)}", help=access_help(connection, error))
 
 

@@ -23,7 +23,7 @@ _COPIED_FROM_STEP = ("if", "for_each", "task_queue")
 
 
 def with_pre_checks(steps: list[ParsedMapping], report: Report, *, forward_only: bool) -> list[ParsedMapping]:
-    """The steps with their checks before them. A step that needs no other step needs all checks."""
+    """The pre-checks, then the steps. Steps with an empty `needs` come to need all pre-checks. Reports SAGA240."""
     checks = [_check_step(step) for step in steps if step.get("check") and _is_possible(step, report, forward_only)]
     ids = [check.get("id") for check in checks]
     for step in steps:

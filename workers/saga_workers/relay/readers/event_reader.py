@@ -43,7 +43,9 @@ class EventReader(Protocol):
         ...
 
     async def record_events(self, event_ids: Collection[str]) -> int:
-        """Record events that a progress record in Kafka names. Idempotent; returns how many were not recorded."""
+        """Record as published the events that a progress record in Kafka names. Idempotent; returns how many were not
+        recorded before.
+        """
         ...
 
     async def republish(self, event_ids: Collection[str]) -> int:
