@@ -123,8 +123,8 @@ class _Generator:
                     published = self.time() if status == PUBLISHED else None
                     outbox.add("shop", saga_id, step, self._generation(), event, topic, status, self.time(), published)
                 for place in range(self.chance.choice((0, 1, 1, 1, 1, 2))):
-                    records.add("shop", event, topic, place, number, saga_id, step, self.time())
-            records.add("shop", None, "news", 0, 7, "", None, NOW - 10)
+                    records.add("shop", event, topic, place, number, saga_id, step, self.time(), False)
+            records.add("shop", None, "news", 0, 7, "", None, NOW - 10, False)
 
     def _effect_table(self, number: int) -> EffectTable:
         binding: dict[str, Any] = self.chance.choice(
