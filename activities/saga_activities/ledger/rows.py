@@ -61,7 +61,7 @@ class RunRecord:
 
     @property
     def size(self) -> int:
-        """Its approximate size in a statement: characters of ``story`` and bytes of ``machine``."""
+        """The approximate size in a statement: characters of ``story`` and bytes of ``machine``."""
         return len(self.story) + len(self.machine or b"")
 
 
