@@ -100,7 +100,16 @@ input:
     list:
       type: array
       items:
-        anyOf: [{type: string}, {type: integer, minimum: 5}, {type: boolean}, {type: integer, maximum: 4}]
+        anyOf:
+          - {type: string}
+          - {type: boolean}
+          - {type: integer, minimum: 9}
+          - {type: integer, minimum: 8}
+          - {type: integer, minimum: 7}
+          - {type: integer, minimum: 6}
+          - {type: integer, minimum: 5}
+          - {type: array}
+          - {type: integer, maximum: 4}
 steps:
   - {id: say, uses: say, with: {text: "x"}, effect: none}
 """
@@ -108,7 +117,7 @@ steps:
 
 def slow_list(definition: Definition) -> tuple[list[int], float]:
     """A valid list whose check takes a third of a second or more on this machine, or the longest; the seconds."""
-    for length in (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000):
+    for length in (1_000, 2_000, 4_000, 8_000, 16_000, 32_000):
         items = [1] * length
         began = time.perf_counter()
         assert validate_input(definition, {"list": items})[1] == []
@@ -122,7 +131,7 @@ async def test_slow_inputs_delay_only_their_own_caller(shop: Shop, monkeypatch: 
     (shop.project.settings.definitions[0] / "many.saga.yaml").write_text(MANY, encoding="utf-8")
     shop.project = Project(shop.project.settings, shop.project.actions)
     items, seconds = slow_list(shop.project.definition("many"))
-    monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", 2.5 * seconds)
+    monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", 10 * seconds)  # a check rests in between
     async with running_worker(shop.project) as client, serving(shop, client, monkeypatch) as caller:
 
         async def start(token: str, items: list[int]) -> httpx.Response:
