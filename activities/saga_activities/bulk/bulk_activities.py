@@ -26,6 +26,7 @@ from sagas.bulk.wire_format import (
     DETACH_ACTIVITY,
     LONGEST_DELAY,
     RECORD_ACTIVITY,
+    TAKE_ACTIVITY,
     decode_chunk,
     unpack_states,
 )
@@ -71,6 +72,7 @@ class BulkActivities:
                 RECORD_ACTIVITY: self._record,
                 DETACH_ACTIVITY: self._detach,
                 DELAY_ACTIVITY: _delay,
+                TAKE_ACTIVITY: self._take,
             }
             return await perform[activity_type](request)
 
@@ -149,6 +151,11 @@ class BulkActivities:
         records = [_record_of(summary, text, request, at) for summary, text in unpack_states(request["sagas"])]
         await claims.record(self._engine(), records, bulk_id=request["bulk_id"])
         return {}
+
+    async def _take(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        claimed_at = claims.seconds_to_time(request["claimed_at"])
+        taken = await claims.take(self._engine(), request["saga_id"], claimed_at=claimed_at, run_id=request["run_id"])
+        return {"taken": taken}
 
 
 async def _delay(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -252,6 +252,17 @@ async def hand_over(engine: AsyncEngine, saga_ids: Sequence[str], *, bulk_id: st
             await connection.execute(sa.update(claim_table).where(ours).values(bulk_id=None))
 
 
+async def take(engine: AsyncEngine, saga_id: str, *, claimed_at: datetime, run_id: str) -> bool:
+    """Give the claim of a saga that leaves its bulk workflow to one run, once. False if another run has had it, or if
+    the saga has ended since: then the claim is deleted, or that of a later generation.
+    """
+    this = sa.and_(_CLAIM.saga_id == saga_id, _CLAIM.claimed_at == claimed_at)
+    async with _transaction(engine) as connection:
+        await connection.execute(sa.update(claim_table).where(this, _CLAIM.run_id.is_(None)).values(run_id=run_id))
+        taken = (await connection.execute(sa.select(_CLAIM.run_id).where(this))).scalar()
+    return taken == run_id
+
+
 async def _write_definition(connection: AsyncConnection, definition: Mapping[str, Any], now: datetime) -> None:
     """Keep a definition under its digest: the machines of bulk workflows are stored without it.
 
@@ -310,6 +321,7 @@ def _row(new: NewClaim, saga: str, bulk_id: str | None, at: datetime) -> dict[st
         "input_digest": new.input_digest,
         "claimed_at": at,
         "labels": storable(new.labels),
+        "run_id": None,
     }
 
 

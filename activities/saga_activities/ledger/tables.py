@@ -117,6 +117,8 @@ claim_table = sa.Table(
     sa.Column("input_digest", short_text(64), nullable=False),
     sa.Column("claimed_at", UtcTime(), nullable=False),
     sa.Column("labels", sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")),
+    # The first run of the workflow in which the saga goes on after it has left its bulk workflow.
+    sa.Column("run_id", short_text(64)),
     sa.Index("saga_claim_time", "claimed_at"),
     **TABLE_OPTIONS,
 )

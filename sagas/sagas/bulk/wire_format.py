@@ -31,7 +31,9 @@ CHUNK_ACTIVITY = "saga.chunk"
 DETACH_ACTIVITY = "saga.detach"
 RECORD_ACTIVITY = "saga.record"
 DELAY_ACTIVITY = "saga.delay"
-BULK_ACTIVITIES = (CLAIM_ACTIVITY, CHUNK_ACTIVITY, DETACH_ACTIVITY, RECORD_ACTIVITY, DELAY_ACTIVITY)
+TAKE_ACTIVITY = "saga.take"
+"""Of a saga that has left its bulk workflow: it asks whether its run is the one that goes on with it."""
+BULK_ACTIVITIES = (CLAIM_ACTIVITY, CHUNK_ACTIVITY, DETACH_ACTIVITY, RECORD_ACTIVITY, DELAY_ACTIVITY, TAKE_ACTIVITY)
 
 DETACH_UPDATE = "detach"
 CANCEL_UPDATE = "cancel"

@@ -103,6 +103,7 @@ class BulkWorkflow:
         self._tasks = TaskSet()
         self._throttle = PayloadThrottle()
         self._next_in_line = asyncio.Lock()
+        self._claimed_at = 0.0
         self._cancelled = False
         self._task = -1
 
@@ -123,7 +124,7 @@ class BulkWorkflow:
         )
         self._header = header
         machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
-        at = workflow.time()
+        at = self._claimed_at = workflow.time()
         claiming = asyncio.create_task(self._claim(request, at))
         await self._wait(claiming.done)
         sagas = claiming.result()
@@ -312,6 +313,7 @@ class BulkWorkflow:
             "definition": to_snapshot(machine.definition),
             "attributes": sorted(header.attributes),
             "bulk_id": workflow.info().workflow_id,
+            "claimed_at": self._claimed_at,
         }
 
     async def _send(self, name: str, request: Mapping[str, Any], lines: Sequence[str], summary: str) -> dict[str, Any]:

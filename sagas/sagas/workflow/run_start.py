@@ -13,6 +13,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
+from sagas.bulk.wire_format import TAKE_ACTIVITY
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import saga_id_problem
@@ -90,7 +91,7 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         )
         return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), who, reason)
     if (signed := info.headers.get(DETACHED_HEADER)) is not None:
-        return _detached_run(value, signed, trust)
+        return await _detached_run(value, signed, trust)
     definition = info.headers.get(DEFINITION_HEADER)
     if definition is not None:
         verified = await _verify_start(info.workflow_type, {info.workflow_id: value}, definition, trust)
@@ -323,8 +324,12 @@ def state_message(saga_id: str, machine: Machine, nonce: str) -> RawValue:
     return raw_json(signed_message("state", {**message, "machine": pack_state(machine.snapshot())}))
 
 
-def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> RunStart:
-    """Go on with a saga of a bulk workflow. Raises SagaApplicationError if the worker of the first task refuses."""
+async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> RunStart:
+    """Go on with a saga of a bulk workflow.
+
+    Raises SagaApplicationError if the worker of the first task refuses, or if another run has gone on with the saga:
+    everybody who reads the start in a history can send it once more, after its end.
+    """
     id, signature = workflow.info().workflow_id, json_or_none(signed.data)
 
     def is_signed(trust: DefinitionTrust) -> bool:
@@ -336,6 +341,9 @@ def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> RunSta
     attributes = frozenset(value["attributes"])
     if machine.started_at is None:
         return RunStart("begins", machine, Started(at=workflow.time()), attributes)
+    request = {"saga_id": id, "claimed_at": value["claimed_at"], "run_id": workflow.info().first_execution_run_id}
+    if not (await _execute(TAKE_ACTIVITY, request, "go on after the bulk workflow")).get("taken"):
+        raise refused_error("this saga has left its bulk workflow before, and has gone on in another run")
     return RunStart("detached", machine, TimerFired(id="detached", at=workflow.time()), attributes)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from temporalio.api.enums.v1 import EventType
 
+from sagas.bulk.wire_format import TAKE_ACTIVITY
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
@@ -56,7 +57,10 @@ async def test_it_makes_the_attempts_that_are_left_when_they_are_due(retried: Ba
     history = await bank.client.temporal.get_workflow_handle("left-1").fetch_history()
     waited = next(event for event in history.events if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED)
     scheduled = next(
-        event for event in history.events if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+        event
+        for event in history.events
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
+        and event.activity_task_scheduled_event_attributes.activity_type.name != TAKE_ACTIVITY
     )
     assert waited.event_id < scheduled.event_id
     assert 0 < waited.timer_started_event_attributes.start_to_fire_timeout.ToSeconds() <= 6

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, ResetReapplyType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from saga_workers.client import Client
+from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
+from tests.integration.bulk.conftest import Bank
+from tests.integration.bulk.conftest import bank as bank
+from tests.integration.bulk.conftest import bank_project as bank_project
 from tests.integration.trust.conftest import Shop
+from tests.integration.trust.test_definition_trust import refusal
 
 COMPLETED_TASK = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 COMPLETED_CALL = EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
@@ -66,3 +73,27 @@ async def test_a_reset_of_an_open_saga_goes_on(shop: Shop) -> None:
         await client.temporal.get_workflow_handle(id).signal("approved", {})
         assert (await finished(client, id))["state"] == "COMPLETED"
     assert shop.said == ["debit", "credit"]
+
+
+async def first_event(client: Client, id: str) -> Any:
+    async for event in client.temporal.get_workflow_handle(id).fetch_history_events():
+        return event.workflow_execution_started_event_attributes
+
+
+async def test_the_start_of_a_saga_that_left_its_bulk_workflow_counts_once(bank: Bank) -> None:
+    id, client = f"left-{uuid.uuid4()}", bank.client
+    result = await bank.start("waiting", [{"id": id, "waits": True}])
+    assert result["detached"] == [id]
+    await client.cancel(id, reason="a test", who="anna")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert bank.query("select count(*) from note") == [(0,)]
+    start = await first_event(client, id)
+    headers = dict(start.header.fields)
+    queue = client.project.settings.temporal.task_queue
+    again = await eager_start.start(
+        client.temporal, "waiting", id, queue, start.input.payloads[0], headers, eager=False
+    )
+    handle = client.temporal.get_workflow_handle(id, run_id=again.run_id)
+    async with asyncio.timeout(60):
+        assert "has left its bulk workflow before" in await refusal(handle)
+    assert bank.query("select count(*) from note") == [(0,)]
