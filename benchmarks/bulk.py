@@ -116,6 +116,11 @@ def arriving_definition() -> str:
     return definition("arriving", SQL_STEP).replace("steps:", f"{triggers}steps:")
 
 
+def _failing(mixed: bool) -> tuple[float, float]:
+    """The fractions of the sagas that are rejected, and that violate a constraint."""
+    return (REJECTED, VIOLATING) if mixed else (0.0, 0.0)
+
+
 class BulkBench:
     """One stack, and the ways of running sagas on it. Each way returns sagas per second.
 
@@ -132,15 +137,13 @@ class BulkBench:
     def _payments(self, count: int, *, mixed: bool = False) -> tuple[str, list[Payment]]:
         """The name of a run, and what its sagas take."""
         run = uuid.uuid4().hex
-        rejected, violating = (REJECTED, VIOLATING) if mixed else (0.0, 0.0)
-        todo = list(payments(run, count, ACCOUNTS, rejected, violating))
+        todo = list(payments(run, count, ACCOUNTS, *_failing(mixed)))
         self.taken += 3 * sum(payment.amount for payment in todo if payment.succeeds)
         return run, todo
 
     async def without_engine(self, count: int, *, mixed: bool = False) -> float:
         run, _ = self._payments(count, mixed=mixed)
-        rejected, violating = (REJECTED, VIOLATING) if mixed else (0.0, 0.0)
-        words = [self._url, run, str(count), str(ACCOUNTS), str(rejected), str(violating)]
+        words = [self._url, run, *map(str, (count, ACCOUNTS, *_failing(mixed)))]
         pipe = subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", _PROGRAM, *words, cwd=HERE.parent, stdin=pipe, stdout=pipe

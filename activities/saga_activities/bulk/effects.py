@@ -116,20 +116,20 @@ class ChunkEffects:
         return request.action in messaging.EMITTERS or self._bodies.batch_action(request.action) is not None
 
     async def _run_together(self, action: str, scripts: Sequence[EntryScript]) -> Sequence[EntryScript]:
-        """Returns those that have to run on their own, so that their errors are the driver's."""
+        """Returns those that still have to run, on their own, so that their errors are the driver's."""
         batch = self._bodies.batch_action(action)
-        failed: Sequence[EntryScript] = ()
         try:
             async with asyncio.timeout(self._together_until - time.time()):
                 if batch is not None:
                     await self._run_batch_action(batch, scripts)
                 elif action == "sql":
-                    failed = await self._run_statements(scripts)
+                    await self._run_statements(scripts)
                 else:
                     await self._emit(scripts)
         except TimeoutError as error:  # one of them hangs, or together they take too long
             raise NeedsSavepoints from error
-        if not all(self._has_room(script) for script in scripts if script not in failed):
+        failed = [script for script in scripts if isinstance(script.request, BodyRun)]
+        if not all(self._has_room(script) for script in scripts if not isinstance(script.request, BodyRun)):
             raise NeedsSavepoints
         return failed
 
@@ -169,8 +169,10 @@ class ChunkEffects:
             else:
                 _take_result(script, result)
 
-    async def _run_statements(self, scripts: Sequence[EntryScript]) -> Sequence[EntryScript]:
-        """Run one statement for all items, each judged by its own row count. Returns those that have failed."""
+    async def _run_statements(self, scripts: Sequence[EntryScript]) -> None:
+        """Run one statement for all items, each judged by its own row count. An item that has failed in a block keeps
+        its request.
+        """
         assert isinstance(self._tx, PostgresChunk)
         try:
             statements = [SharedStatement.of(_request(script).arguments) for script in scripts]
@@ -185,7 +187,8 @@ class ChunkEffects:
                     for statement, parameters in zip(statements, exact.parameters, strict=True)
                 ]
                 if (ends := await run_block(self._tx, exact.statement, calls)) is not None:
-                    return _take_ends(scripts, statements, ends)
+                    _take_ends(scripts, statements, ends)
+                    return
             returned = await run_for_all(self._tx.raw, exact.statement, exact.parameters)
             results = [statement.judge(rows) for statement, rows in zip(statements, returned, strict=True)]
         except (psycopg.Error, DBAPIError, Rejected, UsageError) as error:
@@ -193,7 +196,6 @@ class ChunkEffects:
             raise NeedsSavepoints from error
         for script, result in zip(scripts, results, strict=True):
             _take_result(script, result)
-        return ()
 
     async def _emit(self, scripts: Sequence[EntryScript]) -> None:
         prepared: list[PreparedEvents] = []
@@ -264,14 +266,10 @@ def _take_result(script: EntryScript, result: Any) -> None:
         raise NeedsSavepoints
 
 
-def _take_ends(
-    scripts: Sequence[EntryScript], statements: Sequence[SharedStatement], ends: Sequence[BlockEnd]
-) -> list[EntryScript]:
-    """Give each script the end of its statement. Returns those whose statement has failed."""
-    failed: list[EntryScript] = []
+def _take_ends(scripts: Sequence[EntryScript], statements: Sequence[SharedStatement], ends: Sequence[BlockEnd]) -> None:
+    """Give each script the end of its statement, unless that has failed."""
     for script, statement, end in zip(scripts, statements, ends, strict=True):
         if end.rows is None:
-            failed.append(script)
             continue
         try:
             result = statement.judge(StatementResult(None, end.rows))
@@ -281,7 +279,6 @@ def _take_ends(
             _take_result(script, result)
         if end.kept != (script.error is None):
             raise NeedsSavepoints
-    return failed
 
 
 def _raise_if_transaction_lost(error: BaseException) -> None:

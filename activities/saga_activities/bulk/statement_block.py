@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saga_activities.parameters.parameter_types import own_types, types_of
+from psycopg.adapt import PyFormat, Transformer
+
+from saga_activities.parameters.parameter_types import sent_types, types_of
 from sagas.sql_text.parsed import ParsedSql
 from sagas.text.exact_json import encode_json
 
@@ -80,8 +82,11 @@ async def run_block(tx: Any, statement: ParsedSql, calls: Sequence[BlockCall]) -
     None: nothing was run, because a value or a type has no form here. Raises psycopg's errors: then nothing is known
     about any call, and the transaction is lost.
     """
+    transformer = Transformer(tx.raw)
     variants: dict[tuple[int, ...], int] = {}
-    of_calls = [variants.setdefault(own_types(tx.raw, statement, call.parameters), len(variants)) for call in calls]
+    of_calls = [
+        variants.setdefault(sent_types(transformer, statement, call.parameters), len(variants)) for call in calls
+    ]
     if len(variants) > _MAX_VARIANTS:
         return None
     types: list[tuple[str, ...]] = []
@@ -93,7 +98,7 @@ async def run_block(tx: Any, statement: ParsedSql, calls: Sequence[BlockCall]) -
         if "" in names:
             return None
         types.append(names)
-    items = encode_json(list(_rows(tx.raw, statement, calls, of_calls))).decode()
+    items = encode_json(list(_rows(transformer, statement, calls, of_calls))).decode()
     counts = await tx.run_block(_block(statement, tuple(types)), (_ITEMS, items), _ROWS)
     return [_end(text) for text in counts.split(",")]
 
@@ -104,12 +109,9 @@ def _end(text: str) -> BlockEnd:
 
 
 def _rows(
-    raw: Any, statement: ParsedSql, calls: Sequence[BlockCall], variants: Sequence[int]
+    transformer: Any, statement: ParsedSql, calls: Sequence[BlockCall], variants: Sequence[int]
 ) -> Iterator[list[int | str | None]]:
     """The variant of each call, the rows that it must change, and its parameters as psycopg writes them as text."""
-    from psycopg.adapt import PyFormat, Transformer
-
-    transformer = Transformer(raw)
     for call, variant in zip(calls, variants, strict=True):
         row: list[int | str | None] = [variant, call.expected]
         for name in statement.parameters:

@@ -26,30 +26,32 @@ async def parameter_types(
         raise DBAPIError.instance(sent, values, error, psycopg.Error, dialect=connection.dialect) from error
 
 
-def own_types(raw: Any, statement: ParsedSql, values: Mapping[str, Any]) -> tuple[int, ...]:
-    """The types that psycopg gives to the parameters, in the statement's order; 0: the place decides, as for text."""
-    import psycopg
-    from psycopg.adapt import PyFormat, Transformer
+def sent_types(transformer: Any, statement: ParsedSql, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """The types that psycopg gives to the parameters, in the statement's order; 0: the place decides, as for text.
 
-    transformer = Transformer(raw)
+    ``transformer``: psycopg's, which remembers how it writes the values of each class.
+    """
+    from psycopg import ProgrammingError
+    from psycopg.adapt import PyFormat
 
-    def own_type(value: Any) -> int:
+    def sent_type(value: Any) -> int:
         try:
             return 0 if value is None else transformer.get_dumper(value, PyFormat.AUTO).oid
-        except psycopg.ProgrammingError:  # a value that SQLAlchemy converts
+        except ProgrammingError:  # a value that SQLAlchemy converts
             return 0
 
-    return tuple(own_type(values[name]) for name in statement.parameters)
+    return tuple(sent_type(values[name]) for name in statement.parameters)
 
 
 def types_of(raw: Any, statement: ParsedSql, values: Mapping[str, Any]) -> Any:
     """Ask for the type of each parameter, in the way of psycopg's generators: of text that of its place."""
     import psycopg
     from psycopg import generators
+    from psycopg.adapt import Transformer
     from psycopg.pq import DiagnosticField, ExecStatus
 
     text = statement.render("numeric_dollar").text
-    raw.pgconn.send_prepare(b"", text.encode(), own_types(raw, statement, values))
+    raw.pgconn.send_prepare(b"", text.encode(), sent_types(Transformer(raw), statement, values))
     (*_, result) = yield from generators.execute(raw.pgconn)
     if result.status == ExecStatus.COMMAND_OK:
         raw.pgconn.send_describe_prepared(b"")

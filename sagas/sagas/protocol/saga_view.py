@@ -30,7 +30,7 @@ STARTED_AGAIN: tuple[SagaState, ...] = ("COMPENSATED", "RESIDUE")
 ViewState = SagaState | Literal["TERMINATED", "FAILED"]
 """TERMINATED: closed by Temporal. FAILED: refused at the start."""
 
-_STATES = frozenset((*get_args(SagaState), "TERMINATED", "FAILED"))
+STATES: tuple[ViewState, ...] = (*get_args(SagaState), "TERMINATED", "FAILED")
 
 FINAL_STATES: tuple[ViewState, ...] = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
 
@@ -439,7 +439,7 @@ class SagaView(JsonView):
     def from_anybody(cls, document: Any) -> Self | None:
         """The view in a document that any client or worker may have written; None if it is none."""
         try:
-            return cls.from_json(document) if document["state"] in _STATES else None
+            return cls.from_json(document) if document["state"] in STATES else None
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
 

@@ -87,14 +87,7 @@ def encodable(text: str) -> str:
 
 def without_half_pairs(value: Any) -> Any:
     """A JSON value whose strings have `?` for half a surrogate pair, for readers that refuse its escape."""
-    match value:
-        case str():
-            return encodable(value)
-        case dict():
-            return {encodable(key): without_half_pairs(item) for key, item in value.items()}
-        case list() | tuple():
-            return [without_half_pairs(item) for item in value]
-    return value
+    return map_texts(value, encodable)
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -104,7 +97,7 @@ def map_texts(value: Any, change: Callable[[str], str]) -> Any:
             return change(value)
         case dict():
             return {change(name): map_texts(item, change) for name, item in value.items()}
-        case list():
+        case list() | tuple():
             return [map_texts(item, change) for item in value]
     return value
 

@@ -31,7 +31,7 @@ from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import decode_json
 
 MEMORY_LIMIT = "512MiB"
-"""What DuckDB may use; the process with Python and Arrow then stays below 1 GiB."""
+"""The memory that DuckDB may use; the process with Python and Arrow then stays below 1 GiB."""
 
 UNKNOWN_STATE = "UNKNOWN"
 """Replaces the state of a saga that is not known."""

@@ -27,25 +27,13 @@ from saga_workers.views.saga_view import (
 )
 from sagas.errors import UsageError
 from sagas.protocol.payloads import BATCH_WORKFLOW, BULK_WORKFLOW, NOTIFICATION_WORKFLOW, UNDO_SUFFIX
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import STATES, SagaView
 
 _CONCURRENCY = 16
 _LEDGER_PAGE = 50
 """Rows of the ledger read at once; Temporal is asked about each of them."""
 _QUERY_TIMEOUT = timedelta(seconds=2)
 """Maximum time for the response of one saga in a list."""
-
-STATES = (
-    "RUNNING",
-    "COMMITTED",
-    "COMPENSATING",
-    "PARKED",
-    "COMPLETED",
-    "COMPENSATED",
-    "RESIDUE",
-    "TERMINATED",
-    "FAILED",
-)
 
 # Most runs never write SagaState: RUNNING and COMPLETED follow from Temporal's status alone.
 _FILTERS = {
