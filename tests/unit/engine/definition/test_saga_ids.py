@@ -63,7 +63,7 @@ def test_usual_ids_are_accepted(id: str) -> None:
 
 @pytest.mark.parametrize("id", [None, 5, b"order", ["a"]])
 def test_an_id_is_a_string(id: object) -> None:
-    with pytest.raises(UsageError, match="is a string"):
+    with pytest.raises(UsageError, match="must be a string"):
         check_saga_id(id)
 
 
