@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from saga_activities.guard.session import SqlSession
+    from saga_activities.guard.sql_session import SqlSession
 
 import asyncio
 import contextlib

@@ -21,7 +21,7 @@ from saga_activities.guard.guard import Guard
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.idle_connections import check_idle_connections
 from saga_activities.parameters.integer_parameters import send_integers_as_bigint
-from saga_activities.sessions import SQLITE_SETTINGS, session_arguments
+from saga_activities.session_settings import SQLITE_SETTINGS, session_arguments
 from sagas.errors import UsageError
 from sagas.settings.connections import SqlConnection, async_url
 from sagas.text.exact_json import decode_json, encode_json

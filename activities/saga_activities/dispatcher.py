@@ -22,7 +22,7 @@ from saga_activities.conflict_retries import repeat_conflicts
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.script_transactions import outcome_of_error
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.http import HttpConnections, run_http
 from saga_activities.messaging.kafka_request import REQUEST_ACTIONS, KafkaRequestAction

@@ -11,7 +11,7 @@ from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_spark import output_records
 from saga_spark.job.job_spec import Input
 from saga_spark.job_errors import Unequipped

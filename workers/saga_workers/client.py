@@ -132,7 +132,7 @@ class Client:
                 self.locator,
                 definition,
                 task_queue=queue,
-                keys=settings.definition_keys(),
+                keys=settings.signing_keys(),
                 variables=settings.vars,
                 attributes=attributes,
             )
@@ -222,7 +222,7 @@ class Client:
 
     async def resolve(self, saga_id: str, decision: Mapping[str, Any]) -> dict[str, Any]:
         """Decide about a parked step. Raises RefusedError if the decision is not possible."""
-        keys = self.project.settings.definition_keys()
+        keys = self.project.settings.signing_keys()
         return (await interventions.resolve(self.locator, saga_id, decision, keys)).to_json()
 
     async def undo(self, saga_id: str, *, reason: str, who: str) -> SagaHandle:

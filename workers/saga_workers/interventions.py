@@ -48,7 +48,8 @@ from sagas.protocol.payloads import (
     unpack_state,
 )
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
-from sagas.settings.definition_keys import DefinitionKeys, decision_content
+from sagas.protocol.signed_content import decision_content
+from sagas.settings.signing_keys import SigningKeys
 from sagas.text.json_values import json_problem
 from sagas.text.shell import saga_command
 from sagas.workflow.limits import run_summary
@@ -208,7 +209,7 @@ async def resolve(
     locator: Locator,
     saga_id: str,
     decision: Mapping[str, Any],
-    keys: DefinitionKeys | None = None,
+    keys: SigningKeys | None = None,
     *,
     web_ui: str | None = None,
 ) -> SagaView:

@@ -84,7 +84,7 @@ async def start_again(
         client.locator,
         _definition(client, saga_id, origin, definition),
         task_queue=client.project.settings.temporal.task_queue,
-        keys=client.project.settings.definition_keys(create=True),
+        keys=client.project.settings.signing_keys(create=True),
         variables=origin.variables,
         attributes=await client.search_attributes(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange, Source, analyse_view, refuse_effects
 
 _VOLATILE = """

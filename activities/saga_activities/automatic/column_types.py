@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import Column, DeclaredType, TableShape
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import NotImageable
 from sagas.text.printable import printable_line
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saga_activities.automatic.table_shape import DeclaredType
-from saga_activities.guard.session import Row
+from saga_activities.guard.sql_session import Row
 from sagas.text.exact_json import decode_json, encode_json
 
 TableTypes = Mapping[str, Mapping[str, DeclaredType]]

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from sqlalchemy.exc import DBAPIError
 
 from saga_activities.automatic.table_shape import UNCERTAIN, Column, ForeignKey, TableShape
-from saga_activities.guard.session import Row, SqlSession
-from saga_activities.sessions import SQL_MODE
+from saga_activities.guard.sql_session import Row, SqlSession
+from saga_activities.session_settings import SQL_MODE
 from sagas.sql_text.restoring_script import RESTORING_SQL_MODE
 from sagas.sql_text.row_changes import ChangeKind, NotImageable, TableMissing
 

@@ -19,7 +19,7 @@ from saga_activities.automatic.table_access import TableAccess
 from saga_activities.automatic.unread_rows import shows_images, unread_rows
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.rules import ScriptResult
-from saga_activities.guard.session import Row, SqlSession
+from saga_activities.guard.sql_session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction
 from sagas.errors import NeedsOperator

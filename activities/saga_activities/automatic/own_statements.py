@@ -27,7 +27,7 @@ from saga_activities.automatic.row_changes import (
 )
 from saga_activities.automatic.row_image import Images
 from saga_activities.automatic.table_access import Image, TableAccess
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, NeedsOperator
 from sagas.text.exact_json import encode_json

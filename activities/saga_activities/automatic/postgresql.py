@@ -15,7 +15,7 @@ from saga_activities.automatic.table_shape import (
     TableShape,
 )
 from saga_activities.automatic.user_types import PARTS_OF_TYPE, check_parts, type_name
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import NotImageable, RowChange, TableMissing
 from sagas.text.sql_names import sql_name as quote
 

@@ -20,7 +20,7 @@ from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.automatic.table_shape import Column
 from saga_activities.automatic.user_types import PRESENT_ATTRIBUTES, attributes_of
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.restoring_script import CHANGED_SINCE, RESTORING_SQL_MODE
 from sagas.text.printable import printable_line
 

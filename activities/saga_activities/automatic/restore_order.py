@@ -22,7 +22,7 @@ from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.automatic.unique_keys import in_order_of_values, unique_columns
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import NotImageable
 from sagas.text.printable import printable_line
 

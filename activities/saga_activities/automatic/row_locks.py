@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.automatic.table_access import Key, TableAccess
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import now_sql, row_lock_table
 from sagas.definition.times import format_timestamp
 from sagas.errors import RowLocked

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from saga_activities.automatic.table_shape import Column, ForeignKey, TableShape
-from saga_activities.guard.session import Row, SqlSession
+from saga_activities.guard.sql_session import Row, SqlSession
 from sagas.sql_text.row_changes import NotImageable, TableMissing
 from sagas.sql_text.tokens import split_tokens
 

@@ -7,7 +7,7 @@ from saga_activities.automatic.postgresql import check_merge
 from saga_activities.automatic.table_access import TableAccess, shape_of_change
 from saga_activities.automatic.table_shape import check_change
 from saga_activities.automatic.unique_keys import conflict_keys
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import RowChange, analyse
 
 

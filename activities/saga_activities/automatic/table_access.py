@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from saga_activities.automatic import mysql, postgresql, sqlite
 from saga_activities.automatic.table_shape import TEXT_ALIAS, Column, TableShape
-from saga_activities.guard.session import BoundParameters, Row, SqlSession
+from saga_activities.guard.sql_session import BoundParameters, Row, SqlSession
 from saga_activities.result_columns import UnusableColumn
 from sagas.sql_text.parsed import parse_sql
 from sagas.sql_text.row_changes import NotImageable, RowChange

@@ -9,7 +9,7 @@ from typing import TypeVar
 from saga_activities.automatic import mysql
 from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.automatic.table_shape import TableShape
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.sql_text.row_changes import NotImageable
 
 _POSTGRESQL = """

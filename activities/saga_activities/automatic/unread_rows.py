@@ -12,7 +12,7 @@ from saga_activities.automatic.changed_rows import MAX_SHOWN_ROWS, bounded
 from saga_activities.automatic.image_types import ImageTypes
 from saga_activities.automatic.row_changes import images_digest
 from saga_activities.automatic.table_access import Image, shown_text
-from saga_activities.guard.session import Row
+from saga_activities.guard.sql_session import Row
 from sagas.text.exact_json import decode_json
 from sagas.text.printable import printable_line
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from saga_activities.automatic.table_access import TableAccess
-    from saga_activities.guard.session import SqlSession
+    from saga_activities.guard.sql_session import SqlSession
 
 _COUNTERS = """
 SELECT name, inserted, updated, deleted FROM (

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Executable
 
-from saga_activities.guard.session import Parameters, Row, SqlSession
+from saga_activities.guard.sql_session import Parameters, Row, SqlSession
 from sagas.actions.events import EventLog
 from sagas.errors import AttemptOver, UsageError
 

@@ -27,7 +27,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error, message_of
-from saga_activities.guard.session import Row, SqlSession, StatementResult
+from saga_activities.guard.sql_session import Row, SqlSession, StatementResult
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
@@ -41,7 +41,7 @@ from saga_activities.guard.transaction import (
     TransactionLimits,
 )
 from saga_activities.result_columns import check_names, unreadable_column
-from saga_activities.sessions import (
+from saga_activities.session_settings import (
     CLEAN_POSTGRESQL,
     DURABLE_COMMIT,
     session_arguments,

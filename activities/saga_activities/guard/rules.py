@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from saga_activities.guard import result_codec
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.transaction import GuardRow, GuardTransaction, HeldDecision, RowOp, RowReason, RowWrite
 from sagas.protocol.outcomes import Failure, Marker, Outcome
 

@@ -17,11 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.action_errors import action_failure
 from saga_activities.concurrency import uncancellable
 from saga_activities.guard import database_errors, rules
-from saga_activities.guard.mysql_sqlite import MysqlTransaction, SqlAlchemyTransaction, SqliteTransaction
+from saga_activities.guard.mysql import MysqlTransaction
 from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.rules import ScriptResult
-from saga_activities.guard.session import UnexpectedRows
+from saga_activities.guard.sql_session import UnexpectedRows
+from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
+from saga_activities.guard.sqlite import SqliteTransaction
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     BelowWatermark,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.errors import InfrastructureError
 
 RowOp = Literal["do", "confirm", "undo", "own_undo", "own_confirm"]

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.schema import MYSQL_DIALECTS
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import MAX_NAME
 from sagas.errors import UsageError
 

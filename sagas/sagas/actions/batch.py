@@ -61,7 +61,7 @@ class BatchStep:
 
     @property
     def sql(self) -> Any:
-        """The transaction of all items; see saga_activities.guard.session."""
+        """The transaction of all items; see saga_activities.guard.sql_session."""
         return self._sql
 
     def heartbeat(self, details: Any = None) -> None:

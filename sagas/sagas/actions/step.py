@@ -36,7 +36,7 @@ class Step:
 
     @property
     def sql(self) -> Any:
-        """The guard's transaction; see saga_activities.guard.session. Raises UsageError without ``connection=``."""
+        """The guard's transaction; see saga_activities.guard.sql_session. Raises UsageError without ``connection=``."""
         if self._sql is None:
             raise UsageError("it has no database for step.sql and step.emit; declare it with @action(…, connection=…)")
         return self._sql

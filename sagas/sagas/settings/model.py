@@ -15,15 +15,16 @@ from typing import Annotated, Any
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.addresses import check_catalog_addresses
 from sagas.settings.connections import HttpService, SqlConnection, read_connection
-from sagas.settings.definition_keys import DefinitionKeys, WorkerSettings, load_keys
 from sagas.settings.forms import TABLE, TEXTS, Texts, planned
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.reconcile import ReconcileSettings
 from sagas.settings.serve import ServeSettings
+from sagas.settings.signing_keys import SigningKeys, load_keys
 from sagas.settings.spark import SparkTable
 from sagas.settings.table import Table, named_tables, setting
 from sagas.settings.temporal import TemporalSettings
+from sagas.settings.worker import WorkerSettings
 from sagas.settings.wrong_setting import WrongSetting
 from sagas.text.json_values import json_problem
 
@@ -124,7 +125,7 @@ class Settings(Table):
     def dev_folder(self) -> Path:
         return self.root / ".saga"
 
-    def definition_keys(self, *, create: bool = True) -> DefinitionKeys:
+    def signing_keys(self, *, create: bool = True) -> SigningKeys:
         """The keys that sign definitions; ``create``: make the project's key file if there is none yet.
 
         Raises:

@@ -60,7 +60,7 @@ class DefinitionTrust(Protocol):
 
     def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
         """Return whether a worker of this project has given this answer of an engine's activity, a payload.
-        ``content``: see :func:`sagas.settings.definition_keys.answer_content`.
+        ``content``: see :func:`sagas.protocol.signed_content.answer_content`.
         """
         ...
 

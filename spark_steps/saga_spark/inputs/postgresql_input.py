@@ -24,7 +24,7 @@ from saga_activities.parameters.float_operands import with_floats
 from saga_activities.parameters.parameter_columns import Parameters
 from saga_activities.parameters.parameter_types import types_of
 from saga_activities.parameters.postgresql_places import checked_places
-from saga_activities.sessions import psycopg_arguments
+from saga_activities.session_settings import psycopg_arguments
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.sinks.column_names import postgresql_name_problem

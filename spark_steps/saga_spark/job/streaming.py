@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from saga_activities.sessions import psycopg_arguments, require_foreign_keys
+from saga_activities.session_settings import psycopg_arguments, require_foreign_keys
 from saga_spark.job_errors import JobFailed
 from sagas.errors import UsageError
 

@@ -9,7 +9,7 @@ from typing import Any
 from pyarrow import fs
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.sessions import psycopg_arguments
+from saga_activities.session_settings import psycopg_arguments
 from saga_activities.table_names import table_names
 from saga_spark import output_records
 from saga_spark.job.job_spec import Output

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_spark import output_records
 from saga_spark.output_records import OutputRow, clean_up_sink, output_of, publication_of
 from saga_spark.settings import SparkSettings

@@ -24,9 +24,9 @@ from temporalio.client import WorkflowHandle
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Step, action
+from sagas.protocol.signed_content import decision_content
 from sagas.settings import HttpService, SqlConnection
 from sagas.settings.connections import async_url
-from sagas.settings.definition_keys import decision_content
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.waiting import LIMIT
@@ -185,7 +185,7 @@ async def send_signed(client: Client, saga_id: str, decision: Mapping[str, Any])
     """Send an operator decision that is signed, without the checks of the client."""
     update_id, run_id = str(uuid.uuid4()), (await handle(client, saga_id).describe()).run_id
     content = decision_content(saga_id, run_id, update_id, decision)
-    signature = client.project.settings.definition_keys().sign("decision", content)
+    signature = client.project.settings.signing_keys().sign("decision", content)
     await handle(client, saga_id).execute_update("resolve", {**decision, "signature": signature}, id=update_id)
 
 

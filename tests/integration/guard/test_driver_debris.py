@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.guard.database_errors import message_of
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 

@@ -15,7 +15,7 @@ import pytest_asyncio
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.sampling import every_nth, scaled
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 from tests.integration.guard.test_exact_sql_numbers import perform

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 

@@ -13,7 +13,7 @@ import pytest
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.sql_action import sql_body
 from saga_activities.bulk.chunk_performer import ChunkPerformer
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.step import Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import pytest_asyncio
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
 SET_UP = (

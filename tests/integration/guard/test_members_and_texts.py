@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.database_servers import DatabaseServer
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.sampling import scaled
 from tests.integration.guard.automatic_steps import Tables

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from saga_activities.bodies.sql_action import sql_body
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt

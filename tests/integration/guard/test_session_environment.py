@@ -27,7 +27,7 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import text
 from saga_activities.connections import open_engine
-from saga_activities.sessions import CLEAN_POSTGRESQL, psycopg_arguments
+from saga_activities.session_settings import CLEAN_POSTGRESQL, psycopg_arguments
 from saga_workers.runtime import databases
 from sagas.settings import SqlConnection
 

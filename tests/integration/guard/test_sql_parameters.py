@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from saga_activities.bodies.sql_action import sql_body
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DataError
 from saga_activities.automatic import mysql, row_locks
 from saga_activities.automatic.statement_check import check_statement
 from saga_activities.connections import DatabaseConnections, open_engine
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_workers.runtime.databases import open_command_engine
 from sagas.settings import SqlConnection
 from sagas.sql_text.row_changes import NotImageable

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from saga_activities.guard import watermark
-from saga_activities.guard.mysql_sqlite import SqliteTransaction
 from saga_activities.guard.schema import create_tables, ddl
+from saga_activities.guard.sqlite import SqliteTransaction
 from tests.integration.guard.conftest import GuardDatabase, new_address, open_guard_database
 
 SOON = {"longest_transaction": 0.05}

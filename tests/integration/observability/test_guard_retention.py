@@ -18,7 +18,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.schema import create_tables
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_workers.client import Client
 from saga_workers.runtime.logs import record_context

@@ -32,9 +32,10 @@ from sagas.protocol.payloads import (
     NOTIFICATION_WORKFLOW,
     OWNER_HEADER,
 )
+from sagas.protocol.signed_content import start_content
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
-from sagas.settings.definition_keys import DefinitionKeys, start_content
 from sagas.settings.project import Project
+from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import decode_json
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import LIMIT, until
@@ -126,7 +127,7 @@ async def test_a_replaced_definition_needs_a_signature(shop: Shop) -> None:
         await (await shop.start(client, "own", {"text": "y"}, shop.header(file.read_text()))).result()
         handle = await shop.start(client, "own", {"text": "z"}, shop.header())
         assert "its start not signed" in await refusal(handle)
-        keys = shop.project.settings.definition_keys()
+        keys = shop.project.settings.signing_keys()
         await (await shop.start(client, "own", {"text": "w"}, shop.header(), keys=keys)).result()
     assert shop.said == ["x", "new", "w"]
 
@@ -136,7 +137,7 @@ async def test_a_new_nested_saga_runs_while_the_worker_stays(shop: Shop) -> None
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         for name, text in (("newchild", OWN), ("newbroken", OWN.replace("uses:", "used:"))):
             (folder / f"{name}.saga.yaml").write_text(text.replace("saga: own", f"saga: {name}"))
-        keys = DefinitionKeys((KEYS[0],))
+        keys = SigningKeys((KEYS[0],))
         header = shop.header(OUTER.format(name="{enum: [newchild, newbroken]}"))
         run = await shop.start(client, "outer", {"name": "newchild", "input": {"text": "x"}}, header, keys=keys)
         await run.result()
@@ -156,7 +157,7 @@ async def test_an_edited_nested_saga_runs_while_the_worker_stays(shop: Shop, cap
         for text in (OWN, FORGED, FORGED.replace("forged", "again"), OWN.replace("uses:", "used:")):
             (folder / "own.saga.yaml").write_text(text)
             value = {"name": "own", "input": {"text": "x"}}
-            await (await shop.start(client, "outer", value, header, keys=DefinitionKeys((KEYS[0],)))).result()
+            await (await shop.start(client, "outer", value, header, keys=SigningKeys((KEYS[0],)))).result()
     assert shop.said == ["x", "forged", "again", "again"]
     assert [record.message for record in caplog.records if "its last valid version runs" in record.message] != []
 
@@ -165,15 +166,15 @@ async def test_keys_are_rotated_by_their_ids(shop: Shop) -> None:
     async with running_worker(shop.with_keys("new" * 16, KEYS[0])) as client:
         for key in ("new" * 16, KEYS[0]):
             await (
-                await shop.start(client, "own", {"text": "x"}, shop.header(FORGED), keys=DefinitionKeys((key,)))
+                await shop.start(client, "own", {"text": "x"}, shop.header(FORGED), keys=SigningKeys((key,)))
             ).result()
         assert shop.said == ["forged", "forged"]
-        handle = await shop.start(client, "own", {"text": "x"}, shop.header(FORGED), keys=DefinitionKeys((KEYS[1],)))
+        handle = await shop.start(client, "own", {"text": "x"}, shop.header(FORGED), keys=SigningKeys((KEYS[1],)))
         assert "its start not signed" in await refusal(handle)
 
 
 async def test_a_signature_holds_for_its_saga_and_valid_inputs_only(shop: Shop) -> None:
-    keys = DefinitionKeys((KEYS[0],))
+    keys = SigningKeys((KEYS[0],))
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         handle = await shop.start(client, "other", {"text": "x"}, shop.header(FORGED), keys=keys)
         assert await refusal(handle) == "the definition of own was sent for a saga other"
@@ -191,7 +192,7 @@ async def test_accept_any_is_written_by_hand(shop: Shop) -> None:
 
 async def test_an_accepted_run_goes_on_with_other_keys_and_definitions(shop: Shop) -> None:
     changed = WAITING.replace("${{ vars.text }}", "${{ vars.text + '!' }}")
-    keys = DefinitionKeys((KEYS[0],))
+    keys = SigningKeys((KEYS[0],))
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         handle = await shop.start(client, "waiting", {}, shop.header(changed), keys=keys)
         await until(lambda: is_running(client, handle.id))
@@ -242,7 +243,7 @@ async def test_arguments_and_definitions_of_a_decision_need_a_signature(shop: Sh
         assert forged is not None
         decision = {"step": "broken", "decision": "retry", "reason": "x", "who": "eve"}
         other = await client.start("stuck", {})
-        keys = DefinitionKeys((KEYS[0],))
+        keys = SigningKeys((KEYS[0],))
         for more in ({"with": {"text": "forged"}}, {"definition": to_snapshot(forged)}):
             for signature in (None, {"key": keys.ids[0], "hmac": "0" * 64}):
                 with pytest.raises(WorkflowUpdateFailedError) as refused:
@@ -362,7 +363,7 @@ async def test_a_nested_saga_is_never_a_workflow_of_the_engine(shop: Shop) -> No
     """A signed definition may compute the name: it is that of a saga, or no workflow is started."""
     _, open_list = parse_text(OUTER.format(name="{type: string}"), "outer.saga.yaml", shop.project.context)
     assert [(finding.code, finding.line) for finding in open_list] == [("SAGA421", 5)]
-    keys = DefinitionKeys((KEYS[0],))
+    keys = SigningKeys((KEYS[0],))
     header = shop.header(OUTER.format(name="{enum: [own, saga.notify]}"))
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         for name, refused in {
@@ -380,7 +381,7 @@ async def test_a_nested_saga_is_never_a_workflow_of_the_engine(shop: Shop) -> No
 
 async def test_a_signature_starts_nothing_else(shop: Shop) -> None:
     """A client has started a definition that the project no longer has; who reads its start can only repeat it."""
-    keys, header, id = DefinitionKeys((KEYS[0],)), shop.header(FORGED), f"own-{uuid.uuid4()}"
+    keys, header, id = SigningKeys((KEYS[0],)), shop.header(FORGED), f"own-{uuid.uuid4()}"
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         await (await shop.start(client, "own", {"text": "x"}, header, keys=keys, id=id)).result()
         signature = keys.sign("start", start_content(id, header.data, {id: {"text": "x"}}))
@@ -415,7 +416,7 @@ async def test_an_activity_of_no_workflow_is_refused(shop: Shop) -> None:
 
 async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) -> None:
     trust, header = ProjectTrust(shop.project), shop.header(saga="waiting").data
-    keys = shop.project.settings.definition_keys()
+    keys = shop.project.settings.signing_keys()
     for inputs, at_once in (
         ([{"text": "x"}] * 100, True),
         ([{"text": "x"}] * MAX_TASK_VALUES, False),

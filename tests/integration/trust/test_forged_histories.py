@@ -51,7 +51,7 @@ def forged_continuation(shop: Shop, id: str) -> dict[str, Any]:
 async def test_a_state_that_a_stranger_continues_with_is_refused(shop: Shop, signature: Any) -> None:
     queue, id = shop.project.settings.temporal.task_queue, f"forged-{uuid.uuid4()}"
     if signature == {"key": "ours", "hmac": "0" * 64}:
-        signature = {**signature, "key": shop.project.settings.definition_keys().ids[0]}
+        signature = {**signature, "key": shop.project.settings.signing_keys().ids[0]}
     async with running_worker(shop.project) as client:
         started = await eager_start.start(
             client.temporal, "own", id, queue, eager_start.json_payload({}), {}, eager=True

@@ -8,7 +8,7 @@ from temporalio.client import WorkflowHistoryEventFilterType
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from sagas.protocol.payloads import PARKED_SIGNAL
-from sagas.settings.definition_keys import signed_json
+from sagas.protocol.signed_content import signed_json
 from sagas.text.exact_json import decode_json
 from sagas.workflow import SagaWorkflow
 from tests.helpers.local_worker import running_worker
@@ -61,7 +61,7 @@ async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> Non
         later = genuine["at"] + 1
         wait = {"id": child, "saga": "child", "commands": ["rm -r"], **PARKED}
         forged = {"id": child, "state": "PARKED", "blocked": True, "waits": [wait], "to": genuine["to"], "at": later}
-        keys, of_another_run = shop.project.settings.definition_keys(), {**forged, "to": foreign["to"]}
+        keys, of_another_run = shop.project.settings.signing_keys(), {**forged, "to": foreign["to"]}
         for report in (
             forged,
             {**forged, "signature": genuine["signature"]},

@@ -46,7 +46,7 @@ CHECKED_BEFORE = {
 NAMED_BY_THE_USER = {
     "sagas/text/bounded_files.py": "the reader itself; each caller is in one of these tables",
     "sagas/settings/secrets.py": "a secret, often another user's (a mounted one): a value, not code",
-    "sagas/settings/definition_keys.py:_create_key": "writes the key",
+    "sagas/settings/signing_keys.py:_create_key": "writes the key",
     "sagas/settings/private_files.py": "writes, and follows no link",
     "saga_cli/inputs.py": "an input or a definition that the command line names",
     "saga_cli/input_files.py": "rows that the command line names",

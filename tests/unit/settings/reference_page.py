@@ -13,7 +13,6 @@ from pydantic.fields import FieldInfo
 
 from sagas.definition.times import format_duration
 from sagas.settings.connections import HttpService, SqlConnection
-from sagas.settings.definition_keys import WorkerSettings
 from sagas.settings.forms import PLANNED, Variable, to_toml
 from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES, KafkaSettings
 from sagas.settings.ledger import LedgerSettings, LockSettings
@@ -23,6 +22,7 @@ from sagas.settings.serve import ServeSettings, ServeToken
 from sagas.settings.spark import SparkTable
 from sagas.settings.table import Table, example_of, form_of, keys
 from sagas.settings.temporal import TemporalSettings, Tls
+from sagas.settings.worker import WorkerSettings
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/settings.md"
 

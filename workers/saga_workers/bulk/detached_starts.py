@@ -25,7 +25,8 @@ from sagas.definition.snapshot import from_snapshot
 from sagas.machine.snapshot import expand
 from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.payloads import BULK_MEMO, DETACHED_HEADER, STARTED_AT_MEMO, pack_state
-from sagas.settings.definition_keys import DefinitionKeys, detached_content
+from sagas.protocol.signed_content import detached_content
+from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow.limits import run_summary
 
 _AT_ONCE = 20
@@ -34,7 +35,7 @@ _AT_ONCE = 20
 class SagaDetacher:
     """Starts workflows that go on with sagas of bulk workflows; ``keys`` sign what they start with."""
 
-    def __init__(self, temporal: Temporal, task_queue: str, keys: DefinitionKeys) -> None:
+    def __init__(self, temporal: Temporal, task_queue: str, keys: SigningKeys) -> None:
         self._temporal = temporal
         self._task_queue = task_queue
         self._keys = keys

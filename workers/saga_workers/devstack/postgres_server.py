@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote
 
-from saga_activities.sessions import psycopg_arguments
+from saga_activities.session_settings import psycopg_arguments
 from saga_workers.devstack import database_roles
 from saga_workers.devstack.dev_folder import write_atomically
 from saga_workers.devstack.os_process import Launch, environment_without

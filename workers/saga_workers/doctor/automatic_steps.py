@@ -13,7 +13,7 @@ from saga_activities.automatic.row_locks import own_schema
 from saga_activities.automatic.statement_check import check_statement
 from saga_activities.automatic.table_access import TableAccess
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_workers.runtime.database_access import unusable
 from sagas.errors import SagaError
 from sagas.settings.project import Project

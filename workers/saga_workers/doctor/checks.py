@@ -30,9 +30,9 @@ from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
 from sagas.settings import HttpService, Settings, SqlConnection
-from sagas.settings.definition_keys import KEY_FILE
 from sagas.settings.project import Project
 from sagas.settings.secrets import Secret
+from sagas.settings.signing_keys import KEY_FILE
 from sagas.settings.trust import writable_by_others
 from sagas.text.shortening import join_names
 
@@ -154,7 +154,7 @@ def _check_http_connection(connection: HttpService) -> DoctorResult:
 def _check_keys(settings: Settings) -> DoctorResult:
     """The result about the definitions that a worker with these settings runs."""
     try:
-        keys = settings.definition_keys(create=False)
+        keys = settings.signing_keys(create=False)
     except SagaError as error:
         return DoctorResult("definition keys", False, error.message, error.help)
     if settings.worker.accept == "any":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.sessions import with_foreign_keys, without_foreign_keys
+from saga_activities.session_settings import with_foreign_keys, without_foreign_keys
 from saga_workers.doctor.doctor_result import DoctorResult
 
 

@@ -44,7 +44,8 @@ from sagas.protocol.payloads import (
     SIGNATURE_HEADER,
 )
 from sagas.protocol.saga_view import STARTED_AGAIN
-from sagas.settings.definition_keys import DefinitionKeys, start_content
+from sagas.protocol.signed_content import start_content
+from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import encode_json, value_text
 from sagas.text.shell import saga_command
 from sagas.text.uuid7 import uuid7
@@ -64,7 +65,7 @@ class SagaStarter:
         definition: Definition,
         *,
         task_queue: str,
-        keys: DefinitionKeys,
+        keys: SigningKeys,
         variables: Mapping[str, Any] | None = None,
         attributes: tuple[str, ...] = (),
     ) -> None:

@@ -15,8 +15,9 @@ from saga_workers.temporal.temporal_runs import RunInfo, count_pollers
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import MACHINE_QUERY, unpack_state
+from sagas.protocol.signed_content import message_content
 from sagas.settings import Settings
-from sagas.settings.definition_keys import DefinitionKeys, message_content
+from sagas.settings.signing_keys import SigningKeys
 
 _QUERY_TIMEOUT = timedelta(seconds=5)
 
@@ -24,7 +25,7 @@ _QUERY_TIMEOUT = timedelta(seconds=5)
 async def query_machine(
     temporal: Temporal,
     run_id: tuple[str, str],
-    keys: DefinitionKeys | None,
+    keys: SigningKeys | None,
     *,
     member: str | None = None,
     timeout: timedelta | None = None,
@@ -75,6 +76,6 @@ async def read_machine(temporal: Temporal, run: RunInfo, settings: Settings | No
     return unpack_state(packed) if packed else None
 
 
-def verifying_keys(settings: Settings | None) -> DefinitionKeys | None:
+def verifying_keys(settings: Settings | None) -> SigningKeys | None:
     """The keys with which answers are verified; None if the project accepts anything, or if there is no project."""
-    return None if settings is None or settings.worker.accept == "any" else settings.definition_keys(create=False)
+    return None if settings is None or settings.worker.accept == "any" else settings.signing_keys(create=False)

@@ -26,10 +26,7 @@ from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.machine.machine import Machine
 from sagas.protocol.payloads import ANSWER_METADATA, unpack_state
-from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
-from sagas.settings import load_settings
-from sagas.settings.definition_keys import (
-    KEY_FILE,
+from sagas.protocol.signed_content import (
     answer_content,
     decision_content,
     detached_content,
@@ -37,7 +34,10 @@ from sagas.settings.definition_keys import (
     signed_json,
     start_content,
 )
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
+from sagas.settings import load_settings
 from sagas.settings.project import Project
+from sagas.settings.signing_keys import KEY_FILE
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
@@ -70,7 +70,7 @@ class ProjectTrust:
     def __init__(self, project: Project) -> None:
         self._project = self._latest = project
         self.accepts_any = project.settings.worker.accept == "any"
-        self.keys = project.settings.definition_keys()
+        self.keys = project.settings.signing_keys()
         if not self.keys.keys and not self.accepts_any:
             raise UsageError(
                 f"the worker has no key to sign with, and cannot make {project.settings.root / KEY_FILE}",

@@ -9,14 +9,14 @@ from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.errors import InfrastructureError, RefusedError
 from sagas.protocol.payloads import VIEW_QUERY
-from sagas.settings.definition_keys import DefinitionKeys
+from sagas.settings.signing_keys import SigningKeys
 from sagas.text.shell import saga_command
 
 
 class LastStates:
     """Reads them from the closed workflow of the saga, from that of its bulk workflow, or from the ledger."""
 
-    def __init__(self, locator: Locator, keys: DefinitionKeys | None) -> None:
+    def __init__(self, locator: Locator, keys: SigningKeys | None) -> None:
         self._locator = locator
         self._keys = keys
 

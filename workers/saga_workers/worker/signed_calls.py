@@ -14,7 +14,8 @@ from temporalio.common import RawValue
 from saga_activities.temporal.attempt_errors import not_performed_error
 from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER, UNSIGNED_TYPE
-from sagas.settings.definition_keys import DefinitionKeys, answer_content, call_content
+from sagas.protocol.signed_content import answer_content, call_content
+from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
 from sagas.workflow.run_trust import RunTrust
 
@@ -26,7 +27,7 @@ class SignedCallsInterceptor(worker.Interceptor):
     without a signature are performed, too.
     """
 
-    def __init__(self, keys: DefinitionKeys, *, accepts_any: bool) -> None:
+    def __init__(self, keys: SigningKeys, *, accepts_any: bool) -> None:
         self._keys = keys
         self._accepts_any = accepts_any
 
@@ -48,7 +49,7 @@ class SignedCallsInterceptor(worker.Interceptor):
 
 
 class _Signing(worker.WorkflowOutboundInterceptor):
-    def __init__(self, next: worker.WorkflowOutboundInterceptor, keys: DefinitionKeys) -> None:
+    def __init__(self, next: worker.WorkflowOutboundInterceptor, keys: SigningKeys) -> None:
         super().__init__(next)
         self._keys = keys
 
@@ -79,7 +80,7 @@ class _Signing(worker.WorkflowOutboundInterceptor):
 
 
 class _Verifying(worker.ActivityInboundInterceptor):
-    def __init__(self, next: worker.ActivityInboundInterceptor, keys: DefinitionKeys) -> None:
+    def __init__(self, next: worker.ActivityInboundInterceptor, keys: SigningKeys) -> None:
         super().__init__(next)
         self._keys = keys
 
@@ -115,7 +116,7 @@ def _fields(header: Payload | None) -> list[str]:
     return [] if header is None else header.data.decode("utf-8", "replace").split(" ")
 
 
-def _sign_answer(keys: DefinitionKeys, info: activity.Info, input: worker.ExecuteActivityInput, answer: Any) -> None:
+def _sign_answer(keys: SigningKeys, info: activity.Info, input: worker.ExecuteActivityInput, answer: Any) -> None:
     """Sign for the request, which is verified."""
     [[argument]], [*_, seed] = input.args, _fields(input.headers.get(CALL_HEADER))
     digest = hashlib.sha256(argument.payload.data).hexdigest()

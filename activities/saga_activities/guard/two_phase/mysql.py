@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.database_errors import classify_database_error, message_of
-from saga_activities.guard.mysql_sqlite import MysqlTransaction
+from saga_activities.guard.mysql import MysqlTransaction
 from saga_activities.guard.transaction import LostCommit, RowWrite
 from saga_activities.guard.two_phase.participant import PreparedTransactionBusy, StoreResult
 from saga_activities.guard.two_phase.transaction_id import TransactionId, XaId

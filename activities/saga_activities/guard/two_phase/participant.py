@@ -24,7 +24,7 @@ from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction, TransactionLimits
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.transaction_id import TransactionId
-from saga_activities.sessions import session_arguments
+from saga_activities.session_settings import session_arguments
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from saga_workers.views.parked import ParkedRow
     from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
-    from sagas.settings.definition_keys import DefinitionKeys
+    from sagas.settings.signing_keys import SigningKeys
 
 DECISIONS = ("retry", "done", "skip", "compensate")
 
@@ -220,11 +220,11 @@ def _decided_action(view: SagaView, entry: str) -> tuple[str, str | None]:
     return "do", step.uses
 
 
-def _signing_keys(settings: Settings, decision: dict[str, Any]) -> DefinitionKeys | None:
+def _signing_keys(settings: Settings, decision: dict[str, Any]) -> SigningKeys | None:
     """The keys for a decision that a worker takes from no other client; other decisions need no project."""
     if decision["with"] is None and decision["definition"] is None:
         return None
-    return settings.definition_keys(create=settings.config_file is not None)
+    return settings.signing_keys(create=settings.config_file is not None)
 
 
 def _print_preview(saga_id: str, fields: dict[str, Any], effects: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import psycopg
 from psycopg import errors, sql
 
-from saga_activities.sessions import psycopg_arguments, require_foreign_keys
+from saga_activities.session_settings import psycopg_arguments, require_foreign_keys
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings

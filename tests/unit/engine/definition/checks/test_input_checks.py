@@ -20,7 +20,7 @@ from sagas.definition.model import Definition
 from sagas.errors import UsageError
 from sagas.expressions import compile_expression
 from sagas.expressions.work_budget import TooComplex, bounded, charge
-from sagas.settings.definition_keys import DefinitionKeys
+from sagas.settings.signing_keys import SigningKeys
 from tests.helpers.waiting import until_in_thread
 
 TREE: Any = {
@@ -146,7 +146,7 @@ async def test_expressions_and_validation_share_the_steps_of_an_input() -> None:
 async def test_the_rows_of_a_file_are_not_checked_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     locator: Any = SimpleNamespace(temporal=None, ledger=None, within_temporal=lambda: locator)
     definition = Definition("rows", (), input=TREE)
-    starter = SagaStarter(locator, definition, task_queue="rows", keys=DefinitionKeys(()))
+    starter = SagaStarter(locator, definition, task_queue="rows", keys=SigningKeys(()))
     threads: list[str] = []
     made = SagaStarter.make_request
 

@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from sagas.errors import UsageError
-from sagas.settings.forms import TextOrSecret, one_of
 from sagas.settings.masking import remember_secret
 from sagas.settings.secrets import Secret, resolve_secret
-from sagas.settings.table import Table, setting
 from sagas.settings.trust import require_own
-from sagas.text.exact_json import canonical_json, decode_json, encode_json
 
 KEY_FILE = Path(".saga") / "definition.key"
 """Relative to the project folder; used if the settings name no key."""
@@ -30,29 +27,8 @@ Purpose = Literal["start", "decision", "notification", "report", "detached", "co
 """The kind of a signed message: a signature of one kind does not hold for another."""
 
 
-class WorkerSettings(Table):
-    """The definitions that workers run: those of the project and ``signed`` ones, or ``any``."""
-
-    heading = "worker"
-    summary = "Which definitions a worker runs, see [definitions](../explanation/security.md#definitions)."
-
-    definition_key: TextOrSecret = setting(
-        None,
-        "the key of the project, at least 32 characters: clients sign with it what workers run. Several keys are "
-        "separated by white space: the first one signs, all of them verify. Default: the key file "
-        "`.saga/definition.key`, which the first command makes that needs it",
-        {"env": "SAGA_DEFINITION_KEY"},
-        repr=False,
-    )
-    accept: Annotated[Literal["signed", "any"], one_of("signed", "any")] = setting(
-        "signed",
-        "`signed`: the definitions of the project, and starts of others that its key has signed; `any`: whatever a "
-        "client of Temporal sends",
-    )
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class DefinitionKeys:
+class SigningKeys:
     """The first key signs, all of them verify. Without keys nothing is signed, and no signature is valid.
 
     ``shared``: the settings name them, so that all processes of the project have them, on every machine.
@@ -97,58 +73,7 @@ def _hmac(key: str, purpose: Purpose, content: bytes) -> str:
     return hmac.digest(key.encode(), f"saga {purpose}\0".encode() + content, "sha256").hex()
 
 
-def signed_json(value: Any) -> bytes:
-    """Encode a JSON value as bytes to sign: equal for equal values, also after they were sent: there a float has become
-    a decimal.
-    """
-    return canonical_json(decode_json(encode_json(value))).encode()
-
-
-def start_content(workflow_id: str, header: bytes, starts: Mapping[str, Any]) -> bytes:
-    """Return what is signed of a start: its run, its definition, and the input of each saga by its id.
-
-    So nobody who reads a start can start a definition again, which may have been replaced, with anything else.
-    """
-    digests = [hashlib.sha256(part).hexdigest() for part in (header, signed_json(starts))]
-    return encode_json([workflow_id, *digests])
-
-
-def detached_content(saga_id: str, value: Any) -> bytes:
-    """Return what is signed of a saga that leaves a bulk workflow: its id, and the input of its own run."""
-    return signed_json({"saga_id": saga_id, "input": value})
-
-
-def decision_content(saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bytes:
-    """Return what is signed of an operator's decision: all of it, for this run of the saga, and for this update.
-
-    Temporal carries out an update of one id once in a run, so a decision cannot be repeated by who reads the history.
-    """
-    signed = {name: value for name, value in decision.items() if name != "signature"}
-    return signed_json({"saga_id": saga_id, "run_id": run_id, "update_id": update_id, "decision": signed})
-
-
-def message_content(message: Mapping[str, Any]) -> bytes:
-    """Return what is signed of a message of a run: all of it but the signature."""
-    return signed_json({name: value for name, value in message.items() if name != "signature"})
-
-
-def call_content(activity_type: str, workflow_id: str, run_id: str, seed: str, argument: bytes) -> bytes:
-    """Return what is signed of a call to an activity: which one, of which run, with which argument.
-
-    The argument of a step's call has the ids of its saga and of its step, its operation and its generation. ``seed``:
-    of the run, see :class:`sagas.workflow.run_trust.RunTrust`.
-    """
-    return encode_json([activity_type, workflow_id, run_id, seed, hashlib.sha256(argument).hexdigest()])
-
-
-def answer_content(content: Mapping[str, Any], answer: bytes) -> bytes:
-    """Return what is signed of the answer of an engine's activity. ``content``: ``activity``, ``workflow_id``, ``seed``
-    of the run and the digest of the ``request``.
-    """
-    return signed_json({**content, "answer": hashlib.sha256(answer).hexdigest()})
-
-
-def load_keys(definition_key: str | Secret | None, root: Path, *, create: bool) -> DefinitionKeys:
+def load_keys(definition_key: str | Secret | None, root: Path, *, create: bool) -> SigningKeys:
     """The keys of ``[worker] definition_key``, else that of the project's key file. ``create``: make a missing file.
 
     No keys if the file is missing and cannot be made, as in a folder that is mounted read-only.
@@ -163,14 +88,14 @@ def load_keys(definition_key: str | Secret | None, root: Path, *, create: bool) 
                 f"worker.definition_key needs keys of at least {_MIN_LENGTH} characters, separated by white space",
                 help="openssl rand -hex 32    makes one",
             )
-        return DefinitionKeys(keys, shared=True)
+        return SigningKeys(keys, shared=True)
     file = root / KEY_FILE
     with contextlib.suppress(OSError):
         if create and not file.exists():
             _create_key(file)
         require_own(file)
-        return DefinitionKeys(tuple(file.read_text(encoding="ascii").split()))
-    return DefinitionKeys()
+        return SigningKeys(tuple(file.read_text(encoding="ascii").split()))
+    return SigningKeys()
 
 
 def _create_key(file: Path) -> None:

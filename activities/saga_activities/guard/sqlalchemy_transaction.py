@@ -1,4 +1,4 @@
-"""The guard's transaction on MySQL, MariaDB and SQLite, through SQLAlchemy.
+"""The part of the guard's transaction that MySQL, MariaDB and SQLite share, through SQLAlchemy.
 
 The connections are in autocommit mode and this file sends BEGIN and COMMIT itself, as on PostgreSQL: an action's
 statement can never open or end a transaction of its own.
@@ -7,16 +7,13 @@ statement can never open or end a transaction of its own.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 from sqlalchemy import CursorResult, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
-from sqlalchemy.pool import NullPool
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from saga_activities.guard.database_errors import (
     STATEMENT_NOTE,
@@ -24,7 +21,7 @@ from saga_activities.guard.database_errors import (
     is_lock_timeout,
     message_of,
 )
-from saga_activities.guard.session import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
@@ -36,20 +33,16 @@ from saga_activities.guard.transaction import (
     RowWrite,
     TransactionLimits,
 )
-from saga_activities.sessions import CLEAN_MYSQL
 
-_NOT_ROLLED_BACK = 1196
-"""The warning of ROLLBACK after changes of tables without transactions."""
-
-_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
-_PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :origin, :created_at"
-_NOT_BELOW_WATERMARK = "NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > :created_at)"
+GUARD_COLUMNS = "saga_id, step, generation, op, reason, args_hash, result, origin, created_at"
+GUARD_PLACEHOLDERS = ":saga_id, :step, :generation, :op, :reason, :args_hash, :result, :origin, :created_at"
+NOT_BELOW_WATERMARK = "NOT EXISTS (SELECT 1 FROM saga_watermark WHERE watermark > :created_at)"
 _KEY_CONDITION = "saga_id = :saga_id AND step = :step AND generation = :generation"
 
 _SELECT_BELOW_WATERMARK = text("SELECT 1 FROM saga_watermark WHERE watermark > :created_at")
-_SELECT_ROWS = f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_KEY_CONDITION}"
-_SELECT_ROWS_WITHOUT_LOCK = text(_SELECT_ROWS)
-_SELECT_DO = f"SELECT 1 FROM saga_guard WHERE {_KEY_CONDITION} AND op = 'do'"
+SELECT_ROWS = f"SELECT op, reason, args_hash, result FROM saga_guard WHERE {_KEY_CONDITION}"
+SELECT_ROWS_WITHOUT_LOCK = text(SELECT_ROWS)
+SELECT_DO = f"SELECT 1 FROM saga_guard WHERE {_KEY_CONDITION} AND op = 'do'"
 _REFUSE_DO = text(f"UPDATE saga_guard SET reason = 'undo' WHERE {_KEY_CONDITION} AND op = 'do'")
 _DELETE_ROW = text(f"DELETE FROM saga_guard WHERE {_KEY_CONDITION} AND op = :op")
 _UPDATE_RESULT = text(f"UPDATE saga_guard SET result = :result WHERE {_KEY_CONDITION} AND op = :op")
@@ -113,7 +106,7 @@ class SqlAlchemyTransaction:
 
     async def rows(self, *, locked: bool = True) -> Mapping[str, GuardRow]:
         await self.check_watermark()
-        statement = self._select_rows if locked else _SELECT_ROWS_WITHOUT_LOCK
+        statement = self._select_rows if locked else SELECT_ROWS_WITHOUT_LOCK
         rows = (await self._send(statement, self._key_values)).mappings()
         return {row["op"]: GuardRow(row["reason"], row["args_hash"], row["result"]) for row in rows}
 
@@ -206,100 +199,3 @@ class SqlAlchemyTransaction:
         self._interrupted = False
         self.answered = True
         return result
-
-
-class SqliteTransaction(SqlAlchemyTransaction):
-    """BEGIN IMMEDIATE takes the write lock at once, so the rows read cannot change any more.
-
-    A transaction that only reads takes no lock. SQLite has no such transactions, but such connections.
-    """
-
-    _insert_first_row = text(
-        f"INSERT INTO saga_guard ({_COLUMNS}) SELECT {_PLACEHOLDERS} WHERE {_NOT_BELOW_WATERMARK} "
-        "ON CONFLICT DO NOTHING"
-    )
-    _insert_row = text(f"INSERT INTO saga_guard ({_COLUMNS}) VALUES ({_PLACEHOLDERS}) ON CONFLICT DO NOTHING")
-    _select_rows = _SELECT_ROWS_WITHOUT_LOCK
-    _lock_do = text(_SELECT_DO)
-
-    async def _begin(self) -> None:
-        await self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(self._seconds_left() * 900)}")
-        if self._limits.read_only:
-            await self._connection.exec_driver_sql("PRAGMA query_only = ON")
-        await self._send("BEGIN" if self._limits.read_only else "BEGIN IMMEDIATE")
-
-    async def rollback(self) -> None:
-        await self.sql.close()
-        if self._limits.read_only and not self._connection.invalidated:
-            try:
-                await self._connection.exec_driver_sql("PRAGMA query_only = OFF")
-            except SQLAlchemyError:
-                await self._abandon()  # the next transaction on it could not write
-        await super().rollback()
-
-
-class MysqlTransaction(SqlAlchemyTransaction):
-    """READ COMMITTED unless configured otherwise: no gap locks, and every read sees what it waited for.
-
-    Uses INSERT IGNORE, because a duplicate-key error would take a lock that deadlocks two undos.
-    :class:`EntryKey` ensures that IGNORE hides no other error.
-    """
-
-    _insert_first_row = text(
-        f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) SELECT {_PLACEHOLDERS} FROM DUAL WHERE {_NOT_BELOW_WATERMARK}"
-    )
-    _thread_id: int | None = None
-    _lock_share = 0.9
-    """The fraction of the time left that one wait for a lock may take."""
-    _insert_row = text(f"INSERT IGNORE INTO saga_guard ({_COLUMNS}) VALUES ({_PLACEHOLDERS})")
-    _select_rows = text(f"{_SELECT_ROWS} LOCK IN SHARE MODE")
-    _lock_do = text(f"{_SELECT_DO} FOR UPDATE")
-    _start = "START TRANSACTION"
-
-    async def _begin(self) -> None:
-        """The limits are session variables in whole seconds, so most transactions find them set already."""
-        raw: Any = (await self._connection.get_raw_connection()).driver_connection
-        self._thread_id = int(raw.thread_id())
-        info = self._connection.info
-        level = self._limits.isolation or "READ COMMITTED"
-        if info.get("saga_isolation") != level:
-            await self._connection.exec_driver_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
-            info["saga_isolation"] = level
-        seconds = math.ceil(self._seconds_left())
-        idle = seconds if self._limits.idle_limit is None else min(seconds, math.ceil(self._limits.idle_limit))
-        variables = self._session_variables(seconds, idle)
-        if info.get("saga_limits") != variables:
-            await self._connection.exec_driver_sql(f"SET SESSION {variables}")
-            info["saga_limits"] = variables
-        await self._send("START TRANSACTION READ ONLY" if self._limits.read_only else self._start)
-
-    async def _read_warnings(self) -> None:
-        """A view or a trigger may write a table without transactions, which no look at the statement shows."""
-        if self.sql.used:
-            warnings = (await self._connection.exec_driver_sql("SHOW WARNINGS")).mappings()
-            self.kept_changes = any(int(warning["Code"]) == _NOT_ROLLED_BACK for warning in warnings)
-
-    async def _clean(self) -> None:
-        if self.sql.has_variables:
-            await self._connection.invalidate()
-        elif self.sql.used:
-            await self._connection.exec_driver_sql(CLEAN_MYSQL)
-
-    def _session_variables(self, seconds: int, idle: int) -> str:
-        waiting = f"innodb_lock_wait_timeout = {max(1, int(seconds * self._lock_share))}"
-        if getattr(self._connection.dialect, "is_mariadb", False):
-            return f"{waiting}, max_statement_time = {seconds}, idle_transaction_timeout = {idle}"
-        # MySQL cannot tell an idle transaction from an idle connection; the pool replaces closed connections.
-        return f"{waiting}, max_execution_time = {seconds * 1000}, wait_timeout = {idle}"
-
-    async def _abandon(self) -> None:
-        """Kill the connection on the server, too: otherwise its statement and its locks would remain."""
-        await super()._abandon()
-        if self._thread_id is None:
-            return
-        killer = create_async_engine(
-            self._connection.engine.url, poolclass=NullPool, connect_args={"connect_timeout": 2}
-        )
-        with suppress(SQLAlchemyError, OSError, TimeoutError):  # unreachable: the session's limits end the statement
-            async with asyncio.timeout(5), killer.connect() as connection:
-                await connection.exec_driver_sql(f"KILL {self._thread_id}")

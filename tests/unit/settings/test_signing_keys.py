@@ -10,7 +10,7 @@ import pytest
 
 from sagas.errors import UsageError
 from sagas.settings import load_settings
-from sagas.settings.definition_keys import KEY_FILE, DefinitionKeys
+from sagas.settings.signing_keys import KEY_FILE, SigningKeys
 
 OLD, NEW = "o" * 32, "n" * 32
 
@@ -18,9 +18,9 @@ OLD, NEW = "o" * 32, "n" * 32
 def test_concurrent_commands_make_one_private_key(tmp_path: Path) -> None:
     (tmp_path / "saga.toml").write_text("")
     settings = load_settings(tmp_path, env={})
-    assert settings.definition_keys(create=False) == DefinitionKeys()
+    assert settings.signing_keys(create=False) == SigningKeys()
     with ThreadPoolExecutor(8) as threads:
-        made = list(threads.map(lambda _: settings.definition_keys(), range(8)))
+        made = list(threads.map(lambda _: settings.signing_keys(), range(8)))
     assert len({keys.ids for keys in made}) == 1
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
     assert (tmp_path / ".saga" / ".gitignore").read_text() == "*\n"
@@ -30,15 +30,15 @@ def test_concurrent_commands_make_one_private_key(tmp_path: Path) -> None:
 def test_the_first_key_signs_and_all_verify(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"{NEW}\n{OLD}\n")
     (tmp_path / "saga.toml").write_text('[worker]\ndefinition_key = { file = "keys" }\n')
-    keys = load_settings(tmp_path, env={}).definition_keys()
+    keys = load_settings(tmp_path, env={}).signing_keys()
     assert keys.shared
     assert not (tmp_path / KEY_FILE).exists()
     for one in (OLD, NEW):
-        assert keys.verifies("definition", b"x", DefinitionKeys((one,)).sign("definition", b"x"))
+        assert keys.verifies("definition", b"x", SigningKeys((one,)).sign("definition", b"x"))
     signature = keys.sign("definition", b"x")
     assert signature is not None
-    assert signature["key"] == DefinitionKeys((NEW,)).ids[0]
-    assert not DefinitionKeys((OLD,)).verifies("definition", b"x", signature)
+    assert signature["key"] == SigningKeys((NEW,)).ids[0]
+    assert not SigningKeys((OLD,)).verifies("definition", b"x", signature)
     assert not keys.verifies("definition", b"y", signature)
     assert not keys.verifies("decision", b"x", signature)
     assert NEW not in repr(keys)
@@ -46,14 +46,14 @@ def test_the_first_key_signs_and_all_verify(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signature", [None, 1, [], {}, {"key": [], "hmac": "é"}, {"key": "x", "hmac": None}])
 def test_a_malformed_signature_is_not_valid(signature: object) -> None:
-    assert not DefinitionKeys((OLD,)).verifies("definition", b"x", signature)
-    ids = DefinitionKeys((OLD,)).ids
-    assert not DefinitionKeys((OLD,)).verifies("definition", b"x", {"key": ids[0], "hmac": "é"})
+    assert not SigningKeys((OLD,)).verifies("definition", b"x", signature)
+    ids = SigningKeys((OLD,)).ids
+    assert not SigningKeys((OLD,)).verifies("definition", b"x", {"key": ids[0], "hmac": "é"})
 
 
 def test_a_folder_that_cannot_be_written_has_no_key(tmp_path: Path) -> None:
     (tmp_path / ".saga").write_text("a file, so no folder can be made")
-    assert load_settings(tmp_path, env={}).definition_keys() == DefinitionKeys()
+    assert load_settings(tmp_path, env={}).signing_keys() == SigningKeys()
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_folder_that_cannot_be_written_has_no_key(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused(tmp_path: Path, text: str, env: dict[str, str], message: str) -> None:
     (tmp_path / "saga.toml").write_text(text)
     with pytest.raises(UsageError, match=message):
-        load_settings(tmp_path, env=env).definition_keys()
+        load_settings(tmp_path, env=env).signing_keys()

@@ -1,0 +1,60 @@
+"""The bytes of each kind of message that are signed: what a signature holds for, see ``settings/signing_keys.py``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from sagas.text.exact_json import canonical_json, decode_json, encode_json
+
+
+def signed_json(value: Any) -> bytes:
+    """Encode a JSON value as bytes to sign: equal for equal values, also after they were sent: there a float has become
+    a decimal.
+    """
+    return canonical_json(decode_json(encode_json(value))).encode()
+
+
+def start_content(workflow_id: str, header: bytes, starts: Mapping[str, Any]) -> bytes:
+    """Return what is signed of a start: its run, its definition, and the input of each saga by its id.
+
+    So nobody who reads a start can start a definition again, which may have been replaced, with anything else.
+    """
+    digests = [hashlib.sha256(part).hexdigest() for part in (header, signed_json(starts))]
+    return encode_json([workflow_id, *digests])
+
+
+def detached_content(saga_id: str, value: Any) -> bytes:
+    """Return what is signed of a saga that leaves a bulk workflow: its id, and the input of its own run."""
+    return signed_json({"saga_id": saga_id, "input": value})
+
+
+def decision_content(saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bytes:
+    """Return what is signed of an operator's decision: all of it, for this run of the saga, and for this update.
+
+    Temporal carries out an update of one id once in a run, so a decision cannot be repeated by who reads the history.
+    """
+    signed = {name: value for name, value in decision.items() if name != "signature"}
+    return signed_json({"saga_id": saga_id, "run_id": run_id, "update_id": update_id, "decision": signed})
+
+
+def message_content(message: Mapping[str, Any]) -> bytes:
+    """Return what is signed of a message of a run: all of it but the signature."""
+    return signed_json({name: value for name, value in message.items() if name != "signature"})
+
+
+def call_content(activity_type: str, workflow_id: str, run_id: str, seed: str, argument: bytes) -> bytes:
+    """Return what is signed of a call to an activity: which one, of which run, with which argument.
+
+    The argument of a step's call has the ids of its saga and of its step, its operation and its generation. ``seed``:
+    of the run, see :class:`sagas.workflow.run_trust.RunTrust`.
+    """
+    return encode_json([activity_type, workflow_id, run_id, seed, hashlib.sha256(argument).hexdigest()])
+
+
+def answer_content(content: Mapping[str, Any], answer: bytes) -> bytes:
+    """Return what is signed of the answer of an engine's activity. ``content``: ``activity``, ``workflow_id``, ``seed``
+    of the run and the digest of the ``request``.
+    """
+    return signed_json({**content, "answer": hashlib.sha256(answer).hexdigest()})

@@ -1,0 +1,29 @@
+"""``[worker]`` of saga.toml: the definitions that workers run, and the keys that sign others."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from sagas.settings.forms import TextOrSecret, one_of
+from sagas.settings.table import Table, setting
+
+
+class WorkerSettings(Table):
+    """The definitions that workers run: those of the project and ``signed`` ones, or ``any``."""
+
+    heading = "worker"
+    summary = "Which definitions a worker runs, see [definitions](../explanation/security.md#definitions)."
+
+    definition_key: TextOrSecret = setting(
+        None,
+        "the key of the project, at least 32 characters: clients sign with it what workers run. Several keys are "
+        "separated by white space: the first one signs, all of them verify. Default: the key file "
+        "`.saga/definition.key`, which the first command makes that needs it",
+        {"env": "SAGA_DEFINITION_KEY"},
+        repr=False,
+    )
+    accept: Annotated[Literal["signed", "any"], one_of("signed", "any")] = setting(
+        "signed",
+        "`signed`: the definitions of the project, and starts of others that its key has signed; `any`: whatever a "
+        "client of Temporal sends",
+    )
