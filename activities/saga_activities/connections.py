@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -17,6 +17,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from saga_activities.foreign_rights import refuse_foreign_rights
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.idle_connections import check_idle_connections
@@ -81,7 +82,8 @@ class DatabaseConnections:
             raise UsageError(
                 f"connection {name}: isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}"
             )
-        return Guard(name, open_engine(name, url, self._pool_size or connection.pool_size), isolation=isolation)
+        engine = open_engine(name, url, self._pool_size or connection.pool_size, connection.trusted_roles)
+        return Guard(name, engine, isolation=isolation)
 
 
 def engine_url(name: str, url: str) -> URL:
@@ -92,8 +94,11 @@ def engine_url(name: str, url: str) -> URL:
         raise UsageError(f"connections.{name}.url must have the form postgresql://user@host:5432/name") from None
 
 
-def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
-    """A pool for ``url`` in autocommit mode. Raises :class:`UsageError` for a URL or a driver that cannot be used."""
+def open_engine(name: str, url: str, pool_size: int, trusted_roles: Collection[str] = ()) -> AsyncEngine:
+    """A pool for ``url`` in autocommit mode. Raises :class:`UsageError` for a URL or a driver that cannot be used.
+
+    On PostgreSQL it gives out no connection while roles other than ``trusted_roles`` could run code over it.
+    """
     target = engine_url(name, url)
     arguments: dict[str, Any] = {}
     backend = target.get_backend_name()
@@ -125,6 +130,8 @@ def open_engine(name: str, url: str, pool_size: int) -> AsyncEngine:
         stop_abandoned_statements(engine.sync_engine)
     else:
         check_idle_connections(engine.sync_engine)
+    if backend == "postgresql":
+        refuse_foreign_rights(engine.sync_engine, name, trusted_roles)  # over a connection that answers
     return engine
 
 

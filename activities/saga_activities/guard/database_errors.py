@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import exc as sa
 
 from saga_activities.engine_tables import ENGINE_TABLES
+from saga_activities.foreign_rights import ForeignRights
 from saga_activities.guard.sqlstates import (
     LOCK_TIMEOUT,
     OF_VALUES,
@@ -87,7 +88,7 @@ class ClassifiedError:
 
 def classify_database_error(error: BaseException) -> ClassifiedError | None:
     """Classify ``error``; None if it does not come from a database or a network."""
-    if isinstance(error, InfrastructureError):
+    if isinstance(error, InfrastructureError | ForeignRights):
         return ClassifiedError(str(error) or "a database or a network failed", infrastructure=True)
     if isinstance(error, sa.TimeoutError):
         return ClassifiedError("no connection to the database was free in time", infrastructure=True)

@@ -91,6 +91,13 @@ class SqlConnection(Connection):
         "COMMITTED` on MySQL and MariaDB; on SQLite they are always serializable",
         "READ COMMITTED",
     )
+    trusted_roles: Texts = setting(
+        (),
+        "other roles of PostgreSQL that may run code as the role of the connection, such as the one that owns the "
+        "tables. While any others can, workers, relays and triggers do not use the database, see "
+        "[who may do what](../explanation/security.md#who-may-do-what)",
+        ["migrator"],
+    )
 
     @property
     def url(self) -> str:

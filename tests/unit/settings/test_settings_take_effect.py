@@ -44,6 +44,7 @@ ANOTHER_VALUE = {
     "schema": '"tables.sql"',
     "pool_size": "7",
     "isolation": '"SERIALIZABLE"',
+    "trusted_roles": '["migrator"]',
     "idempotency": '"X-Key"',
     "idempotent": "false",
     "accept_replies_without_token": "true",
@@ -136,6 +137,7 @@ def observed(settings: Settings) -> Mapping[str, Any]:
         "databases": [
             (guard.engine.url, vars(guard.engine.pool)["_pool"].maxsize, guard.isolation) for guard in guards
         ],
+        "roles": [connection.trusted_roles for connection in settings.sql_connections()],
         "http": [http_settings(service) for service in settings.http_services()],
         "plain": [service.allow_plain_http for service in settings.http_services()],
         "ledger": settings.ledger,

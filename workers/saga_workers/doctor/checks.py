@@ -285,7 +285,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             ours = tables.issuperset(outbox_postgresql.needed_tables(engine.dialect.name))
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
             prepared = await check_two_phase(connection.name, engine) if two_phase else []
-            rights = await check_schema_rights(connection.name, engine)
+            rights = await check_schema_rights(connection.name, engine, connection.trusted_roles)
             rights += await check_foreign_key_setting(connection.name, engine)
             types = await check_column_types(connection.name, engine)
     except (SQLAlchemyError, OSError, TimeoutError) as error:

@@ -240,7 +240,8 @@ def open_ledger(settings: Settings) -> RunLedger:
     name = settings.ledger.connection
     if name is None:
         return NoLedger()
-    return RunLedger(name, lambda: open_engine(name, settings.connection(name).url, _POOL_SIZE))
+    connection = settings.sql_connection(name)
+    return RunLedger(name, lambda: open_engine(name, connection.url, _POOL_SIZE, connection.trusted_roles))
 
 
 @asynccontextmanager

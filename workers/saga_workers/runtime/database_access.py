@@ -9,6 +9,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
 from saga_activities.connections import missing_driver
+from saga_activities.foreign_rights import ForeignRights
 from saga_activities.guard.database_errors import concerns_engine_tables
 from sagas.errors import SagaError
 from sagas.settings import SqlConnection
@@ -41,6 +42,8 @@ def driver_message(error: BaseException) -> str:
     """The driver's message in one line, without SQLAlchemy's wrapping, the statement and credentials."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
+    if isinstance(error, ForeignRights):
+        return error.message
     if isinstance(error, ModuleNotFoundError):
         return missing_driver(error)
     original = error.orig if isinstance(error, DBAPIError) and error.orig else error
@@ -60,6 +63,8 @@ def unusable(connection: SqlConnection, what: str, error: BaseException) -> Saga
 
 def access_help(connection: SqlConnection, error: BaseException) -> str:
     """The help for an error of the database of a connection."""
+    if isinstance(error, ForeignRights):
+        return error.help
     if concerns_engine_tables(error):
         return "saga setup"
     if connection.embedded:

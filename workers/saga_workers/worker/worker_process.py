@@ -29,6 +29,7 @@ from saga_workers.temporal.temporal_client import connect
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.plugin import SagaPlugin
+from saga_workers.worker.refused_databases import log_refused_databases
 from saga_workers.worker.spark_support import missing_package, uses_spark
 from saga_workers.worker.worker_metrics import SagaGauges
 from sagas.settings.project import Project
@@ -112,7 +113,10 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         longest_transaction=longest_attempt(project.definitions.values()),
         locks=project.settings.lock_connection,
     )
-    tasks = {start_background(work.run_forever(), "purge of guard tables")}
+    tasks = {
+        start_background(log_refused_databases(databases), "check of the databases"),
+        start_background(work.run_forever(), "purge of guard tables"),
+    }
     if uses_spark(project) and project.settings.spark_ledger is not None and missing_package() is None:
         from saga_spark.settings import spark_settings
         from saga_workers.worker.stage_retention import clean_stage_periodically

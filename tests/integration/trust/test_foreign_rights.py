@@ -1,0 +1,158 @@
+"""No worker uses a database in which another role can run code as the worker's role."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from saga_activities.connections import DatabaseConnections, open_engine
+from saga_activities.foreign_rights import ForeignRights
+from saga_activities.guard.schema import create_tables
+from saga_workers.runtime.databases import open_command_engine
+from saga_workers.worker.refused_databases import log_refused_databases
+from sagas.settings import SqlConnection
+from sagas.text.sql_names import sql_name
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished, make_project, running_worker
+from tests.helpers.new_databases import new_database
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
+
+COUNT = """
+saga: count-seats
+steps:
+  - id: count
+    uses: sql
+    with: {connection: shop, run: "update seat set taken = taken + 1"}
+    compensate: {uses: sql, with: {connection: shop, run: "update seat set taken = taken - 1"}}
+"""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A database of the superuser, which the role of the worker does not own; ``stranger`` is another role."""
+
+    admin: psycopg.Connection
+    url: str
+    worker: str
+    stranger: str
+
+    def execute(self, statement: str) -> None:
+        words = {
+            "worker": sql_name(self.worker),
+            "stranger": sql_name(self.stranger),
+            "database": self.admin.info.dbname,
+        }
+        self.admin.execute(statement.format(**words))  # pyright: ignore[reportArgumentType,reportCallIssue]
+
+
+@pytest.fixture
+def shop(postgres_server: DatabaseServer) -> Iterator[Shop]:
+    mark = uuid.uuid4().hex[:10]
+    url = new_database(postgres_server)
+    with psycopg.connect(url, autocommit=True) as admin:
+        worker, stranger = f"worker_{mark}", f"stranger {mark}"
+        before, _, behind = url.partition("@")
+        made = Shop(admin, f"{before.partition('://')[0]}://{worker}:secret@{behind}", worker, stranger)
+        made.execute("create role {worker} login password 'secret'")
+        made.execute("create role {stranger}")
+        made.execute("create table seat (taken int); insert into seat values (0)")
+        made.execute("grant create on schema public to {worker}")
+        made.execute("grant select, insert, update on seat to {worker}")
+        yield made
+
+
+RIGHTS = {
+    "schema of the user": ("create schema {worker} authorization {stranger}", "owns worker_"),
+    "new schema": ("grant create on database {database} to {stranger}", "by a new schema worker_"),
+    "create": ("grant create on schema public to {stranger}", "in public"),
+    "trigger": ("grant trigger on seat to {stranger}", "by triggers of public.seat"),
+    "table": ("alter table seat owner to {stranger}; grant insert, update on seat to {worker}", "owns public.seat"),
+    "member of the worker": ("grant {worker} to {stranger}", "as a member of worker_"),
+    "member of a member": (
+        "create role {worker}_team; grant {worker} to {worker}_team; grant {worker}_team to {stranger}",
+        "_team in public",
+    ),
+    "public": ("grant create on schema public to public", "public in public"),
+}
+
+
+@pytest.mark.parametrize("right", RIGHTS)
+async def test_a_connection_is_refused_while_others_have_a_right(shop: Shop, right: str) -> None:
+    statement, named = RIGHTS[right]
+    engine = open_engine("shop", shop.url, 1)
+    async with engine.connect():
+        pass
+    await engine.dispose()
+    for part in statement.replace("{worker}_team", f'"{shop.worker}_team"').split("; "):
+        shop.execute(part)
+    engine, refusals = open_engine("shop", shop.url, 1), []
+    while len(refusals) < 4:  # each refusal has the statement against the first right, and more than one was given
+        try:
+            async with engine.connect() as connection:
+                await connection.execute(text("select 1"))
+            break
+        except ForeignRights as error:
+            refusals.append(str(error))
+            shop.admin.execute(error.help)  # pyright: ignore[reportArgumentType,reportCallIssue]
+    assert 1 <= len(refusals) <= 3
+    assert named in refusals[0]
+    assert shop.worker in refusals[0]
+    await engine.dispose()
+
+
+async def test_trusted_roles_are_accepted_and_a_look_is_rare_and_cheap(shop: Shop) -> None:
+    shop.execute("grant create on schema public to {stranger}")
+    engine = open_engine("shop", shop.url, 1, [shop.stranger])
+    async with engine.connect() as connection:
+        await connection.execute(text("select 1"))
+    shop.execute("grant create on schema public to public")
+    began = time.monotonic()
+    for _ in range(20):
+        async with engine.connect():
+            pass
+    assert time.monotonic() - began < 5
+    await engine.dispose()
+
+
+async def test_a_worker_waits_with_one_sentence_until_the_right_is_gone(
+    tmp_path: Path, temporal: TemporalServer, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = SqlConnection(name="shop", root=tmp_path, url=shop.url)
+    owner = open_command_engine(connection)
+    await create_tables(owner)
+    await owner.dispose()
+    shop.execute("create schema {worker} authorization {stranger}")
+    shop.execute("create table {worker}.seat (taken int)")
+    shop.execute("grant usage on schema {worker} to {worker}")
+    shop.execute("grant all on {worker}.seat to {worker}")
+    with caplog.at_level(logging.ERROR, logger="saga.worker"):
+        databases = DatabaseConnections([connection])
+        await log_refused_databases(databases)
+        await databases.close()
+    sentence = f'alter schema "{shop.worker}" owner to "{shop.worker}"'
+    assert [record.message.endswith(sentence) for record in caplog.records] == [True]
+    project = make_project(tmp_path / "project", {"count-seats": COUNT}, [], address=temporal.address,
+                           options={"shop": connection})  # fmt: skip
+    async with running_worker(project) as client:
+        run = await client.start("count-seats", {}, id=f"count-{uuid.uuid4()}")
+
+        async def refused() -> bool:
+            story = await client.show(run.id)
+            return "the connection shop is refused" in str(story)
+
+        await until(refused)
+        await asyncio.sleep(1)
+        assert shop.admin.execute("select taken from public.seat").fetchone() == (0,)
+        shop.execute("drop schema {worker} cascade")
+        assert (await finished(client, run.id))["state"] == "COMPLETED"
+    assert shop.admin.execute("select taken from public.seat").fetchone() == (1,)
