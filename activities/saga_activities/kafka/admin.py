@@ -200,7 +200,7 @@ class KafkaAdmin:
         try:
             committed = self._call(f"group {group}", lambda: consumer.committed(partitions, self._timeout))
         except KafkaOperationError:
-            self._check_group(group)  # without a right to the group, the library waits for its coordinator
+            self._described_group(group)  # without a right to the group, the library waits for its coordinator
             raise
         finally:
             consumer.close()
@@ -210,9 +210,8 @@ class KafkaAdmin:
             if position.offset >= 0
         }
 
-    def _check_group(self, group: str) -> None:
-        """Raise KafkaOperationError if this client may not use the group."""
-        self._result(
+    def _described_group(self, group: str) -> Any:
+        return self._result(
             f"group {group}",
             lambda: self._admin.describe_consumer_groups([group], request_timeout=self._timeout)[group],
         )
@@ -227,6 +226,15 @@ class KafkaAdmin:
 
         without = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
         return any(listed.group_id == group and listed.state not in without for listed in self._groups())
+
+    def is_read_by(self, group: str, topic: str) -> bool:
+        """Return whether a member of the consumer group has a partition of the topic, or the group is assigning now."""
+        from confluent_kafka import ConsumerGroupState
+
+        described = self._described_group(group)
+        return described.state != ConsumerGroupState.STABLE or any(
+            place.topic == topic for member in described.members for place in member.assignment.topic_partitions
+        )
 
     def _groups(self) -> Any:
         listed = self._result(

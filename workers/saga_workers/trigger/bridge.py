@@ -189,8 +189,8 @@ class BridgeReader:
         if first is None:
             if time.monotonic() >= self._identity_due:
                 self._check_topic()
-                self._problem.look_again(self._consumer)
-            if not self._producers and self._empty_assignment.is_forgotten(self._consumer, self._cluster.topic_id):
+                self._problem.look_again(self._consumer, {n: self._positions.get(n) for n in self._producers})
+            if not self._producers and self._empty_assignment.is_forgotten(self._cluster, self.group):
                 raise KafkaOperationError(f"no member has the topic {self.topic}")
             return {}
         self._moved_partitions.clear()

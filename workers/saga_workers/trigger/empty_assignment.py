@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
-from saga_workers.trigger.delivery import DeliveryMark
-from saga_workers.trigger.start_positions import REQUEST_TIMEOUT
+from saga_activities.kafka.admin import KafkaAdmin
 
 _ASSIGNMENT_PATIENCE = 10.0
 """Seconds without a partition until a member looks whether others have the topic."""
@@ -32,18 +31,9 @@ class EmptyAssignment:
         """The group assigns again."""
         self._due = None
 
-    def is_forgotten(self, client: Any, read_topic_id: Callable[[str], str]) -> bool:
-        """True if no member has the topic although it exists. Raises KafkaException, KafkaOperationError."""
-        from confluent_kafka import TopicPartition
-
+    def is_forgotten(self, cluster: KafkaAdmin, group: str) -> bool:
+        """True if no member has the topic although it exists. Raises KafkaOperationError."""
         if self._due is None or time.monotonic() < self._due:
             return False
         self._due = time.monotonic() + _ASSIGNMENT_PATIENCE
-        numbers = client.list_topics(self._topic, REQUEST_TIMEOUT).topics[self._topic].partitions
-        if not numbers:
-            return False
-        topic_id = read_topic_id(self._topic)
-        positions = client.committed([TopicPartition(self._topic, number) for number in numbers], REQUEST_TIMEOUT)
-        marks = [DeliveryMark.parse(position.metadata) for position in positions]
-        # Members commit an open mark for each partition that they take over.
-        return not any(mark.is_open and mark.topic_id == topic_id for mark in marks)
+        return not cluster.unusable_topics([self._topic]) and not cluster.is_read_by(group, self._topic)

@@ -149,12 +149,10 @@ class TopicReader:
         )
 
     def _join_again_if_forgotten(self) -> None:
-        from confluent_kafka import KafkaException
-
         try:
-            if not self._empty_assignment.is_forgotten(self._client, self._cluster.topic_id):
+            if not self._empty_assignment.is_forgotten(self._cluster, self.group):
                 return
-        except (KafkaOperationError, KafkaException) as error:
+        except KafkaOperationError as error:
             return self._problem.note(error)
         log.warning("no member has the topic, joining again", extra=fields(group=self.group, topic=self.topic))
         self._client.unsubscribe()
@@ -196,7 +194,7 @@ class TopicReader:
         self._high_watermarks.refresh(self._client)
         first = self._client.poll(_SHORT_POLL_TIMEOUT if self._careful else POLL_TIMEOUT)
         if first is None:
-            if self._assigned and time.monotonic() >= self._identity_due:
+            if time.monotonic() >= self._identity_due:
                 self._look_at_idle_topic()
             if not self._assigned:
                 self._join_again_if_forgotten()
@@ -209,8 +207,14 @@ class TopicReader:
         return self._without_resets(batch) if self._is_of_this_topic(batch) else []
 
     def _look_at_idle_topic(self) -> None:
-        if self._is_of_this_topic([]):
-            self._problem.look_again(self._client)
+        if not self._assigned:
+            self._identity_due = time.monotonic() + IDENTITY_INTERVAL
+        elif not self._is_of_this_topic([]):
+            return
+        trackers = {partition: self._trackers.get(partition) for partition in self._assigned}
+        self._problem.look_again(
+            self._client, {partition: tracker and tracker.position for partition, tracker in trackers.items()}
+        )
 
     def _is_of_this_topic(self, batch: list[Any]) -> bool:
         """True if the topic is the same one as before these records were read. If it is another one, all partitions are
@@ -235,9 +239,12 @@ class TopicReader:
         return False
 
     def _read_again(self, batch: list[Any]) -> None:
+        from confluent_kafka import KafkaError
+
         starts: dict[int, int] = {}
         for read in self._without_resets(batch):  # the client fetches nothing of a partition that is not reset
-            if read.error() is None and read.partition() in self._assigned:
+            is_place = read.error() is None or read.error().code() == KafkaError._PARTITION_EOF
+            if is_place and read.partition() in self._assigned:
                 starts.setdefault(read.partition(), read.offset())
         if starts:
             self._go_on_at(starts)
