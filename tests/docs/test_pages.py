@@ -89,8 +89,8 @@ def test_no_file_names_a_download_or_a_machine() -> None:
             text = path.read_text(encoding="utf-8")
         except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue
-        for found in (MACHINE.search(text), DOWNLOADS.search(text)):
-            assert found is None, f"{name} names {found[0]!r}"
+        for match in (MACHINE.search(text), DOWNLOADS.search(text)):
+            assert match is None, f"{name} names {match[0]!r}"
 
 
 def dependencies() -> set[str]:

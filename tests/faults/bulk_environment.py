@@ -69,7 +69,7 @@ class BulkCellEnvironment(CellEnvironment):
         starter = await (client or await self.client()).starter(self.saga)
         inputs = [input or default_input(), *(default_input() for _ in self.members[1:])]
         return await starter.start_bulk(
-            [BulkRow(id, starter.make_request(one)) for id, one in zip(self.members, inputs, strict=True)]
+            [BulkRow(id, starter.make_request(input)) for id, input in zip(self.members, inputs, strict=True)]
         )
 
     @property

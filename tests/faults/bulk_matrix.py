@@ -44,7 +44,7 @@ from tests.faults.matrix import (
 LONG: Final = 150.0
 """Seconds after which a bulk workflow must have ended whose chunk's time, a minute, may have run out."""
 
-SLOWLY: Final[Mapping[Position, Expected]] = {at: replace(one, limit=LONG) for at, one in FORWARD.items()}
+SLOWLY: Final[Mapping[Position, Expected]] = {at: replace(expected, limit=LONG) for at, expected in FORWARD.items()}
 CANCELLED: Final = Expected("COMPENSATED", "cancelled")
 
 

@@ -235,8 +235,8 @@ class CellEnvironment:
         """Wait until the history has an operation: open, or ended as done, failed, timed out or cancelled."""
 
         async def asked() -> bool:
-            found = await activities_of(self.handle)
-            return any(self.is_activity(one.id, target) and one.end == end for one in found)
+            activities = await activities_of(self.handle)
+            return any(self.is_activity(activity.id, target) and activity.end == end for activity in activities)
 
         await until(asked, f"{target}: {end}")
 

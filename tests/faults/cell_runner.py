@@ -54,7 +54,9 @@ class CellRunner:
                 self._tasks[cell.id] = asyncio.create_task(self._run_cell(cell))
             else:
                 together = cells((cell.row,))
-                self._tasks |= dict.fromkeys((one.id for one in together), asyncio.create_task(self._run_row(cell.row)))
+                self._tasks |= dict.fromkeys(
+                    (member.id for member in together), asyncio.create_task(self._run_row(cell.row))
+                )
 
     async def result(self, cell: Cell) -> CellResult:
         """The result of this cell. Raises AssertionError when the fault could not be injected as planned."""
@@ -80,18 +82,20 @@ class CellRunner:
             ]
             messaging.write_project()
             await messaging.relay()
-            found = await asyncio.gather(
+            results = await asyncio.gather(
                 *(self._run_cell_in_row(cell, env, messaging) for cell, env in environments), return_exceptions=True
             )
-            failed = [base_exception for base_exception in found if isinstance(base_exception, BaseException)]
-            for one in failed:
-                if not isinstance(one, asyncio.BrokenBarrierError):
+            failed = [base_exception for base_exception in results if isinstance(base_exception, BaseException)]
+            for failure in failed:
+                if not isinstance(failure, asyncio.BrokenBarrierError):
                     for process in messaging.processes:
-                        one.add_note(f"--- {process.name}\n{process.tail(15)}")
-                    raise one  # the others only waited for this one
+                        failure.add_note(f"--- {process.name}\n{process.tail(15)}")
+                    raise failure  # the others only waited for this one
             assert not failed
             return {
-                cell.id: one for (cell, _), one in zip(environments, found, strict=True) if isinstance(one, CellResult)
+                cell.id: result
+                for (cell, _), result in zip(environments, results, strict=True)
+                if isinstance(result, CellResult)
             }
 
     async def _run_cell_in_row(self, cell: Cell, env: CellEnvironment, messaging: Messaging) -> CellResult:

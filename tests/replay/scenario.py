@@ -131,9 +131,9 @@ def reply(*replies: tuple[str, str, Any]) -> After:
             key = f"{id}/ask{ending}"
             row = await until(lambda key=key: waits(key))
             given = Reply(key, outcome, json.dumps(value), row.reply_topic, row.reply_token)
-            _, found = await kafka_request.record_reply(engine, given, time.time())
-            assert found is not None
-            await complete_attempt(client.temporal, found, key)
+            _, request = await kafka_request.record_reply(engine, given, time.time())
+            assert request is not None
+            await complete_attempt(client.temporal, request, key)
         await databases.close()
 
     return after

@@ -74,13 +74,13 @@ def mistake(text: str) -> str | None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_messages_are_lower_case_without_a_full_stop(room: str) -> None:
-    found = [
+    mistakes = [
         f"{file.relative_to(ROOT)}:{line}: {wrong}: {text}"
         for file in sorted((ROOT / room).rglob("*.py"))
         for line, text in messages(file.read_text(encoding="utf-8"))
         if (wrong := mistake(text)) is not None
     ]
-    assert not found, "\n".join(found)
+    assert not mistakes, "\n".join(mistakes)
 
 
 @pytest.mark.parametrize("code", DIAGNOSTIC_CODES)

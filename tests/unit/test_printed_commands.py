@@ -59,13 +59,13 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("room", [*ROOMS, "definitions/retail/demo"])
 def test_a_printed_command_is_built_with_its_words_quoted(room: str) -> None:
-    found = [
+    printed = [
         f"{file.relative_to(ROOT)}:{line}: {text!r}"
         for file in sorted((ROOT / room).rglob("*.py"))
         for line, text in texts(ast.parse(file.read_text(encoding="utf-8")))
         if PRINTED.search(text)
     ]
-    assert not found, "use sagas.text.shell for:\n" + "\n".join(found)
+    assert not printed, "use sagas.text.shell for:\n" + "\n".join(printed)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,6 @@ async def activities_of(handle: WorkflowHandle[Any, Any]) -> tuple[Activity, ...
         elif event.event_type in _ENDS:
             end, attributes = _ENDS[event.event_type]
             at = getattr(event, attributes).scheduled_event_id
-            one = collected[at]
-            collected[at] = Activity(one.id, one.name, end, one.scheduled, event.event_id)
+            activity = collected[at]
+            collected[at] = Activity(activity.id, activity.name, end, activity.scheduled, event.event_id)
     return tuple(collected.values())

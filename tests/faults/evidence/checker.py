@@ -167,9 +167,9 @@ def _tables(evidence: Evidence) -> Iterator[str]:
         sign = 1 if effect.op == "do" else -1
         for account, change in MOVES[effect.step].items():
             balances[account] += sign * change
-    found = {**evidence.balances, HOLD: evidence.holds}
-    if found != dict(balances):
-        yield f"the accounts say {found}, the journal says {dict(balances)}"
+    stored = {**evidence.balances, HOLD: evidence.holds}
+    if stored != dict(balances):
+        yield f"the accounts say {stored}, the journal says {dict(balances)}"
     counts = _counts(evidence)
     order = None
     if counts[("order", "do")]:
@@ -233,7 +233,9 @@ def reverse_order(evidence: Evidence, _: Expected, shape: Shape) -> Iterator[str
     undone = {(effect.step, effect.generation): effect.at for effect in evidence.journal if effect.op == "undo"}
     for (step, run), at in undone.items():
         for earlier in shape.above[step]:
-            needed = max((it for name, it in done if name == earlier and it <= run), default=run)
+            needed = max(
+                (generation for name, generation in done if name == earlier and generation <= run), default=run
+            )
             if undone.get((earlier, needed), at) < at:
                 yield f"{earlier} was undone before {step}, which needed it"
 

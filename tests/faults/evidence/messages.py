@@ -82,7 +82,7 @@ def in_order(messages: Messages, did: Sequence[Operation]) -> Iterator[str]:
     for (topic, key), records in lines.items():
         if len({record.partition for record in records}) > 1:
             yield f"the events of {key} are in several partitions of {topic}"
-        ordered = [record.operation for record in sorted(records, key=lambda one: one.offset)]
+        ordered = [record.operation for record in sorted(records, key=lambda record: record.offset)]
         wanted = [operation for operation in did if operation in ordered]
         if list(dict.fromkeys(ordered)) != wanted:
             yield f"the events of {key} came as {ordered}, not {wanted}"

@@ -34,14 +34,14 @@ def again(step: str, op: str) -> Corruption:
     )
 
 
-def swap(one: tuple[str, str], other: tuple[str, str]) -> Corruption:
+def swap(first: tuple[str, str], second: tuple[str, str]) -> Corruption:
     """Exchange the commit times of two effects."""
 
     def corrupt(seen: Evidence) -> Evidence:
         at = {(effect.step, effect.op): effect.at for effect in seen.journal}
-        exchanged = {one: at[other], other: at[one]}
+        exchanged = {first: at[second], second: at[first]}
         journal = [replace(note, at=exchanged.get((note.step, note.op), note.at)) for note in seen.journal]
-        return replace(seen, journal=tuple(sorted(journal, key=lambda it: it.at)))
+        return replace(seen, journal=tuple(sorted(journal, key=lambda entry: entry.at)))
 
     return corrupt
 
@@ -135,8 +135,8 @@ async def test_corrupted_evidence_is_detected(
     result = await cell_runner.result(cell)
     assert result.evidence is not None
     assert not result.violations, "this test needs a good run"
-    found = check(corrupt(result.evidence), cell.expected, cell.row.shape)
-    assert any(sentence.startswith(f"{rule}: ") for sentence in found), f"{what}: {found}"
+    problems = check(corrupt(result.evidence), cell.expected, cell.row.shape)
+    assert any(sentence.startswith(f"{rule}: ") for sentence in problems), f"{what}: {problems}"
 
 
 STEPS = ("debit", "hold", "order", "capture", "ship", "thank")

@@ -13,8 +13,8 @@ from tests.faults.evidence.messages import MESSAGE_RULES, Messages, OutboxRow, R
 DID = (("debit", "do"), ("hold", "do"), ("hold", "undo"), ("debit", "undo"))
 JOURNAL = tuple(Effect(step, op, float(at)) for at, (step, op) in enumerate(DID))
 GOOD = Messages(
-    outbox=tuple(OutboxRow(f"e{at}", one, "PUBLISHED") for at, one in enumerate(DID)),
-    records=tuple(Record("events", 0, 2 * at, "saga-1", f"e{at}", one) for at, one in enumerate(DID)),
+    outbox=tuple(OutboxRow(f"e{at}", operation, "PUBLISHED") for at, operation in enumerate(DID)),
+    records=tuple(Record("events", 0, 2 * at, "saga-1", f"e{at}", operation) for at, operation in enumerate(DID)),
     offsets={"events/0": (8, 8), "progress/0": (4, 4)},
     noted=DID,
 )
@@ -25,13 +25,16 @@ Corruption = Callable[[Messages], Messages]
 def record(at: int, **changed: object) -> Corruption:
     """Change one record."""
     return lambda seen: replace(
-        seen, records=tuple(replace(one, **changed) if n == at else one for n, one in enumerate(seen.records))
+        seen,
+        records=tuple(
+            replace(kafka_record, **changed) if n == at else kafka_record for n, kafka_record in enumerate(seen.records)
+        ),
     )
 
 
 def status(at: int, output: str) -> Corruption:
     return lambda seen: replace(
-        seen, outbox=tuple(replace(one, status=output) if n == at else one for n, one in enumerate(seen.outbox))
+        seen, outbox=tuple(replace(row, status=output) if n == at else row for n, row in enumerate(seen.outbox))
     )
 
 

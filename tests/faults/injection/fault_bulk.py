@@ -373,7 +373,7 @@ async def started_again(env: CellEnvironment) -> None:
     await env.start()
     others = await asyncio.gather(*(members.start_bulk() for _ in range(2)))
     await env.finished()
-    results = [await one.result() for one in (env.handle, *others, await members.start_bulk())]
+    results = [await handle.result() for handle in (env.handle, *others, await members.start_bulk())]
     ran = [sum(result["counts"].values()) for result in results]
     assert sum(ran) == len(members.members), results
     for result, count in zip(results, ran, strict=True):

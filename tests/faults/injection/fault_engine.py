@@ -77,13 +77,13 @@ async def code_decides_otherwise(env: CellEnvironment) -> None:
 
 
 async def _found_stuck(env: CellEnvironment) -> None:
-    async def found() -> bool:
+    async def is_listed() -> bool:
         code, output = await saga(env, "list", "--stuck", "-o", "json")
         assert code == 0, output
         reasons = [reason for row in json.loads(output) if row["id"] == env.saga_id for reason in row["stuck"]]
         return any("workflow task fails" in reason for reason in reasons)
 
-    await until(found, "the saga in `saga list --stuck`")
+    await until(is_listed, "the saga in `saga list --stuck`")
 
 
 async def unknown_saga(env: CellEnvironment) -> None:

@@ -88,12 +88,12 @@ async def terminated(env: CellEnvironment) -> None:
     await env.effect_is_there()
     env.fault_is_over()
 
-    async def found() -> bool:
+    async def is_listed() -> bool:
         code, output = await saga(env, "list", "--stuck", "-o", "json")
         assert code == 0, output
         return any(row["id"] == env.saga_id and row["state"] == "TERMINATED" for row in json.loads(output))
 
-    await until(found, "the terminated saga in `saga list --stuck`")
+    await until(is_listed, "the terminated saga in `saga list --stuck`")
 
 
 async def started_again(env: CellEnvironment) -> None:

@@ -130,7 +130,9 @@ async def has_started_attempts(saga: WorkflowHandle[Any, Any], number: int | Non
 async def _found_no_connection(env: CellEnvironment) -> bool:
     described = await env.handle.describe()
     pending = described.raw_description.pending_activities
-    return any("no connection" in one.last_failure.message for one in pending if one.activity_id == env.activity)
+    return any(
+        "no connection" in activity.last_failure.message for activity in pending if activity.activity_id == env.activity
+    )
 
 
 async def commit_unanswered(env: CellEnvironment) -> None:

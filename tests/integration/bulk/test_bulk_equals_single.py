@@ -81,8 +81,8 @@ async def test_bulk_execution_equals_single_execution(
             ]
             for mark in (bulk, single)
         }
-        for one in inputs[bulk] + inputs[single]:
-            bank.query("insert into stock values (%s, 70)", one["id"])
+        for input in inputs[bulk] + inputs[single]:
+            bank.query("insert into stock values (%s, 70)", input["id"])
         rows = [BulkRow(input["id"], starter.make_request(input)) for input in inputs[bulk]]
         handle = await starter.start_bulk(rows, chunk_size=random.Random(seed).choice((7, 20, 100)))
         await asyncio.gather(*(starter.start(starter.make_request(input)) for input in inputs[single]))
@@ -121,15 +121,17 @@ async def _story(bank: Bank, id: str) -> Any:
 def _attempts(value: Any) -> list[Any]:
     """All numbers of attempts in a story, in their order."""
     if isinstance(value, Mapping):
-        return [one for name in value for one in ([value[name]] if name == "attempts" else _attempts(value[name]))]
+        return [
+            attempt for name in value for attempt in ([value[name]] if name == "attempts" else _attempts(value[name]))
+        ]
     return [attempt for item in value for attempt in _attempts(item)] if isinstance(value, list) else []
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items() if name not in TIMES | LINKS}
+        return {name: _plain(field) for name, field in value.items() if name not in TIMES | LINKS}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return _unmarked(value) if isinstance(value, str) else value
 
 

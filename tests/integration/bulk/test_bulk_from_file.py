@@ -289,6 +289,6 @@ async def test_the_python_client_gives_one_handle_per_saga(shop: CommandLine, ba
         await handles[3].result()
     assert bank.query("select count(*) from saga_outbox") == [(11,)]
     again = await bank.client.start_many("transfer", rows[:3], bulk=True)
-    assert [one.started for one in again] == [False] * 3
+    assert [result.started for result in again] == [False] * 3
     with pytest.raises(RefusedError, match="another input"):
         await bank.client.start_many("transfer", [{**rows[0], "amount": 3}, *rows[1:3]], bulk=True)

@@ -81,7 +81,9 @@ async def test_each_caller_gets_the_outcome_of_its_saga(bank: Bank, monkeypatch:
         assert started <= 3
 
         again = await asyncio.gather(*(post(**withdrawal(3)) for _ in range(5)))
-        assert [(one.status_code, one.json()) for one in again] == [(200, {**answers[2].json(), "started": False})] * 5
+        assert [(answer.status_code, answer.json()) for answer in again] == [
+            (200, {**answers[2].json(), "started": False})
+        ] * 5
         undone, other, invalid, empty = await asyncio.gather(
             post(**withdrawal(10, 1000)),
             post(**withdrawal(3, 11)),
@@ -188,8 +190,8 @@ async def test_starts_that_are_too_large_together_are_started_in_parts(
     assert "cannot be started" in str(answers[3])
     results = [answer for answer in answers if isinstance(answer, shared_starts.StartResult)]
     assert len({result.bulk_id for result in results}) == 2
-    for one in {result.bulk_id for result in results if result.bulk_id is not None}:
-        await bank.client.temporal.get_workflow_handle(one).result()
+    for bulk_id in {result.bulk_id for result in results if result.bulk_id is not None}:
+        await bank.client.temporal.get_workflow_handle(bulk_id).result()
     assert sorted(bank.balances().values()) == [90, 90, 90, 100]
 
 

@@ -245,7 +245,7 @@ async def test_triggers_that_come_and_go_lose_and_repeat_nothing(
 
     producing = asyncio.create_task(produce())
     try:
-        await asyncio.gather(*(asyncio.to_thread(one.start) for one in (*workers, triggers[0])))
+        await asyncio.gather(*(asyncio.to_thread(process.start) for process in (*workers, triggers[0])))
         await until_in_thread(lambda: owned(kafka, group) == [4] and len(bank.states()) > 0)
         await asyncio.to_thread(triggers[1].start)
         await until_in_thread(lambda: owned(kafka, group) == [2, 2])
@@ -261,8 +261,8 @@ async def test_triggers_that_come_and_go_lose_and_repeat_nothing(
         assert all(0 < share < total for share in shares), shares
     finally:
         producing.cancel()
-        for one in (*triggers, *workers):
-            one.kill()
+        for process in (*triggers, *workers):
+            process.kill()
     assert set(bank.states().values()) == {"COMPLETED"}
     assert bank.balances() == {"a1": total}
     assert bank.query("select count(*) from note") == [(total,)]
@@ -348,7 +348,7 @@ async def test_the_deepest_input_shares_a_workflow(
     topic, settings = kafka.create_topic(), kafka.settings()
     project = with_trigger(base, settings, topic, "{max: 100, wait: 500ms}")
     deep = [{**deposit(20 + levels), "x": nested(levels)} for levels in (96, 97, 98, 99)]
-    produce_keyed(kafka, topic, [("k", one) for one in (*map(deposit, range(20)), *deep, {"x": nested(100)})])
+    produce_keyed(kafka, topic, [("k", event) for event in (*map(deposit, range(20)), *deep, {"x": nested(100)})])
     async with running_worker(project) as client, triggering(project) as metrics:
         bank = Bank(client, project, url)
         bank.open_accounts(1, balance=0)

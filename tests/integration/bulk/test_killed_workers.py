@@ -121,11 +121,11 @@ async def test_it_ends_as_single_execution_ends(
         singles = [transfer(number, mark) for number in alone]
         for start in range(0, len(alone), 50):
             part = singles[start : start + 50]
-            await asyncio.gather(*(starter.start(starter.make_request(one)) for one in part))
+            await asyncio.gather(*(starter.start(starter.make_request(input)) for input in part))
             await asyncio.gather(*(finished(client, row["id"]) for row in part))
         check_bank(bank, mark, singles)
-        for one, other in zip((inputs[number - 1] for number in alone), singles, strict=True):
-            ours, theirs = await client.view(one["id"]), await client.view(other["id"])
+        for bulk_input, single_input in zip((inputs[number - 1] for number in alone), singles, strict=True):
+            ours, theirs = await client.view(bulk_input["id"]), await client.view(single_input["id"])
             assert outcome_of(ours.to_json(), "bulk") == outcome_of(theirs.to_json(), mark)
     finally:
         for worker in workers:
@@ -142,10 +142,10 @@ def check_bank(bank: Bank, mark: str, inputs: Sequence[Mapping[str, Any]]) -> No
         for input in inputs
         if input["amount"] <= BALANCE and input["to"] != "full" and input["text"] == "ok"
     }
-    for one in inputs:
-        moved = one["amount"] if one["id"] in completed else 0
-        assert balances[one["from"]] == BALANCE - moved, one
-        assert balances[one["from"].replace("source", "target")] == BALANCE + moved, one
+    for input in inputs:
+        moved = input["amount"] if input["id"] in completed else 0
+        assert balances[input["from"]] == BALANCE - moved, input
+        assert balances[input["from"].replace("source", "target")] == BALANCE + moved, input
     assert balances["full"] == FULL
     assert notes == set(completed)
     assert sorted(events) == sorted(completed)

@@ -81,7 +81,7 @@ def any_input(monkeypatch: pytest.MonkeyPatch) -> None:
 async def shown_failure(handle: WorkflowHandle[Any, Any]) -> str:
     """What Temporal shows of the activity that is repeated."""
     pending = (await handle.describe()).raw_description.pending_activities
-    return "; ".join(one.last_failure.message for one in pending)
+    return "; ".join(activity.last_failure.message for activity in pending)
 
 
 @pytest.mark.usefixtures("any_input")

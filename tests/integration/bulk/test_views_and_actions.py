@@ -291,8 +291,8 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> 
     await until(lambda: _finds(bank, "select 1 from saga_run where saga_id = 't-1' and state = 'COMPENSATED'", 1))
     assert bank.query("select saga_id from saga_claim") == [("t-2",)]
     known = sagas_of_bulk_workflows(locator, ["t-1", "t-2", "t-9"], horizon=0.0, until=time.time() + 60)
-    views = {one.id: one async for one in known}
-    assert {id: (one.state, bool(one.incomplete)) for id, one in views.items()} == {
+    views = {view.id: view async for view in known}
+    assert {id: (view.state, bool(view.incomplete)) for id, view in views.items()} == {
         "t-1": ("COMPENSATED", False),
         "t-2": ("TERMINATED", True),
     }

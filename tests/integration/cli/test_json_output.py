@@ -26,7 +26,7 @@ logging.getLogger("shop").warning("a line of a log")
     [
         ("start", "order", "--id"),
         ("show",),
-        *(pytest.param((one,), marks=pytest.mark.slow) for one in ("list", "actions", "validate")),
+        *(pytest.param((command,), marks=pytest.mark.slow) for command in ("list", "actions", "validate")),
     ],
 )
 def test_json_output_is_the_only_stdout(cli_without_worker: CommandLine, args: tuple[str, ...]) -> None:

@@ -212,7 +212,7 @@ async def test_a_row_that_cannot_be_started_does_not_stop_the_others(cli: Comman
     first, taken, last = fresh("row"), fresh("row"), fresh("row")
     await cli.client.start("trip", {"nights": 1}, id=taken)
     file = cli.folder / "orders.jsonl"
-    file.write_text("".join(json.dumps({"number": one}) + "\n" for one in (first, taken, last)))
+    file.write_text("".join(json.dumps({"number": number}) + "\n" for number in (first, taken, last)))
     answer = await cli.saga("--json", "start", "order", "--from", str(file), "--concurrency", "1", "--detach")
     assert answer.code == 1, answer
     assert (answer.json["started"], answer.json["refused"]) == (2, 1)

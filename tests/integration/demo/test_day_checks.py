@@ -57,8 +57,8 @@ def wrong(findings: Sequence[InvariantResult]) -> list[str]:
 
 
 def rule(start: str) -> str:
-    [found] = [check.rule for check in DAY_INVARIANTS if check.rule.startswith(start)]
-    return found
+    [invariant_rule] = [check.rule for check in DAY_INVARIANTS if check.rule.startswith(start)]
+    return invariant_rule
 
 
 async def test_a_correctly_closed_day_has_no_findings(run_action: ActionRunner):
@@ -88,10 +88,10 @@ async def test_an_inconsistent_lake_is_found(run_action: ActionRunner, start: st
 
 async def test_leftover_staged_files_of_a_refused_day_are_found(run_action: ActionRunner):
     left = (GOOD, replace(REFUSED, staged=("abc/g1/e1/part-0.parquet",)), UNDONE)
-    [found] = [
+    [violation] = [
         check for check in await check_days(run_action.engine, left, await close_one(run_action), RATE) if check.count
     ]
-    assert (found.invariant.subject, found.violations) == ("stage", ("abc/g1/e1/part-0.parquet",))
+    assert (violation.invariant.subject, violation.violations) == ("stage", ("abc/g1/e1/part-0.parquet",))
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_notifications_arrive_after_the_web_site_was_down(first, project):
 @pytest.mark.slow
 def test_the_second_demo_resets_finance_and_the_topic(first, second, project):
     """Everything is in the topic, and finance has booked what the second one has sold alone."""
-    before, after = (json.loads(one.stdout)["messages"]["orders"] for one in (first, second))
+    before, after = (json.loads(run.stdout)["messages"]["orders"] for run in (first, second))
     assert after["topic"] == after["finance"] == after["shop"]
     settings = load_settings(config=project / "saga.toml")
     events = read_events(settings.kafka, TOPIC, {})

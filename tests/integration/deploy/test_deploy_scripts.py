@@ -78,8 +78,8 @@ async def test_the_namespace_is_created_once(temporal: TemporalServer) -> None:
         )
         assert made.returncode == 0, made.stderr
     client = await Client.connect(temporal.address)
-    found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
-    assert found.config.workflow_execution_retention_ttl.ToTimedelta().days == 30
+    description = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=namespace))
+    assert description.config.workflow_execution_retention_ttl.ToTimedelta().days == 30
 
 
 def test_an_unreachable_server_fails_the_script() -> None:

@@ -26,7 +26,11 @@ IMAGE_ONLY = {"KAFKA_LOG_DIRS", "KAFKA_NODE_ID"}
 
 def filled(text: str) -> str:
     """As compose does it: each password is its variable's name and `-1`, everything else has its default."""
-    return re.sub(r"\$\{([A-Z_]+):([?-])([^}]*)\}", lambda one: f"{one[1]}-1" if one[2] == "?" else one[3], text)
+    return re.sub(
+        r"\$\{([A-Z_]+):([?-])([^}]*)\}",
+        lambda variable: f"{variable[1]}-1" if variable[2] == "?" else variable[3],
+        text,
+    )
 
 
 def environment(service: str) -> dict[str, str]:

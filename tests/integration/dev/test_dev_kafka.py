@@ -105,7 +105,7 @@ def test_a_saga_publishes_and_its_events_start_another(with_kafka: Project) -> N
         assert time.monotonic() < end, project.saga("dev", "logs", "relay") + project.saga("dev", "logs", "trigger")
         time.sleep(0.2)
     findings = {row["check"]: row for row in json.loads(project.saga("doctor", "-o", "json"))}
-    assert [name for name, one in findings.items() if name.startswith("kafka") and not one["ok"]] == []
+    assert [name for name, finding in findings.items() if name.startswith("kafka") and not finding["ok"]] == []
     assert findings["kafka topics"]["message"] == "heard, order-events, order-events.dlq"
 
 

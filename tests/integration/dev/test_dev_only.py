@@ -57,7 +57,7 @@ def test_a_wrong_value_gives_a_one_line_error(stopped: Project, value: str, mess
 
 
 def test_wrong_values_have_started_nothing(stopped: Project) -> None:
-    assert {one["state"] for name, one in stopped.status().items() if "state" in one} == {"stopped"}
+    assert {status["state"] for name, status in stopped.status().items() if "state" in status} == {"stopped"}
 
 
 def test_logs_of_spark(stopped: Project) -> None:

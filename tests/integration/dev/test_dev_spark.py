@@ -64,7 +64,7 @@ def test_without_java_the_rest_of_the_stack_works_and_doctor_names_it(
 
     done = project.call("doctor", "--json")
     checks = {row["check"]: row for row in json.loads(done.stdout)}
-    wrong = {name for name, one in checks.items() if one["ok"] is False}
+    wrong = {name for name, check in checks.items() if check["ok"] is False}
     assert (done.returncode, wrong) == (1, {"java"}), checks
     assert {"spark packages", "spark ledger", "spark stage", "catalog lake", "connection shop"} <= checks.keys()
 
@@ -83,7 +83,7 @@ async def test_doctor_checks_what_the_first_job_needs_without_side_effects(tmp_p
     checks = await findings(
         tmp_path, f'{SPARK}[catalogs.lake]\ntype = "sql"\nuri = "sqlite:///{catalog}"\nwarehouse = "{tmp_path}"\n'
     )
-    assert {name: one.message for name, one in checks.items() if not one.ok} == {}
+    assert {name: check.message for name, check in checks.items() if not check.ok} == {}
     assert checks["catalog lake"].message == "it responds; its tables are created with the first publication"
     assert list((tmp_path / ".saga" / "spark" / "stage").iterdir()) == []
     with sqlite3.connect(catalog) as database:
@@ -99,7 +99,7 @@ async def test_doctor_reports_what_is_missing(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(tmp_path))
         checks = await findings(tmp_path, text)
-    assert {name for name, one in checks.items() if not one.ok} == {
+    assert {name for name, check in checks.items() if not check.ok} == {
         "java",
         "spark ledger",
         "spark stage",

@@ -106,10 +106,10 @@ class Environment:
         collected: list[Callable[..., Any]] = []
         for name in ("work", "unwork", "settle", "look"):
 
-            async def one(step: Step, value: Any = None) -> Any:
+            async def act(step: Step, value: Any = None) -> Any:
                 return await perform(step, value)
 
-            collected.append(action(name)(one))
+            collected.append(action(name)(act))
         for name in ("book", "unbook", "fix"):
 
             async def other(step: Step, value: Any = None) -> Any:

@@ -50,7 +50,7 @@ async def prepare(env: Environment) -> None:
 async def rows(env: Environment, statement: str) -> list[Any]:
     async with env.engine.begin() as connection:
         result = await connection.execute(text(statement))
-        return [tuple(one) for one in result] if result.returns_rows else []
+        return [tuple(values) for values in result] if result.returns_rows else []
 
 
 async def stock(env: Environment) -> dict[str, int]:

@@ -33,9 +33,9 @@ TEXT = (
 NUMBERS: dict[str, Any] = decode_json(TEXT)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(value: Any, other: Any) -> bool:
     """Equal, with the same digits."""
-    return json_payload(one).data == json_payload(other).data
+    return json_payload(value).data == json_payload(other).data
 
 
 async def result_bytes(client: Any, saga_id: str) -> bytes:

@@ -143,14 +143,14 @@ async def test_a_running_saga_stays_on_its_build(env: Environment) -> None:
         pass
     assert env.project is not None
     name = env.project.settings.temporal.task_queue
-    one, two = WorkerDeploymentVersion(name, "1.0"), WorkerDeploymentVersion(name, "2.0")
+    first, second = WorkerDeploymentVersion(name, "1.0"), WorkerDeploymentVersion(name, "2.0")
     short = timedelta(seconds=1)
-    async with running_worker(env.project, deployment=one, grace=short) as client:
-        await _make_current(client.temporal, one)
+    async with running_worker(env.project, deployment=first, grace=short) as client:
+        await _make_current(client.temporal, first)
         old = await begin(client, "plain")
         await until(lambda: "do a" in env.log())
-        async with running_worker(env.project, deployment=two, grace=short):
-            await _make_current(client.temporal, two)
+        async with running_worker(env.project, deployment=second, grace=short):
+            await _make_current(client.temporal, second)
             new = await begin(client, "plain")
             for saga in (old, new):
                 await client.signal(saga, "go")

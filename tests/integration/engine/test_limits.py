@@ -165,7 +165,8 @@ async def test_an_unknown_action_waits_for_a_worker_that_registers_it(env: Envir
         project = env.project
         assert project is not None
         everything = {
-            one.name: one for one in [*(project.actions[n] for n in project.actions), getattr(later, ACTION_ATTRIBUTE)]
+            registered.name: registered
+            for registered in [*(project.actions[n] for n in project.actions), getattr(later, ACTION_ATTRIBUTE)]
         }
         path = project.settings.root / "missing.saga.yaml"
         path.write_text("\n".join(line[8:] for line in definition.splitlines()))

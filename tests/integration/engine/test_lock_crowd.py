@@ -72,7 +72,7 @@ async def test_two_hundred_sagas_get_one_lock_in_the_order_of_their_arrival(
             query = text("select saga_id from saga_lock_request order by position")
             arrived = list((await connection.execute(query)).scalars())
         assert [id for id, _ in served] == arrived
-        gaps = [two - one for (_, one), (_, two) in itertools.pairwise(served)]
+        gaps = [later - earlier for (_, earlier), (_, later) in itertools.pairwise(served)]
         assert max(gaps) < 25, "a saga was not woken"
         assert sum(gaps) < COUNT * MAX_PER_SAGA
         assert await open_requests(engine) == []

@@ -66,7 +66,7 @@ async def test_the_second_saga_runs_when_the_first_has_ended(locks: Environment)
         assert [(event["key"], event["owner"]) for event in waiting] == [("order-7", first)]
         assert [request.what for request in locks.asked] == ["do a"]
         go.set()
-        stories = [await finished(client, one) for one in (first, second)]
+        stories = [await finished(client, id) for id in (first, second)]
     assert [story["state"] for story in stories] == ["COMPLETED", "COMPLETED"]
     assert stories[0]["ended_at"] <= stories[1]["steps"][0]["started_at"]
     assert stories[1]["locks"]["state"] == "RELEASED"
@@ -205,7 +205,7 @@ async def test_an_undo_goes_on_without_its_locks_if_an_operator_says_so(locks: E
 
 async def _is_loading(client: Any, undo_id: str) -> bool:
     pending = (await handle(client, undo_id).describe()).raw_description.pending_activities
-    return any("is not closed yet" in one.last_failure.message for one in pending)
+    return any("is not closed yet" in activity.last_failure.message for activity in pending)
 
 
 async def test_locks_are_kept_while_parked(locks: Environment) -> None:
@@ -227,7 +227,7 @@ async def test_a_waiter_and_a_holder_continue_on_another_worker(locks: Environme
         await until(lambda: _waits_for(client, second))
     go.set()
     async with locks.again() as client:
-        assert [(await finished(client, one))["state"] for one in (first, second)] == ["COMPLETED"] * 2
+        assert [(await finished(client, id))["state"] for id in (first, second)] == ["COMPLETED"] * 2
     assert await nothing_is_left(locks)
 
 

@@ -52,7 +52,7 @@ async def test_the_input_of_a_foreign_client_and_of_a_nested_saga_is_normalised(
                 assert type(story["input"]["n"]) is int
                 assert story["labels"] == {"n": "12"}
     given = [call.value for call in env.asked if call.what == "do keep"]
-    assert [[str(one) for one in value] for value in given] == [["12", "12.00", "kg"]] * 2
+    assert [[str(part) for part in value] for value in given] == [["12", "12.00", "kg"]] * 2
 
 
 async def test_the_input_of_a_start_with_a_definition_is_normalised(env: Environment) -> None:

@@ -121,7 +121,7 @@ async def _check_what_operators_see(env: Environment, client: Any, id: str, monk
 
     async def listed() -> list[Any]:  # Temporal's visibility store lags
         stuck = list_stuck(client.locator, SagaFilter(saga="transfer"), limit=1000, prepared={id: reasons})
-        return [one.stuck async for one in stuck if one.id == id]
+        return [saga.stuck async for saga in stuck if saga.id == id]
 
     assert await until(listed) == [tuple(reasons)]
 
@@ -134,8 +134,8 @@ async def test_a_prepared_transaction_of_nobody_is_reported(env: Environment, ba
         await connection.exec_driver_sql("BEGIN")
         await connection.exec_driver_sql(f"INSERT INTO two_phase_goods VALUES ('{uuid.uuid4()}', 1)")
         await connection.exec_driver_sql(f"PREPARE TRANSACTION '{literal}'")
-        found = await find_unowned(client.locator, env.project.settings, None, {})
-        [mine] = [one for one in found if (one.row or {})["id"] == gid]
+        findings = await find_unowned(client.locator, env.project.settings, None, {})
+        [mine] = [finding for finding in findings if (finding.row or {})["id"] == gid]
         assert (mine.kind, repair_command(mine, {})) == ("prepared_unowned", f"bank: ROLLBACK PREPARED '{literal}';")
         await connection.exec_driver_sql(mine.details["rollback"])
         assert await find_unowned(client.locator, env.project.settings, None, {}) == []

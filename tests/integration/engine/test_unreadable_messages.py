@@ -120,7 +120,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
     assert "output: the result of nan cannot be used: NaN is not a JSON number" in parked["why"]
     returned = {row["id"]: row["result"] for row in story["steps"] if row["id"] != "bound"}
     assert returned.pop("half") == {"account": "\ud800"}
-    assert {name: one["omitted"] for name, one in returned.items()} == dict.fromkeys(returned, "unreadable")
+    assert {name: result["omitted"] for name, result in returned.items()} == dict.fromkeys(returned, "unreadable")
     assert returned["beyond"]["reason"] == "it is nested deeper than 100 levels"
     assert returned["nan"]["reason"] == "NaN is not a JSON number"
 

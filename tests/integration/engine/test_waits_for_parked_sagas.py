@@ -72,7 +72,12 @@ async def stuck_reasons(client: Client, id: str) -> list[str]:
 async def shown_reasons(client: Client, id: str) -> list[str]:
     """The reasons in `saga show`, and the messages of its steps and of its wait for locks."""
     view = await read_view_with_stuck(client.locator, id)
-    errors = [one.error for step in view.steps for one in (step, step.compensation) if one is not None and one.error]
+    errors = [
+        operation.error
+        for step in view.steps
+        for operation in (step, step.compensation)
+        if operation is not None and operation.error
+    ]
     return [*(view.stuck or ()), view.lock_wait or "", *(error.message or "" for error in errors)]
 
 

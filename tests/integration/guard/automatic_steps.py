@@ -50,7 +50,7 @@ class Tables:
         *,
         images: bool = True,
     ) -> Outcome:
-        statements = [{"sql": one} if isinstance(one, str) else one for one in run]
+        statements = [{"sql": statement} if isinstance(statement, str) else statement for statement in run]
         arguments = {
             "connection": "shop",
             "run": [{**statement, "sql": self.named(statement["sql"])} for statement in statements],

@@ -131,7 +131,7 @@ async def expects_one(step: Step, id: str, statement: str) -> Any:
     await step.sql.one(statement)
 
 
-ACTIONS = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (raises, translates, rejects, expects_one)])
+ACTIONS = Actions([getattr(function, ACTION_ATTRIBUTE) for function in (raises, translates, rejects, expects_one)])
 
 
 def invocation(saga_id: str, op: str, statement: str, uses: str = "sql", **more: Any) -> Invocation:

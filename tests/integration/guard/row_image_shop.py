@@ -38,7 +38,7 @@ class Shop:
         return [tuple(row) for row in await self.sql("select * from stock order by sku")]
 
     async def do(self, run: Any, saga: str = "first", step: str = "take", **params: Any) -> Outcome:
-        statements = [{"sql": one, "params": params} for one in ([run] if isinstance(run, str) else run)]
+        statements = [{"sql": statement, "params": params} for statement in ([run] if isinstance(run, str) else run)]
         written = [{**statement, "sql": statement["sql"].replace("stock", self.table)} for statement in statements]
         entry = self.entry(saga, step)
         arguments = {"connection": "shop", "run": written}

@@ -78,7 +78,7 @@ def ids(count: int) -> list[str]:
 
 
 async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds: float = 30.0) -> list[Outcome | None]:
-    actions = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (note, notes)])
+    actions = Actions([getattr(function, ACTION_ATTRIBUTE) for function in (note, notes)])
     performer = ChunkPerformer(database.guard, ActionBodies(actions))
     return await performer.perform(calls, new_attempt(seconds))
 
@@ -90,11 +90,11 @@ def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
 async def left(database: GuardDatabase, saga_id: str) -> tuple[int, int, int]:
     """Its effects, guard rows and events."""
     counts: Mapping[str, str] = {"chunk_note": "id", "saga_guard": "saga_id", "saga_outbox": "saga_id"}
-    found = [
+    totals = [
         (await database.rows(f"select count(*) from {table} where {column} = :id", id=saga_id))[0][0]
         for table, column in counts.items()
     ]
-    return found[0], found[1], found[2]
+    return totals[0], totals[1], totals[2]
 
 
 async def make_tables(database: GuardDatabase) -> None:

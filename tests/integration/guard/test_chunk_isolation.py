@@ -68,7 +68,7 @@ def ids(count: int) -> list[str]:
 
 
 async def perform(database: GuardDatabase, calls: Sequence[Invocation], seconds: float = 30.0) -> list[Outcome | None]:
-    actions = Actions([getattr(one, ACTION_ATTRIBUTE) for one in (one_by_one, all_at_once)])
+    actions = Actions([getattr(function, ACTION_ATTRIBUTE) for function in (one_by_one, all_at_once)])
     performer = ChunkPerformer(database.guard, ActionBodies(actions))
     return await performer.perform(calls, new_attempt(seconds))
 
@@ -79,8 +79,8 @@ def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
 
 async def noted(database: GuardDatabase, sagas: Sequence[str]) -> list[bool]:
     """Which of the sagas have had their effect."""
-    found = {id for (id,) in await database.rows("select id from isolated_note where id = any(:ids)", ids=[*sagas])}
-    return [id in found for id in sagas]
+    noted_ids = {id for (id,) in await database.rows("select id from isolated_note where id = any(:ids)", ids=[*sagas])}
+    return [id in noted_ids for id in sagas]
 
 
 @pytest.fixture
@@ -131,7 +131,11 @@ async def perform_all(database: GuardDatabase, calls: Sequence[Invocation], seco
     for _ in calls:
         rest = [call for call in calls if call.saga_id not in ended]
         outcomes = await perform(database, rest, seconds)
-        new = {one.saga_id: outcome for one, outcome in zip(rest, outcomes, strict=True) if outcome is not None}
+        new = {
+            chunk_call.saga_id: outcome
+            for chunk_call, outcome in zip(rest, outcomes, strict=True)
+            if outcome is not None
+        }
         assert new, "nothing was done in a whole chunk"
         ended |= new
         if len(ended) == len(calls):
@@ -209,14 +213,14 @@ async def test_results_beyond_one_payload_are_left_to_the_next_chunk(database: G
     else:
         calls = [call(id, uses, n=n, how="large") for n, id in enumerate(sagas)]
     first = await perform(database, calls)
-    told = [one is not None for one in first]
+    told = [outcome is not None for outcome in first]
     assert told == [True] * 3 + [False] * 7, "what fits into 1 MiB"
     assert await noted(database, sagas) == ([False] * 10 if uses == "reads" else told), "what is not told had no effect"
     # The answer was lost: the results that are stored already take the room of new ones.
     assert [outcome is not None for outcome in await perform(database, calls)] == told
     rest = await perform_all(database, calls[3:], 30.0)
     assert kinds(rest) == ["done"] * 7
-    assert all(len(json.dumps(one.result)) > 300_000 for one in rest)
+    assert all(len(json.dumps(outcome.result)) > 300_000 for outcome in rest)
 
 
 def test_failures_beyond_one_payload_are_told_by_the_next_chunk() -> None:

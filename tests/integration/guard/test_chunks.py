@@ -52,7 +52,7 @@ async def perform(step: Step, kind: str, how: str) -> dict[str, Any]:
 
 
 @action("one", connection="shop")
-async def one(step: Step, how: str = "ok", n: int = 0) -> dict[str, Any]:
+async def act(step: Step, how: str = "ok", n: int = 0) -> dict[str, Any]:
     return await perform(step, step.op, how)
 
 
@@ -72,7 +72,7 @@ async def many(step: BatchStep, items: list[Item]) -> list[Any]:
     return results
 
 
-ACTIONS = Actions([getattr(one, ACTION_ATTRIBUTE), getattr(many, ACTION_ATTRIBUTE)])
+ACTIONS = Actions([getattr(act, ACTION_ATTRIBUTE), getattr(many, ACTION_ATTRIBUTE)])
 
 
 def arguments(form: str, saga_id: str, op: str, how: str, n: int) -> Mapping[str, Any]:
@@ -147,10 +147,10 @@ async def left_by(database: GuardDatabase, saga_id: str) -> Any:
         "select kind from chunk_effect where id = :id order by kind",
         "select topic, event_key, status from saga_outbox where saga_id = :id order by id",
     )
-    found = [
+    rows_of_queries = [
         sorted(without_ids(tuple(row), saga_id) for row in await database.rows(query, id=saga_id)) for query in queries
     ]
-    return repr(found)
+    return repr(rows_of_queries)
 
 
 class Bench:
@@ -206,8 +206,8 @@ async def test_a_chunk_does_what_single_calls_do(bench: Bench) -> None:
         together = await bench.chunk([item for _, item in pairs])
         for (single, item), ours, theirs in zip(pairs, together, alone, strict=True):
             facts = [
-                (summary(outcome, one.saga_id), await left_by(bench.database, one.saga_id))
-                for one, outcome in ((item, ours), (single, theirs))
+                (summary(outcome, chunk_call.saga_id), await left_by(bench.database, chunk_call.saga_id))
+                for chunk_call, outcome in ((item, ours), (single, theirs))
             ]
             if facts[0] != facts[1]:
                 wrong.append(f"{form} {item.arguments} {item.guard}\n  chunk  {facts[0]}\n  single {facts[1]}")
@@ -237,7 +237,7 @@ async def test_a_chunk_beside_single_calls_and_another_chunk(bench: Bench) -> No
         for outcome in await bench.chunk(calls):
             assert outcome is not None
             assert outcome.kind == "done"
-        for one in calls:
-            assert (await bench.database.rows("select count(*) from chunk_effect where id = :id", id=one.saga_id))[0][
-                0
-            ] == 1
+        for chunk_call in calls:
+            assert (
+                await bench.database.rows("select count(*) from chunk_effect where id = :id", id=chunk_call.saga_id)
+            )[0][0] == 1

@@ -228,8 +228,8 @@ async def test_without_the_waiting_insert_an_effect_leaks(
     guard_database.current = address
 
     async def undo_that_only_looks(self: Guard, *_: Any, **__: Any) -> Outcome:
-        found = await guard_database.rows("select op from saga_guard where saga_id = :s", s=address.saga_id)
-        return Outcome.done(marker=None if found else "nothing_to_undo")
+        guard_rows = await guard_database.rows("select op from saga_guard where saga_id = :s", s=address.saga_id)
+        return Outcome.done(marker=None if guard_rows else "nothing_to_undo")
 
     monkeypatch.setattr(Guard, "undo", undo_that_only_looks)
     gate = Gate(guard_database.body("applied"))

@@ -61,9 +61,9 @@ async def ask_twice(guard_database: GuardDatabase) -> None:
     row |= {"reply_topic": None, "reply_token": None}
 
     async def ask(sql: SqlSession) -> bool:
-        found = await kafka_request.lock_request(sql, row)
-        await kafka_request.register_waiter(sql, key, replace(found, waiter=WaitingAttempt(b"token", 1)))
-        return found.is_new
+        request = await kafka_request.lock_request(sql, row)
+        await kafka_request.register_waiter(sql, key, replace(request, waiter=WaitingAttempt(b"token", 1)))
+        return request.is_new
 
     first, second = await one_after_the_other(guard_database, ask)
     assert (first.kind, first.result) == ("done", True)

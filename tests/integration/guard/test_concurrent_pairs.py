@@ -201,8 +201,8 @@ async def test_every_concurrent_pair_is_serializable(guard_database: GuardDataba
         for case in cases:
             group.create_task(run(case))
     await connections.close()
-    found = await _read(guard_database)
-    ended = {case: (reported[case.saga_id], found.get(case.saga_id, ({}, State()))) for case in cases}
+    stored = await _read(guard_database)
+    ended = {case: (reported[case.saga_id], stored.get(case.saga_id, ({}, State()))) for case in cases}
     wrong = [
         f"{case.pair} after {case.before}: {end}\n  is neither of {case.serial}"
         for case, end in ended.items()
@@ -217,8 +217,8 @@ async def _prepare(guard_database: GuardDatabase, cases: Sequence[Case]) -> None
     states = {case.before for case in cases}
     left = {before: await _left_by(guard_database, before) for before in states}
     for case in cases:
-        for table, found in left[case.before].items():
-            new = ({**row, "saga_id": case.saga_id} for row in found)
+        for table, stored_rows in left[case.before].items():
+            new = ({**row, "saga_id": case.saga_id} for row in stored_rows)
             copies[table] += ({**row, "event_id": str(uuid4())} for row in new) if table is outbox_table else new
     async with guard_database.engine.connect() as connection:
         await connection.exec_driver_sql("BEGIN")

@@ -39,15 +39,17 @@ async def _done(tables: Tables, run: list[str], saga: str) -> Outcome:
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize(("kind", "type", "key", "one", "other"), SPELLINGS)
+@pytest.mark.parametrize(("kind", "type", "key", "spelling", "other"), SPELLINGS)
 async def test_no_change_is_lost(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, type: str, key: str, one: str, other: str
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, type: str, key: str, spelling: str, other: str
 ) -> None:
     database = await open_guard_database(kind, database_url(kind, request, tmp_path))
     tables = Tables(database)
     if kind == "postgres":
         await tables.sql("create extension if not exists btree_gist")
-    await tables.sql(f"create table @t (k {type} not null, v int, {key})", f"insert into @t (k, v) values ({one}, 0)")
+    await tables.sql(
+        f"create table @t (k {type} not null, v int, {key})", f"insert into @t (k, v) values ({spelling}, 0)"
+    )
     first_spelling = await tables.sql("select k from @t")
 
     async def work(saga: str, written: str) -> int:
@@ -64,14 +66,14 @@ async def test_no_change_is_lost(
         return ROUNDS - ROUNDS // 2
 
     change = "update @t set v = v + 1 where k = "
-    assert (await tables.do([change + one], saga="first")).kind == "done"
+    assert (await tables.do([change + spelling], saga="first")).kind == "done"
     met = await tables.do([change + other], saga="second")
     assert met.failure is not None
     assert met.failure.type == "RowLocked"
     assert (await tables.undo(saga="first")).kind == "done"
     await row_locks.release(database.engine, tables.entry(saga="first").saga_id)
 
-    remaining = await asyncio.gather(work("a", one), work("b", other))
+    remaining = await asyncio.gather(work("a", spelling), work("b", other))
     assert [row[0] for row in await tables.sql("select v from @t")] == [sum(remaining)]
     assert await tables.sql("select k from @t") == first_spelling
     await tables.drop()

@@ -152,15 +152,15 @@ async def test_two_sagas_with_two_spellings_take_turns(
             continue
         tables = Tables(database)
         spellings = max(values, key=len)
-        one, other = spellings[0], spellings[-1]
+        spelling, other = spellings[0], spellings[-1]
         await tables.sql(
-            f"create table @t (k {type} not null, n int, primary key (k))", f"insert into @t values ({one}, 0)"
+            f"create table @t (k {type} not null, n int, primary key (k))", f"insert into @t values ({spelling}, 0)"
         )
         cast = "cast({} as " + type + ")" if kind == "postgres" else "{}"
         outcomes = await asyncio.gather(
             *(
                 tables.do([f"update @t set n = n + 1 where k = {cast.format(value)}"], saga=f"saga{at}")
-                for at, value in enumerate((one, other))
+                for at, value in enumerate((spelling, other))
             )
         )
         kinds = [outcome.kind for outcome in outcomes]

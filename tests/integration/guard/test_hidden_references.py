@@ -28,8 +28,8 @@ async def test_a_cascade_to_a_table_that_the_user_cannot_see_is_refused(
         "insert into line values (10, 1)",
         f"create user {user}",
         *(
-            f"grant select, insert, update, delete on {name}.{one} to {user}"
-            for one in ("saga_guard", "saga_image", "saga_row_lock")
+            f"grant select, insert, update, delete on {name}.{table} to {user}"
+            for table in ("saga_guard", "saga_image", "saga_row_lock")
         ),
         f"grant select on {name}.saga_watermark to {user}",
         f"grant select, insert, update, delete, trigger on {name}.stock to {user}",

@@ -58,9 +58,9 @@ class Locks:
     async def held(self) -> dict[str, str | None]:
         locks = await read_locks(self.database.engine)
         return {
-            one.key.removeprefix(self.prefix): one.owner and one.owner.removeprefix(self.prefix)
-            for one in locks
-            if one.key.startswith(self.prefix)
+            lock.key.removeprefix(self.prefix): lock.owner and lock.owner.removeprefix(self.prefix)
+            for lock in locks
+            if lock.key.startswith(self.prefix)
         }
 
 

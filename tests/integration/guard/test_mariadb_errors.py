@@ -280,7 +280,7 @@ def check(case: Case, made: list[Outcome]) -> None:
     last = made[-1]
     assert last.failure is not None, last
     assert last.kind == "failed"
-    assert sum(one.repeats + 1 for one in made) == ATTEMPTS[case.group], last.failure.message
+    assert sum(outcome.repeats + 1 for outcome in made) == ATTEMPTS[case.group], last.failure.message
     assert last.infrastructure == (case.group == "infrastructure"), last.failure.message
     if not last.infrastructure:
         assert last.failure.details["code"] == case.number, last.failure.message

@@ -29,11 +29,11 @@ class Event:
         await self.database.rows(f"update saga_outbox set {change} where event_id = :event and {where}", event=self.id)
 
     async def row(self) -> tuple[Any, ...]:
-        found = await self.database.rows(
+        rows = await self.database.rows(
             "select status, shard, checks, created_at, published_at, note from saga_outbox where event_id = :event",
             event=self.id,
         )
-        return tuple(found[0]) if found else ()
+        return tuple(rows[0]) if rows else ()
 
 
 @pytest.fixture

@@ -31,8 +31,8 @@ async def rows(guard_database: GuardDatabase) -> OutboxTable:
 
 
 async def shard_with_events(rows: OutboxTable) -> int:
-    found = (await read_lag(rows.engine)).by_status["NEW"]
-    [shard] = found
+    shards = (await read_lag(rows.engine)).by_status["NEW"]
+    [shard] = shards
     return shard
 
 

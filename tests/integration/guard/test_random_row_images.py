@@ -106,9 +106,9 @@ def _others(rows: list[tuple[Any, ...]], keys: set[str], shop: Shop) -> list[tup
 @pytest.fixture
 def ends() -> Iterator[set[str]]:
     """How the rounds have ended: both ways, or the rounds have shown nothing."""
-    found: set[str] = set()
-    yield found
-    assert found == {"restored", "parked"}
+    kinds: set[str] = set()
+    yield kinds
+    assert kinds == {"restored", "parked"}
 
 
 @examples(12, 400, suppress_health_check=[HealthCheck.function_scoped_fixture])  # each example empties the table

@@ -164,10 +164,10 @@ SPELLINGS = {
 
 @pytest.mark.sampled("kind", keep=10)
 @pytest.mark.parametrize(
-    ("kind", "type", "one", "other"), [(kind, *rest) for kind, cases in SPELLINGS.items() for rest in cases]
+    ("kind", "type", "spelling", "other"), [(kind, *rest) for kind, cases in SPELLINGS.items() for rest in cases]
 )
 async def test_two_spellings_are_one_row(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str, type: str, one: str, other: str
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, type: str, spelling: str, other: str
 ) -> None:
     database = await open_guard_database(kind, database_url(kind, request, tmp_path))
     tables = Tables(database)
@@ -177,10 +177,10 @@ async def test_two_spellings_are_one_row(
             "create domain @amount as numeric check (value > 0)",
         )
     await tables.sql(
-        f"create table @t (k {type} not null, v int, primary key (k))", f"insert into @t values ({one}, 1)"
+        f"create table @t (k {type} not null, v int, primary key (k))", f"insert into @t values ({spelling}, 1)"
     )
     before = await tables.dump()
-    assert (await tables.do([f"update @t set v = 2 where k = {one}"])).kind == "done"
+    assert (await tables.do([f"update @t set v = 2 where k = {spelling}"])).kind == "done"
     refused = await tables.do([f"update @t set v = 3 where k = {other}"], saga="other")
     assert refused.failure is not None
     assert refused.failure.type == "RowLocked", refused
@@ -189,7 +189,7 @@ async def test_two_spellings_are_one_row(
     # Deleted and inserted with another spelling: one row, whose first spelling comes back.
     outcome = await tables.do(["delete from @t", f"insert into @t values ({other}, 4)"], step="again")
     assert outcome.kind == "done", outcome
-    refused = await tables.do([f"delete from @t where k = {one}"], saga="other", step="again")
+    refused = await tables.do([f"delete from @t where k = {spelling}"], saga="other", step="again")
     assert refused.failure is not None
     assert refused.failure.type == "RowLocked", refused
     assert (await tables.undo("again")).kind == "done"
@@ -210,17 +210,17 @@ DIFFERENT = [
 
 
 @pytest.mark.sampled(keep=3)
-@pytest.mark.parametrize(("type", "one", "other"), DIFFERENT)
-async def test_values_that_differ_are_two_rows(postgres_tables: Tables, type: str, one: str, other: str) -> None:
+@pytest.mark.parametrize(("type", "value", "other"), DIFFERENT)
+async def test_values_that_differ_are_two_rows(postgres_tables: Tables, type: str, value: str, other: str) -> None:
     tables = postgres_tables
-    await tables.sql(f"create table @t (k {type} primary key, v int)", f"insert into @t values ({one}, 1)")
+    await tables.sql(f"create table @t (k {type} primary key, v int)", f"insert into @t values ({value}, 1)")
     before = await tables.dump()
     assert (await tables.do([f"update @t set k = {other}", "update @t set v = 2"])).kind == "done"
     assert (await tables.undo()).kind == "done"
     assert await tables.dump() == before
     await row_locks.release(tables.database.engine, f"saga-{tables.id}")
     assert (await tables.do([f"insert into @t values ({other}, 1)"], saga="second")).kind == "done"
-    assert (await tables.do([f"update @t set v = 3 where k = {one}"], saga="third")).kind == "done"
+    assert (await tables.do([f"update @t set v = 3 where k = {value}"], saga="third")).kind == "done"
 
 
 @pytest.mark.parametrize("type", ["tsvector", "jsonb[]", "@deep"])

@@ -22,7 +22,9 @@ async def perform(guard_database: GuardDatabase, run: Any, **more: Any) -> Outco
     address = guard_database.current = new_address()
     invocation = Invocation("sql", {}, str(address), address.saga_id, address.entry, "do", 1)
     params = {"params": {"saga": address.saga_id}}
-    arguments = {"run": [{**one, **params} for one in run]} if isinstance(run, list) else {"run": run, **params}
+    arguments = (
+        {"run": [{**statement, **params} for statement in run]} if isinstance(run, list) else {"run": run, **params}
+    )
     body = sql_body({**arguments, **more}, invocation, new_attempt())
     return await guard_database.guard.do(address, "h", body, **clock())
 
@@ -50,12 +52,12 @@ async def test_rows_that_were_not_met_reject_everything(guard_database: GuardDat
 async def test_an_event_is_a_row_of_the_same_transaction(guard_database: GuardDatabase) -> None:
     event = {"topic": "orders", "key": 7, "value": {"n": Decimal("1.10")}}
     assert (await perform(guard_database, INSERT, emit=[event])).kind == "done"
-    found = "select topic, event_key, value, status from saga_outbox where saga_id = :s"
-    (row,) = await guard_database.rows(found, s=guard_database.current.saga_id)
+    query = "select topic, event_key, value, status from saga_outbox where saga_id = :s"
+    (row,) = await guard_database.rows(query, s=guard_database.current.saga_id)
     assert tuple(row) == ("orders", "7", '{"n":1.10}', "NEW")
     refused = await perform(guard_database, "update effects set at_time = 0 where saga_id = :saga", expect_rows=5)
     assert refused.kind == "rejected"
-    assert await guard_database.rows(found, s=guard_database.current.saga_id) == []
+    assert await guard_database.rows(query, s=guard_database.current.saga_id) == []
 
 
 @pytest.mark.parametrize("statement", ["commit", "drop table effects"])

@@ -112,7 +112,7 @@ async def shop(shops: Shops, request: pytest.FixtureRequest, tmp_path_factory: p
 
 async def check(shop: GuardDatabase, saga_id: str, case: Case, made: list[Outcome]) -> None:
     """The attempts are as many as the error deserves, nothing is there, and the message tells what to correct."""
-    transactions = sum(one.repeats + 1 for one in made)
+    transactions = sum(outcome.repeats + 1 for outcome in made)
     assert (made[-1].kind, transactions) == ("failed", 1 if case.final else 3)
     assert not made[-1].retryable
     failure = made[-1].failure
@@ -238,7 +238,7 @@ async def test_the_attempts_of_a_conflict(shop: GuardDatabase, monkeypatch: pyte
     assert time.monotonic() - began < 2.0
     own = await attempts(shop, replace(call, own_retry=True))
     assert len(own) == 5
-    assert all(one.retryable and one.retry_after is None for one in own)
+    assert all(outcome.retryable and outcome.retry_after is None for outcome in own)
 
 
 @pytest.mark.parametrize("shop", ["postgresql", "mariadb", "sqlite"], indirect=True)
@@ -337,7 +337,7 @@ async def test_the_refusal_of_a_trigger_may_heal(shop: GuardDatabase) -> None:
     """Only its author knows why; the errors of MariaDB show the same of SIGNAL."""
     statement, code = REFUSING[shop.kind]
     made = await attempts(shop, invocation(new_address().saga_id, "do", statement))
-    assert [one.retryable for one in made] == [True] * 5
+    assert [outcome.retryable for outcome in made] == [True] * 5
     assert made[-1].failure is not None
     assert made[-1].failure.details["code"] == code
 
@@ -386,7 +386,7 @@ async def test_a_prerequisite_that_may_come_is_waited_for(shop: GuardDatabase) -
     """PostgreSQL has the same code for it as for an insert into a view."""
     saga_id = new_address().saga_id
     made = await attempts(shop, invocation(saga_id, "do", "select a from refreshed"))
-    assert [one.retryable for one in made] == [True] * 5
+    assert [outcome.retryable for outcome in made] == [True] * 5
     assert made[-1].failure is not None
     assert made[-1].failure.details["code"] == "55000"
 

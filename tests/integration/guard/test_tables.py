@@ -56,10 +56,10 @@ def _indexes(kind: str) -> set[str]:
 
 async def _look(engine: AsyncEngine) -> tuple[set[str], set[str], set[str | None]]:
     def read(sync: sa.Connection) -> tuple[set[str], set[str], set[str | None]]:
-        found, rows = sa.inspect(sync), outbox_rows(engine.dialect.name).name
+        inspector, rows = sa.inspect(sync), outbox_rows(engine.dialect.name).name
         with warnings.catch_warnings(action="ignore", category=SAWarning):  # of types it does not know: xid8
-            columns = {column["name"] for column in found.get_columns(rows)}
-        return set(found.get_table_names()), columns, {index["name"] for index in found.get_indexes(rows)}
+            columns = {column["name"] for column in inspector.get_columns(rows)}
+        return set(inspector.get_table_names()), columns, {index["name"] for index in inspector.get_indexes(rows)}
 
     async with engine.connect() as connection:
         return await connection.run_sync(read)

@@ -86,8 +86,11 @@ async def test_a_missing_right_of_mariadb_is_named(mariadb_server: DatabaseServe
         "create table stock (id int primary key, n int)",
         "insert into stock values (1, 5)",
         f"create user {user}",
-        *(f"grant select, insert, update, delete on {name}.{one} to {user}" for one in ("saga_guard", "saga_image")),
-        *(f"grant select, insert, update, delete on {name}.{one} to {user}" for one in ("saga_row_lock",)),
+        *(
+            f"grant select, insert, update, delete on {name}.{table} to {user}"
+            for table in ("saga_guard", "saga_image")
+        ),
+        *(f"grant select, insert, update, delete on {name}.{table} to {user}" for table in ("saga_row_lock",)),
         f"grant select on {name}.saga_watermark to {user}",
         f"grant select, update, delete on {name}.stock to {user}",
         f"grant trigger on {name}.* to {user}",
@@ -283,8 +286,8 @@ async def test_connections_of_two_schemas_see_each_others_locks(request: pytest.
         await my.sql("create table third.t (id int primary key, n int)", "insert into third.t values (1, 5)")
         refused = await my.do(["update third.t set n = 8"], saga="third", step="c")
         assert "is in a schema without a table saga_row_lock" in str(refused.failure)
-    for one in (my, own):
-        await one.database.connections.close()
+    for schema_tables in (my, own):
+        await schema_tables.database.connections.close()
 
 
 async def test_a_wrong_value_of_an_enum_is_no_empty_member(tables: Tables) -> None:

@@ -130,7 +130,7 @@ def check(responses: st.SearchStrategy[bytes], corpus: tuple[bytes, ...]) -> Non
 
         @examples(40, 20_000)
         @given(sent=responses, op=st.sampled_from(["do", "probe"]))
-        def one(sent: bytes, op: str) -> None:
+        def check_response(sent: bytes, op: str) -> None:
             served.answer = [sent]
             started = time.monotonic()
             outcome = runner.run(attempt(op))
@@ -140,9 +140,9 @@ def check(responses: st.SearchStrategy[bytes], corpus: tuple[bytes, ...]) -> Non
             assert records.bad == []
 
         for sent in corpus:
-            one = example(sent=sent, op="do")(one)
+            check_response = example(sent=sent, op="do")(check_response)
         try:
-            one()
+            check_response()
         finally:
             logging.getLogger().removeHandler(records)
             runner.run(crm.aclose())

@@ -51,11 +51,11 @@ def record(
         can_undo=True,
         **fields,
     )
-    found = make_record(
+    row = make_record(
         view.to_json(), saga_id=saga_id, labels=labels, updated_at=at, input_digest="0" * 64, machine=machine
     )
-    assert found is not None
-    return found
+    assert row is not None
+    return row
 
 
 async def state_of(ledger: RunLedger, saga_id: str = "s-1") -> str | None:
@@ -75,8 +75,8 @@ async def test_a_story_keeps_every_digit(ledger: RunLedger) -> None:
 async def test_a_later_state_replaces_an_earlier_one_in_any_order(ledger: RunLedger) -> None:
     parked, completed, undone = record(state="PARKED", later=1), record(later=2), record(state="COMPENSATED", later=3)
     for order in ((parked, completed, undone), (undone, parked, completed), (completed, parked, undone)):
-        for one in order:
-            await ledger.write([one])
+        for row in order:
+            await ledger.write([row])
         assert await state_of(ledger) == "COMPENSATED"
     await ledger.write([replace(undone, state="RESIDUE")])
     assert await state_of(ledger) == "RESIDUE", "of the same time the last one counts"
@@ -107,7 +107,7 @@ async def test_hostile_text_is_stored_as_text(ledger: RunLedger) -> None:
     assert row.view.labels == {kept: kept, "plain": "a%b"}
     assert row.view.input == {HOSTILE: [HOSTILE, "inf", "nan", 10**400]}
     assert json.loads(json.dumps(row.view.to_json()))["incomplete"] == "{" * 1000
-    assert [one.view.id for one in await ledger.list(RunFilter(labels={"plain": "a%b"}), 10)] == [odd.saga_id]
+    assert [row.view.id for row in await ledger.list(RunFilter(labels={"plain": "a%b"}), 10)] == [odd.saga_id]
     for name in ('x" or 1=1 --', "'", "$", "a.b", "x\\", kept):
         assert await ledger.list(RunFilter(labels={name: "y"}), 10) == []
     assert await ledger.find("' or '1'='1") is None

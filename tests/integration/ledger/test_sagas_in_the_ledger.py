@@ -133,9 +133,9 @@ async def test_lists_end_with_what_only_the_ledger_knows(stay: Stay) -> None:
     await finished(stay.later.client, new.id)
 
     async def listed(*words: str) -> list[tuple[str, str | None]]:
-        found = (await stay.later.saga("list", "--saga", "stay", *words, "--json")).json
+        views = (await stay.later.saga("list", "--saga", "stay", *words, "--json")).json
         mine = {done.id, failed.id, new.id}
-        return [(view["id"], view.get("source")) for view in found if view["id"] in mine]
+        return [(view["id"], view.get("source")) for view in views if view["id"] in mine]
 
     async def is_visible() -> bool:
         return (new.id, None) in await listed()

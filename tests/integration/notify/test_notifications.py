@@ -294,8 +294,8 @@ async def test_a_child_sends_its_own_notifications(env: Environment) -> None:
     async with env.serving(parent, child) as client:
         saga = await begin(client, "parent")
         await handle(client, saga).result()
-        [one] = (await client.show(saga))["children"]
-        assert notified(await settled(client, one["id"])) == {ID: "DELIVERED"}
+        [nested] = (await client.show(saga))["children"]
+        assert notified(await settled(client, nested["id"])) == {ID: "DELIVERED"}
 
 
 async def test_an_event_is_written_once_into_the_outbox(env: Environment) -> None:

@@ -186,5 +186,5 @@ async def test_no_secret_of_the_settings_is_in_what_runs_leave(
     left["traces"] = "".join(data.decode("utf-8", "replace") for data in traces[1])
     assert states == dict.fromkeys(states, "COMPENSATED") | {"stored": "COMPLETED", "told": "COMPLETED"}
     assert left["traces"], "no span was exported"
-    found = {f"{place}: {name}" for place, text in left.items() for name, value in SECRETS.items() if value in text}
-    assert not found
+    leaks = {f"{place}: {name}" for place, text in left.items() for name, value in SECRETS.items() if value in text}
+    assert not leaks

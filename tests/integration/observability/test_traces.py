@@ -104,11 +104,11 @@ async def traced(
         yield Client(client, project), memory
 
 
-def one(memory: InMemorySpanExporter, name: str) -> ReadableSpan:
+def only_span(memory: InMemorySpanExporter, name: str) -> ReadableSpan:
     """The only span of that name. Temporal may have a task done again, whose span comes again under its id."""
-    found = {ids(span): span for span in memory.get_finished_spans() if span.name == name}
-    assert len(found) == 1, [(span.name, *ids(span)) for span in memory.get_finished_spans()]
-    return found.popitem()[1]
+    spans = {ids(span): span for span in memory.get_finished_spans() if span.name == name}
+    assert len(spans) == 1, [(span.name, *ids(span)) for span in memory.get_finished_spans()]
+    return spans.popitem()[1]
 
 
 def ids(span: ReadableSpan) -> tuple[int, int]:
@@ -127,7 +127,7 @@ async def test_a_compensated_saga_is_one_trace(temporal: TemporalServer, bank: P
         assert (await finished(client, run.id))["state"] == "COMPENSATED"
         # A question to a closed run replays its history to the end, which must not end the saga once more.
         assert await client.temporal.get_workflow_handle(run.id).query("machine")
-    saga = one(memory, "saga order")
+    saga = only_span(memory, "saga order")
     assert dict(saga.attributes or {}) == {
         "saga.id": run.id,
         "saga.name": "order",
@@ -137,7 +137,7 @@ async def test_a_compensated_saga_is_one_trace(temporal: TemporalServer, bank: P
     assert parent(saga) is None
     outcomes = {}
     for name in ("do charge", "do deliver", "undo charge"):
-        span = one(memory, name)
+        span = only_span(memory, name)
         assert parent(span) == ids(saga)[1]
         assert ids(span)[0] == ids(saga)[0]
         attributes = dict(span.attributes or {})
@@ -150,7 +150,7 @@ async def test_a_compensated_saga_is_one_trace(temporal: TemporalServer, bank: P
     assert outcomes == {"do charge": "done", "do deliver": "rejected", "undo charge": "done"}
     sent = {request["path"]: request["headers"].get("traceparent") for request in bank.ledger()["requests"]}
     for path, name in {"/charges": "do charge", "/refunds": "undo charge"}.items():
-        trace_id, span_id = ids(one(memory, name))
+        trace_id, span_id = ids(only_span(memory, name))
         assert sent[path] == f"00-{trace_id:032x}-{span_id:016x}-01"
 
 
@@ -161,10 +161,10 @@ async def test_a_nested_saga_belongs_to_the_trace_of_its_root(
         with TracerProvider().get_tracer("shop").start_as_current_span("click") as click:
             run = await client.start("week", {}, id=f"week-{uuid.uuid4()}")
         assert (await finished(client, run.id))["state"] == "COMPLETED"
-    week, day = one(memory, "saga week"), one(memory, "saga day")
+    week, day = only_span(memory, "saga week"), only_span(memory, "saga day")
     assert parent(week) == click.get_span_context().span_id
     assert parent(day) == ids(week)[1]
-    assert parent(one(memory, "do charge")) == ids(day)[1]
+    assert parent(only_span(memory, "do charge")) == ids(day)[1]
     traces = {ids(span)[0] for span in memory.get_finished_spans()}
     assert traces == {click.get_span_context().trace_id}
 

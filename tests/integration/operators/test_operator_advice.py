@@ -86,7 +86,10 @@ WITHOUT_MEANING = ("reason", "where", "op", "error", "result", "evidence", "saga
 
 def kind(verb: str, options: list[str]) -> str:
     return " ".join(
-        [verb, *(f"--{one}" for one in sorted(name.strip("_") for name in options) if one not in WITHOUT_MEANING)]
+        [
+            verb,
+            *(f"--{option}" for option in sorted(name.strip("_") for name in options) if option not in WITHOUT_MEANING),
+        ]
     )
 
 

@@ -102,7 +102,7 @@ def test_random_requests_are_answered_or_refused(monkeypatch: pytest.MonkeyPatch
             sent=b"GET /sagas/a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
         )
         @example(sent=b"GET /sagas/%ff%00 HTTP/1.1\r\nHost: a\r\n\r\n" * 50)
-        def one(sent: bytes) -> None:
+        def check_answer(sent: bytes) -> None:
             started = time.monotonic()
             answer = runner.run(ask(server, sent))
             assert time.monotonic() - started < 15
@@ -111,7 +111,7 @@ def test_random_requests_are_answered_or_refused(monkeypatch: pytest.MonkeyPatch
             assert records.bad == []
 
         try:
-            one()
+            check_answer()
             healthy = runner.run(ask(server, b"GET /sagas/a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
             assert healthy.startswith(b"HTTP/1.1 200 ")
         finally:

@@ -70,7 +70,9 @@ def spark_type(type: pa.DataType) -> Any:
         sides = {"keyType": spark_type(type.key_type), "valueType": spark_type(type.item_type)}
         return {"type": "map", **sides, "valueContainsNull": True}
     if pa.types.is_struct(type):
-        fields = [{"name": one.name, "type": spark_type(one.type), "nullable": True, "metadata": {}} for one in type]
+        fields = [
+            {"name": field.name, "type": spark_type(field.type), "nullable": True, "metadata": {}} for field in type
+        ]
         return {"type": "struct", "fields": fields}
     return {
         "int8": "byte",
@@ -98,7 +100,7 @@ class Publisher:
             root=str(settings.root),
             stage=settings.stage,
             connections=dict(settings.connections),
-            catalogs={name: dict(one) for name, one in settings.catalogs.items()},
+            catalogs={name: dict(catalog) for name, catalog in settings.catalogs.items()},
             kafka=settings.kafka,
             publication=publication,
             state=state,

@@ -66,16 +66,16 @@ async def test_what_an_input_names_and_is_not_there(tmp_path: Path) -> None:
     good, *problems = await check_spark_inputs(_project(tmp_path))
     assert good.message == "4 of 13 files and tables are there"
     file, place = f"{tmp_path}/load.saga.yaml", partial(_place, tmp_path)
-    found = {problem.message.removeprefix(f"{file}:"): (problem.ok, problem.help) for problem in problems}
-    far = next(message for message in found if "far" in message)
+    answers = {problem.message.removeprefix(f"{file}:"): (problem.ok, problem.help) for problem in problems}
+    far = next(message for message in answers if "far" in message)
     assert far.startswith(f"{place('far', 'far.')}: not checked because the catalog of far.sales.facts is not avail")
-    assert found.pop(far)[0] is None
-    bucket = next(message for message in found if "nobucket" in message)
+    assert answers.pop(far)[0] is None
+    bucket = next(message for message in answers if "nobucket" in message)
     assert bucket.startswith(f"{place('bucket', chr(39))}: not checked because When getting information for key 'x'")
-    assert found.pop(bucket) == (None, "make the input readable from here, or correct its name")
+    assert answers.pop(bucket) == (None, "make the input readable from here, or correct its name")
     columns = "correct the name; the columns are n, label"
     of_files = "correct the name; the columns are n, day"
-    assert found == {
+    assert answers == {
         f"{place('nowhere', 'data')}: no Parquet files are at data/nothere.parquet yet": (
             None,
             "write them before the step runs, or correct the path",

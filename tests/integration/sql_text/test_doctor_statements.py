@@ -75,14 +75,14 @@ async def test_postgresql(tmp_path: Path, postgres_server: DatabaseServer) -> No
     extra = step("delete from stock where sku = :a", ", params: {a: 1}")
     actual_problems = await problems(project(tmp_path, own, extra.replace("effect: none", "pivot: true")))
     file = tmp_path / "shop.saga.yaml"
-    first, second, third = [one.message for one in actual_problems]
+    first, second, third = [problem.message for problem in actual_problems]
     assert first.startswith(f"{file}:16:15 shop/good (compensate): PostgreSQL cannot prepare the statement: ")
     assert '"fre"' in first
     assert second.startswith(f"{file}:21:50 shop/missing: ")
     assert 'relation "stok" does not exist' in second
     assert third.startswith(f"{file}:24:")
     assert "permission denied for table stock" in third
-    assert [one.help for one in actual_problems] == [
+    assert [problem.help for problem in actual_problems] == [
         "create the column, or correct its name",
         "create the table, or correct its name",
         "grant the right to the user of the connection's url",
@@ -143,9 +143,9 @@ async def test_many_statements_on_one_connection(tmp_path: Path, postgres_server
                   for number in range(1, 16))
     )  # fmt: skip
     (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{url}"\n')
-    found = await check_statements(Project(load_settings(config=str(tmp_path / "saga.toml"))))
-    assert [(one.ok, "nowhere" in one.message) for one in found] == [(True, False), *[(False, True)] * 3]
-    assert found[0].message == "shop: the database prepares 12 of 15"
+    findings = await check_statements(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    assert [(problem.ok, "nowhere" in problem.message) for problem in findings] == [(True, False), *[(False, True)] * 3]
+    assert findings[0].message == "shop: the database prepares 12 of 15"
 
 
 async def test_an_error_of_one_check_is_a_result(tmp_path: Path) -> None:
@@ -318,13 +318,13 @@ async def test_mariadb(tmp_path: Path, mariadb_server: DatabaseServer) -> None:
     own = url.set(username=name, database=name, drivername="mariadb").render_as_string(hide_password=False)
     extra = step("delete from stock where sku = :a", ", params: {a: 1}").replace("effect: none", "pivot: true")
     actual_problems = await problems(project(tmp_path, own, extra))
-    first, second, third = [one.message for one in actual_problems]
+    first, second, third = [problem.message for problem in actual_problems]
     assert first.startswith(f"{tmp_path}/shop.saga.yaml:15:")
     assert "'fre'" in first
     assert second.startswith(f"{tmp_path}/shop.saga.yaml:21:")
     assert "stok" in second
     assert "DELETE command denied" in third
-    assert next(one.help for one in actual_problems) == "create the column, or correct its name"
+    assert next(problem.help for problem in actual_problems) == "create the column, or correct its name"
     assert actual_problems[2].help == "grant the right to the user of the connection's url"
 
 
@@ -340,10 +340,10 @@ async def test_a_table_without_transactions(tmp_path: Path, mariadb_server: Data
     (tmp_path / "saga.toml").write_text(f'definitions = ["."]\n[connections.shop]\nurl = "{own}"\n')
     write = step("delete from visits").replace("effect: none", "pivot: true").replace("extra", "write")
     (tmp_path / "engines.saga.yaml").write_text(f"saga: engines\nsteps:\n{step('select * from visits')}{write}")
-    found = await check_statements(Project(load_settings(config=str(tmp_path / "saga.toml"))))
-    assert [one.ok for one in found] == [True, False]
+    findings = await check_statements(Project(load_settings(config=str(tmp_path / "saga.toml"))))
+    assert [problem.ok for problem in findings] == [True, False]
     place = f"{tmp_path}/engines.saga.yaml:4:71 engines/write: the table visits has no transactions (MyISAM), so that"
-    assert found[1].message.startswith(place), found[1].message
+    assert findings[1].message.startswith(place), findings[1].message
 
 
 async def test_numbers_that_are_compared_with_texts(tmp_path: Path, mariadb_server: DatabaseServer) -> None:

@@ -53,9 +53,13 @@ async def test_a_claimed_park_makes_no_series(shop: Shop) -> None:
         type = f"made-up-{uuid.uuid4()}"
         handles = [
             await client.temporal.start_workflow(
-                one, {}, id=f"x-{uuid.uuid4()}", task_queue=f"nobody-{uuid.uuid4()}", search_attributes=attributes
+                workflow_type,
+                {},
+                id=f"x-{uuid.uuid4()}",
+                task_queue=f"nobody-{uuid.uuid4()}",
+                search_attributes=attributes,
             )
-            for one in (type, "own")
+            for workflow_type in (type, "own")
         ]
         gauges = SagaGauges(client.temporal, shop.project.definitions.values())
 

@@ -316,7 +316,7 @@ async def test_no_text_has_a_sensitive_value(
             return {"events": len(records)}
 
         await until(lambda: dead()["events"] == 2)
-        left |= {f"metrics {one.health_port}": page(one.health_port) for one in (worker, relay, trigger)}
+        left |= {f"metrics {process.health_port}": page(process.health_port) for process in (worker, relay, trigger)}
     for process in (worker, relay, trigger):
         left[f"log of {process.log.name}"] = process.log.read_text()
     logs = [file for file in (tmp_path / ".saga").rglob("*.log") if file.is_file()]
@@ -334,10 +334,10 @@ async def test_no_text_has_a_sensitive_value(
         "parent-parks": "RUNNING",
         "parent-parks resolved": "COMPLETED",
     }
-    found = {
+    leaks = {
         f"{mark} in {place}": text[max(0, at - 200) : at + 100]
         for place, text in left.items()
         for mark in MARKS
         if (at := text.find(mark)) >= 0
     }
-    assert found == {}
+    assert leaks == {}

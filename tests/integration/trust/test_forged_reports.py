@@ -84,7 +84,7 @@ async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> Non
         await handle.signal(PARKED_SIGNAL, genuine)
         assert await shown() == "[]", "the report was sent before the decision"
         history = await handle.fetch_history()
-        for one in (child, f"{other.id}/nested"):
-            await client.temporal.get_workflow_handle(one).terminate()
+        for id in (child, f"{other.id}/nested"):
+            await client.temporal.get_workflow_handle(id).terminate()
     replayer = Replayer(workflows=[SagaWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
     assert (await replayer.replay_workflow(history)).replay_failure is None

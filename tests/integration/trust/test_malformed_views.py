@@ -95,8 +95,8 @@ async def test_no_view_of_another_worker_hides_the_others(shop: Shop, how: str) 
             locator = client.locator
 
             async def listed(ask_running: bool = False) -> set[str]:
-                found = query_sagas(locator, criteria, limit=100, ask_running=ask_running)
-                return {view.id async for view in found if view.to_json()["state"]}
+                sagas = query_sagas(locator, criteria, limit=100, ask_running=ask_running)
+                return {view.id async for view in sagas if view.to_json()["state"]}
 
             async def all_are_listed() -> bool:
                 return {handle.id for handle in handles} <= await listed()

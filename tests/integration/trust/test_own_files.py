@@ -94,7 +94,7 @@ def places() -> Iterator[tuple[str, str, int]]:
                 around = [
                     function for function in functions if function.lineno <= call.lineno <= (function.end_lineno or 0)
                 ]
-                if not any(checks(one) for one in around):
+                if not any(checks(function) for function in around):
                     yield name, around[-1].name if around else "", call.lineno
 
 

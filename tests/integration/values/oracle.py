@@ -104,19 +104,19 @@ def read_json(text: str | bytes) -> Json:
     return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=refuse)
 
 
-def same(one: Json, other: Json) -> bool:
+def same(value: Json, other: Json) -> bool:
     """The same type and the same digits: 1.10 is not 1.1, and 1e2 is 1E+2 but neither 100 nor 1.0e2."""
-    if isinstance(one, Number) and isinstance(other, Number):
-        if one.parts[1:] == other.parts[1:] == ("0", 0):
+    if isinstance(value, Number) and isinstance(other, Number):
+        if value.parts[1:] == other.parts[1:] == ("0", 0):
             return True  # an integer of zero has no sign
-        return one.parts == other.parts
-    if type(one) is not type(other):
+        return value.parts == other.parts
+    if type(value) is not type(other):
         return False
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(item, other[name]) for name, item in one.items())
-    return one == other
+    if isinstance(value, list):
+        return len(value) == len(other) and all(map(same, value, other))
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(same(item, other[name]) for name, item in value.items())
+    return value == other
 
 
 def with_integers(value: Json) -> Json:

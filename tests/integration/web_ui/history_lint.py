@@ -36,12 +36,12 @@ def common_errors(history: WorkflowHistory) -> list[str]:
             check(child.HasField("retry_policy"), "child workflow has a retry policy")
         if not event.HasField("activity_task_scheduled_event_attributes"):
             continue
-        one = event.activity_task_scheduled_event_attributes
-        name, attempt = one.activity_type.name, one.start_to_close_timeout.ToTimedelta()
-        in_all = one.schedule_to_close_timeout.ToTimedelta()
-        check(one.retry_policy.maximum_attempts == 0, f"{name}: attempts without limit")
-        check(one.retry_policy.maximum_attempts == 1, f"{name}: a single attempt")
+        activity = event.activity_task_scheduled_event_attributes
+        name, attempt = activity.activity_type.name, activity.start_to_close_timeout.ToTimedelta()
+        in_all = activity.schedule_to_close_timeout.ToTimedelta()
+        check(activity.retry_policy.maximum_attempts == 0, f"{name}: attempts without limit")
+        check(activity.retry_policy.maximum_attempts == 1, f"{name}: a single attempt")
         check(attempt <= timedelta(seconds=1), f"{name}: start-to-close of a second or less")
         check(timedelta(0) < in_all < 2 * attempt, f"{name}: schedule-to-close below two attempts")
-        check(one.heartbeat_timeout.ToTimedelta() > 0.8 * attempt, f"{name}: heartbeat close to start-to-close")
+        check(activity.heartbeat_timeout.ToTimedelta() > 0.8 * attempt, f"{name}: heartbeat close to start-to-close")
     return collected

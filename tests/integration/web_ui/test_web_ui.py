@@ -184,8 +184,8 @@ async def test_markup_from_data_is_inert(page: Page, temporal: TemporalServer, s
         details = frames.nth(number).content_frame
         await details.locator("body").wait_for()
         for active in ("a", "img", "script[src]", "h1", "strong strong", "del"):
-            found = details.locator("main, article, body").first.locator(active)
-            assert await found.count() == 0, (number, active, await details.locator("body").inner_html())
+            elements = details.locator("main, article, body").first.locator(active)
+            assert await elements.count() == 0, (number, active, await details.locator("body").inner_html())
     now = await frames.nth(2).content_frame.locator("body").inner_text()
     await page.screenshot(path=pictures / "hostile-details.png", full_page=True)
     assert "<img src=x" in now

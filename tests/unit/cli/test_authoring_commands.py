@@ -209,9 +209,9 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], args: tuple[str, ...], mes
 def test_simulate_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     cells = document(capsys, "simulate", "checkout")
     assert {"step", "fault", "state", "undone", "residue"} == set(cells[0])
-    found = {(cell["step"], cell["fault"]): cell for cell in cells}
-    assert found["charge", "crash after effect"]["state"] == "COMPLETED"
-    assert found["place", "rejected"]["undone"][0] == "charge"
+    by_fault = {(cell["step"], cell["fault"]): cell for cell in cells}
+    assert by_fault["charge", "crash after effect"]["state"] == "COMPLETED"
+    assert by_fault["place", "rejected"]["undone"][0] == "charge"
     assert not any(cell["residue"] for cell in cells)
 
 

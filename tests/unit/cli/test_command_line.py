@@ -11,7 +11,7 @@ from sagas.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("args", "found", "rest"),
+    ("args", "options", "rest"),
     [
         # accepted after the verb, before it, and between its arguments
         (["show", "a", "-o", "json"], GlobalOptions(format="json"), ["show", "a"]),
@@ -26,8 +26,8 @@ from sagas.errors import UsageError
         (["start", "--", "--json"], GlobalOptions(), ["start", "--", "--json"]),
     ],
 )
-def test_global_options_are_accepted_anywhere(args: list[str], found: GlobalOptions, rest: list[str]) -> None:
-    assert split_options(args) == (found, rest)
+def test_global_options_are_accepted_anywhere(args: list[str], options: GlobalOptions, rest: list[str]) -> None:
+    assert split_options(args) == (options, rest)
 
 
 @pytest.mark.parametrize("args", [["list", "-o"], ["list", "-o", "yaml"], ["list", "--config"]])

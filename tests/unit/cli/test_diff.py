@@ -81,57 +81,57 @@ def _rows(document: Any) -> dict[tuple[str | None, str], Any]:
 
 
 def test_the_same_definition_in_another_layout(capsys: pytest.CaptureFixture[str]) -> None:
-    found = _diff(
+    document = _diff(
         capsys,
         "# a comment\n" + BASE.replace("id: reserve, uses: shop.reserve", "uses: shop.reserve, id: reserve"),
         code=0,
     )
-    assert (found["same"], found["changes"]) == (True, [])
-    assert found["old"]["digest"] == found["new"]["digest"]
+    assert (document["same"], document["changes"]) == (True, [])
+    assert document["old"]["digest"] == document["new"]["digest"]
     assert main.run(["diff", "checkout", "new.saga.yaml"]) == 0
     assert capsys.readouterr().out.startswith("checkout  both versions are the same\n")
 
 
 def test_descriptive_texts_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    found = _diff(capsys, BASE.replace("Take an order.", "Sell it.").replace("Order it", "Place it"), code=0)
-    assert found["same"]
-    assert [(change["step"], change["field"], change["new_sagas"]) for change in found["changes"]] == [
+    document = _diff(capsys, BASE.replace("Take an order.", "Sell it.").replace("Order it", "Place it"), code=0)
+    assert document["same"]
+    assert [(change["step"], change["field"], change["new_sagas"]) for change in document["changes"]] == [
         (None, "description", None),
         ("order", "name", None),
     ]
 
 
 def test_a_compensation_that_is_gone_needs_attention(capsys: pytest.CaptureFixture[str]) -> None:
-    found = _diff(capsys, BASE.replace(", compensate: shop.refund", ", effect: none"))
-    rows = _rows(found)
+    document = _diff(capsys, BASE.replace(", compensate: shop.refund", ", effect: none"))
+    rows = _rows(document)
     assert rows["charge", "compensate"]["change"] == "removed"
     assert rows["charge", "compensate"]["new_sagas"] == "a failure does not undo it any more"
     assert rows["charge", "compensate"]["attention"]
     assert rows["charge", "kind"]["new"] == "read"
-    assert found["running_sagas"]["still_needed"] == {
+    assert document["running_sagas"]["still_needed"] == {
         "actions": ["shop.refund"],
         "connections": [],
         "task_queues": [],
         "sagas": [],
         "signals": [],
     }
-    assert not found["running_sagas"]["may_continue_with_new"]
-    assert "the kind of charge must not change" in found["running_sagas"]["why_not"]
+    assert not document["running_sagas"]["may_continue_with_new"]
+    assert "the kind of charge must not change" in document["running_sagas"]["why_not"]
 
 
 def test_a_weaker_guarantee_needs_attention(capsys: pytest.CaptureFixture[str]) -> None:
     strong = BASE + '  - {id: tell, uses: shop.charge, with: {sku: "${{ input.sku }}"}}\n'
     Path("definitions/checkout.saga.yaml").write_text(strong)
-    found = _diff(capsys, BASE + _MAIL)
-    guarantee = _rows(found)["tell", "guarantee"]
+    document = _diff(capsys, BASE + _MAIL)
+    guarantee = _rows(document)["tell", "guarantee"]
     assert (guarantee["old"], guarantee["attention"]) == ("guarded", True)
     Path("definitions/checkout.saga.yaml").write_text(BASE + _MAIL)
     assert not _rows(_diff(capsys, strong))["tell", "guarantee"]["attention"]
 
 
 def test_steps_that_are_added_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
-    found = _diff(capsys, BASE + _MAIL)
-    assert _rows(found) == {
+    document = _diff(capsys, BASE + _MAIL)
+    assert _rows(document) == {
         ("tell", "step"): {
             "step": "tell",
             "field": "step",
@@ -143,9 +143,9 @@ def test_steps_that_are_added_and_removed(capsys: pytest.CaptureFixture[str]) ->
         }
     }
     Path("definitions/checkout.saga.yaml").write_text(BASE + _MAIL)
-    found = _diff(capsys, BASE)
-    assert _rows(found)["tell", "step"]["attention"]
-    assert found["running_sagas"]["still_needed"]["actions"] == ["mail.send"]
+    document = _diff(capsys, BASE)
+    assert _rows(document)["tell", "step"]["attention"]
+    assert document["running_sagas"]["still_needed"]["actions"] == ["mail.send"]
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,13 @@ def test_what_a_change_of_the_saga_means(
 
 
 def test_only_times_and_arguments_may_change_for_a_parked_saga(capsys: pytest.CaptureFixture[str]) -> None:
-    found = _diff(
+    document = _diff(
         capsys,
         BASE.replace("timeout: 10s", "timeout: 20s").replace('charge, with: {sku: "$', 'charge, with: {sku: "a$'),
     )
-    fields = {(change["step"], change["field"]) for change in found["changes"]}
+    fields = {(change["step"], change["field"]) for change in document["changes"]}
     assert {("charge", "with"), ("charge", "timeout"), ("charge", "compensate.timeout")} <= fields
-    assert found["running_sagas"] == {
+    assert document["running_sagas"] == {
         "still_needed": _NOTHING,
         "may_continue_with_new": True,
         "why_not": None,
@@ -243,9 +243,9 @@ _ALTERNATES = _charge(
 )
 def test_no_difference_is_missed(capsys: pytest.CaptureFixture[str], old: str, new: str, row: Any) -> None:
     Path("definitions/checkout.saga.yaml").write_text(old)
-    found = _diff(capsys, new)
-    assert row in _rows(found)
-    assert found["old"]["digest"] != found["new"]["digest"]
+    document = _diff(capsys, new)
+    assert row in _rows(document)
+    assert document["old"]["digest"] != document["new"]["digest"]
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,9 @@ def test_no_difference_is_missed(capsys: pytest.CaptureFixture[str], old: str, n
     ],
 )
 def test_what_the_digest_leaves_out_is_no_difference(capsys: pytest.CaptureFixture[str], old: str, new: str) -> None:
-    found = _diff(capsys, BASE.replace(old, new), code=0)
-    assert found["same"]
-    assert found["running_sagas"]["may_continue_with_new"]
+    document = _diff(capsys, BASE.replace(old, new), code=0)
+    assert document["same"]
+    assert document["running_sagas"]["may_continue_with_new"]
 
 
 def test_an_undo_that_loses_its_guard_needs_attention(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,8 +293,8 @@ def test_what_a_change_of_the_input_means(
 def test_an_input_schema_that_is_no_object(capsys: pytest.CaptureFixture[str], schema: str) -> None:
     plain = "saga: checkout\nsteps:\n  - {id: order, uses: shop.order, with: {sku: a}, pivot: true}\n"
     Path("definitions/checkout.saga.yaml").write_text(plain)
-    found = _diff(capsys, plain.replace("steps:", f"input: {schema}\nsteps:"))
-    assert [change["field"] for change in found["changes"]] == ["input"]
+    document = _diff(capsys, plain.replace("steps:", f"input: {schema}\nsteps:"))
+    assert [change["field"] for change in document["changes"]] == ["input"]
 
 
 def test_a_nested_saga_and_a_signal_are_still_needed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,10 +305,10 @@ def test_a_nested_saga_and_a_signal_are_still_needed(capsys: pytest.CaptureFixtu
     trigger = 'triggers: {kafka: {topic: paid, id: "${{ trigger.key }}", signal: paid}}\nsteps:'
     old = _charge(nested).replace("pivot: true", "effect: none").replace("steps:", trigger) + waits
     Path("definitions/checkout.saga.yaml").write_text(old)
-    found = _diff(capsys, BASE)
-    needed = found["running_sagas"]["still_needed"]
+    document = _diff(capsys, BASE)
+    needed = document["running_sagas"]["still_needed"]
     assert (needed["sagas"], needed["signals"]) == (["pay"], ["paid"])
-    assert "signals them" in _rows(found)[None, "triggers (signals)"]["new_sagas"]
+    assert "signals them" in _rows(document)[None, "triggers (signals)"]["new_sagas"]
 
 
 def test_a_long_value_shows_where_it_differs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,9 +58,9 @@ ROWS = [{"sku": "007", "n": 12345678901234567890, "price": Decimal("1.10")}, {"s
 def test_rows_are_exact(tmp_path: Path, name: str, content: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(content.encode()) if name.lower().endswith(".gz") else content.encode())
-    found = values(path)
-    assert found == ROWS
-    assert str(found[0]["price"]) == "1.10"
+    rows = values(path)
+    assert rows == ROWS
+    assert str(rows[0]["price"]) == "1.10"
 
 
 def test_the_digest_is_that_of_the_content(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_quote_in_the_header_is_a_mistake(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_row_that_cannot_be_read_is_a_mistake(tmp_path: Path, name: str, content: str, mistake: str) -> None:
-    rows, [found] = read_rows(write(tmp_path / name, content), SCHEMA)
+    rows, [problem] = read_rows(write(tmp_path / name, content), SCHEMA)
     assert len(rows) <= 1
-    assert found.endswith(mistake)
+    assert problem.endswith(mistake)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_row_that_cannot_be_read_is_a_mistake(tmp_path: Path, name: str, conte
     ],
 )
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path: Path, name: str, content: str | bytes, mistake: str) -> None:
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as raised:
         read_rows(write(tmp_path / name, content), SCHEMA)
-    assert mistake in found.value.message
+    assert mistake in raised.value.message
 
 
 @pytest.mark.parametrize("data", [b"n\n1\n", gzip.compress(b"n\n1\n", mtime=0)[:-9]], ids=["plain", "cut off"])
@@ -206,14 +206,14 @@ def test_what_json_has_no_form_for_is_refused_with_its_row_and_column(tmp_path: 
 
 @pytest.mark.parametrize("name", [".", "/dev/zero", "x" * 5_000])
 def test_rows_come_from_files(name: str) -> None:
-    with pytest.raises(UsageError, match=r"--from takes a file|there is no file") as found:
+    with pytest.raises(UsageError, match=r"--from takes a file|there is no file") as raised:
         read_rows(Path(name), {})
-    assert len(found.value.message) < 500
+    assert len(raised.value.message) < 500
 
 
 def test_invalid_rows_are_reported_in_their_order_each_on_its_own_line(capsys: pytest.CaptureFixture[str]) -> None:
-    found = InvalidRows([f"my rows.jsonl:{n}: the input\nneeds `x`" for n in (30, 4, *range(40, 50))])
-    assert _print_error(False, found) == 2
+    error = InvalidRows([f"my rows.jsonl:{n}: the input\nneeds `x`" for n in (30, 4, *range(40, 50))])
+    assert _print_error(False, error) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == [
         r"error: my rows.jsonl:4: the input\nneeds `x`",
@@ -255,9 +255,9 @@ ORDERS = {
 )
 def test_a_header_that_no_row_can_fit_is_one_mistake(tmp_path: Path, content: str, closed: bool, mistake: str) -> None:
     path = write(tmp_path / "a.csv", content)
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as raised:
         read_rows(path, {**ORDERS, "additionalProperties": not closed})
-    assert found.value.message == f"{path}{mistake}"
+    assert raised.value.message == f"{path}{mistake}"
 
 
 def test_a_column_that_the_schema_only_allows_is_read(tmp_path: Path) -> None:
@@ -268,9 +268,9 @@ def test_a_column_that_the_schema_only_allows_is_read(tmp_path: Path) -> None:
 
 def test_the_columns_of_a_parquet_file_are_compared_once(tmp_path: Path) -> None:
     path = table(tmp_path, ("amuont", arrow.array([1, 2])), ("customer", arrow.array(["ann", "bob"])))
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as raised:
         read_rows(path, ORDERS)
-    assert found.value.message.endswith("a.parquet: the input needs amount, which no column has, and there is amuont;"
+    assert raised.value.message.endswith("a.parquet: the input needs amount, which no column has, and there is amuont;"
                                         " did you mean amount?")  # fmt: skip
 
 

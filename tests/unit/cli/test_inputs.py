@@ -121,9 +121,9 @@ def test_an_input_that_is_no_file_is_a_mistake(tmp_path: Path) -> None:
         (str(tmp_path), "Is a directory"),
         ("x" * 5_000, "File name too long"),
     ):
-        with pytest.raises(UsageError, match=mistake) as found:
+        with pytest.raises(UsageError, match=mistake) as raised:
             read_input(f"@{name}", [])
-        assert len(found.value.message) < 500
+        assert len(raised.value.message) < 500
 
 
 def test_an_input_may_come_from_the_shell(tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def schema() -> dict[str, Any]:
 
 def _parts() -> list[type[JsonView]]:
     """All classes of the document, the document first."""
-    found = [SagaView, *(kind for kind in vars(saga_view).values() if isinstance(kind, type))]
-    return [name for name in dict.fromkeys(found) if issubclass(name, JsonView) and name is not JsonView]
+    kinds = [SagaView, *(kind for kind in vars(saga_view).values() if isinstance(kind, type))]
+    return [name for name in dict.fromkeys(kinds) if issubclass(name, JsonView) and name is not JsonView]
 
 
 def _object(cls: type[Any]) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def problems(document: Any, *, without: tuple[str, ...] = ()) -> list[str]:
 def _validator(without: tuple[str, ...]) -> Draft202012Validator:
     strict = json.loads(SCHEMA.read_text(encoding="utf-8"))
     strict["required"] = [name for name in strict["required"] if name not in without]
-    for one in (strict, *strict["$defs"].values()):
-        one["additionalProperties"] = False
+    for object_schema in (strict, *strict["$defs"].values()):
+        object_schema["additionalProperties"] = False
     return Draft202012Validator(strict)
 
 

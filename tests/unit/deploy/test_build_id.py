@@ -27,7 +27,7 @@ def project(folder: Path, statement: str, comment: str = "") -> Project:
 
 
 def test_a_build_is_the_version_and_the_definitions(tmp_path: Path) -> None:
-    one = build_id(project(tmp_path / "one", "update a set b = 1"))
-    assert one.startswith("saga-")
-    assert build_id(project(tmp_path / "same", "update a set b = 1", "# another comment\n")) == one
-    assert build_id(project(tmp_path / "other", "update a set b = 2")) != one
+    build = build_id(project(tmp_path / "one", "update a set b = 1"))
+    assert build.startswith("saga-")
+    assert build_id(project(tmp_path / "same", "update a set b = 1", "# another comment\n")) == build
+    assert build_id(project(tmp_path / "other", "update a set b = 2")) != build

@@ -72,6 +72,6 @@ def test_the_licences_of_the_installed_packages_are_accepted() -> None:
     problems, bill = audit()
     assert [problem for problem in problems if "licence" in problem] == []
     assert {"psycopg", "temporalio"} <= {component["name"] for component in bill["components"]}
-    one = component("ruamel.yaml", "1", ["ab"], "MIT")
-    assert one["purl"] == "pkg:pypi/ruamel-yaml@1"
-    assert one["externalReferences"][0]["hashes"] == [{"alg": "SHA-256", "content": "ab"}]
+    entry = component("ruamel.yaml", "1", ["ab"], "MIT")
+    assert entry["purl"] == "pkg:pypi/ruamel-yaml@1"
+    assert entry["externalReferences"][0]["hashes"] == [{"alg": "SHA-256", "content": "ab"}]

@@ -26,11 +26,11 @@ def test_a_statement_ends_at_a_semicolon_at_the_end_of_a_line() -> None:
 
 def test_where_a_statement_ends_elsewhere() -> None:
     body = "create trigger x after insert on t begin update t set a = 1; delete from t; end"
-    assert [one for _, one in split_statements(f"{body}; select 1;", "sqlite")] == [body, "select 1"]
+    assert [statement for _, statement in split_statements(f"{body}; select 1;", "sqlite")] == [body, "select 1"]
     body = "create function f() returns int language sql as $$ select 1; $$"
-    assert [one for _, one in split_statements(f"{body}; select 1", "postgresql")] == [body, "select 1"]
+    assert [statement for _, statement in split_statements(f"{body}; select 1", "postgresql")] == [body, "select 1"]
     body = "create function f() returns int begin atomic select 1; select 2; end; select 1"
-    assert [one for _, one in split_statements(body, "postgresql")] == [body]
+    assert [statement for _, statement in split_statements(body, "postgresql")] == [body]
 
 
 def test_a_string_that_is_not_closed_is_named() -> None:

@@ -67,20 +67,20 @@ def walk(budget: Budget) -> Walk:
     The second generation starts only when the first was undone or sealed, as the machine does it; late deliveries of
     the first may come at any time after.
     """
-    found = Walk()
-    _step(found, dict(budget), Memory({}, {}), {1: State(), 2: State()}, {1: Watch(), 2: Watch()}, ())
-    return found
+    result = Walk()
+    _step(result, dict(budget), Memory({}, {}), {1: State(), 2: State()}, {1: Watch(), 2: Watch()}, ())
+    return result
 
 
 def _step(
-    found: Walk,
+    result: Walk,
     budget: dict[tuple[int, Event], int],
     memory: Memory,
     states: dict[int, State],
     watches: dict[int, Watch],
     path: tuple[str, ...],
 ) -> None:
-    found.orders += 1
+    result.orders += 1
     for (generation, event), left in budget.items():
         if not left or (generation == 2 and not watches[1].gone):
             continue
@@ -91,16 +91,16 @@ def _step(
         here = (*path, f"{event}{generation}")
         expected, wanted = model_deliver(states[generation], event)
         if (reported, after) != (expected, wanted):
-            found.disagreements.append(here)
+            result.disagreements.append(here)
         broken = violations(before, event, reported, after, watches[generation])
         for name in broken:
-            found.broken.setdefault(name, here)
+            result.broken.setdefault(name, here)
         if broken:
-            found.violated_orders += 1
+            result.violated_orders += 1
             continue  # later steps of a violated order add nothing
         budget[generation, event] -= 1
         _step(
-            found,
+            result,
             budget,
             guard.memory,
             {**states, generation: wanted},

@@ -10,8 +10,8 @@ from tests.unit.guard.delivery_orders import BUDGETS, walk
 @pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize("name", BUDGETS)
 def test_no_delivery_order_violates_a_guarantee(name: str) -> None:
-    found = walk(BUDGETS[name])
-    assert found.broken == {}
-    assert found.disagreements == []
-    assert found.orders > 1_000, "the walk must be exhaustive, not empty"
-    print(f"{name}: {found.orders} orders, 0 violations")
+    result = walk(BUDGETS[name])
+    assert result.broken == {}
+    assert result.disagreements == []
+    assert result.orders > 1_000, "the walk must be exhaustive, not empty"
+    print(f"{name}: {result.orders} orders, 0 violations")

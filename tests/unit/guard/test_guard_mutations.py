@@ -207,7 +207,7 @@ def test_the_unmodified_guard_keeps_held_events_safe() -> None:
 )
 def test_confirm_and_undo_decide_about_events(op: str, promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = rules.held_decision_of
-    monkeypatch.setattr(rules, "held_decision_of", lambda one: None if one == op else real(one))
+    monkeypatch.setattr(rules, "held_decision_of", lambda operation: None if operation == op else real(operation))
     assert promise in broken_promises_of_events()
 
 

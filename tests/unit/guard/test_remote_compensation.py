@@ -14,21 +14,21 @@ HERE = EntryKey("saga", "step")
 
 
 @dataclass
-class Found:
+class WalkResult:
     orders: int = 0
     broken: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def walk(*, asks_home: bool = True, own_row: bool = True) -> Found:
+def walk(*, asks_home: bool = True, own_row: bool = True) -> WalkResult:
     """All orders of three deliveries of `do`, two of the decision at home, two of the other action.
 
     ``asks_home`` False: the other action runs without a decision where the step ran. ``own_row`` False: it runs
     without a row of its own.
     """
-    found = Found()
+    result = WalkResult()
 
     def step(home: MemoryGuard, away: MemoryGuard, may_run: bool, gone: bool, left: tuple[int, int, int], path) -> None:
-        found.orders += 1
+        result.orders += 1
         effects = home.memory.state(1).applied - away.memory.state(1).undone
         undone = away.memory.state(1).undone
         for name, wrong in {
@@ -37,8 +37,8 @@ def walk(*, asks_home: bool = True, own_row: bool = True) -> Found:
             "an effect after the compensation": gone and effects != 0,
         }.items():
             if wrong:
-                found.broken.setdefault(name, path)
-        if found.broken:
+                result.broken.setdefault(name, path)
+        if result.broken:
             return
         dos, marks, owns = left
         if dos:
@@ -63,11 +63,11 @@ def walk(*, asks_home: bool = True, own_row: bool = True) -> Found:
             step(home, away_after, may_run, True, (dos, marks, owns - 1), (*path, "own"))
 
     step(MemoryGuard(Memory({}, {})), MemoryGuard(Memory({}, {})), False, False, (3, 2, 2), ())
-    return found
+    return result
 
 
 @cache
-def as_it_is() -> Found:
+def as_it_is() -> WalkResult:
     return walk()
 
 

@@ -45,7 +45,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("failure", "action", "scope"), TABLE, ids=lambda one: getattr(one, "name", None))
+@pytest.mark.parametrize(("failure", "action", "scope"), TABLE, ids=lambda failure: getattr(failure, "name", None))
 def test_decision(failure: KafkaErrorInfo, action: str, scope: str | None) -> None:
     verdict = classify_kafka_error(failure)
     assert (verdict.action, verdict.scope, verdict.fenced) == (action, scope, False)

@@ -55,8 +55,8 @@ async def test_queued_items_can_be_dropped_and_running_ones_finish() -> None:
     go.set()
     await waiting
     await lanes.wait_idle()
-    assert [one for one in seen if one[0] == "a"] == [("a", 0)]
-    assert [one for one in seen if one[0] == "b"] == [("b", 0), ("b", 1), ("b", 2)]
+    assert [task for task in seen if task[0] == "a"] == [("a", 0)]
+    assert [task for task in seen if task[0] == "b"] == [("b", 0), ("b", 1), ("b", 2)]
     lanes.submit("a", ("a", 9))
     await lanes.wait_idle()
     assert seen[-1] == ("a", 9)

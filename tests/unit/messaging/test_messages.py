@@ -37,7 +37,7 @@ def test_the_id_of_a_message_is_unique_in_all_topics() -> None:
     assert message_id({}, "t", 1, 2) == "t-1-2"
     ones = {message_id({"ce_id": "1", "ce_source": source}, "t", 0, 0) for source in ("/a", "/b")}
     assert len(ones) == 2
-    assert all(one.startswith("1-") for one in ones)
+    assert all(id.startswith("1-") for id in ones)
     assert message_id({"ce_id": "1"}, "t", 0, 0) == "1"
 
 
@@ -184,9 +184,9 @@ def test_consumer_mistakes_are_reported_when_it_is_loaded() -> None:
     wrong = "5s"
     with pytest.raises(UsageError, match="timeout above zero"):
         consumer("t", connection="shop", timeout=wrong)(handle)
-    one = getattr(consumer("t", connection="shop")(handle), HANDLER_ATTRIBUTE)
+    handler = getattr(consumer("t", connection="shop")(handle), HANDLER_ATTRIBUTE)
     with pytest.raises(UsageError, match="two consumers are named handle"):
-        MessageHandlers([one, dataclasses.replace(one, function=wait)])
+        MessageHandlers([handler, dataclasses.replace(handler, function=wait)])
 
 
 def test_a_message_outside_of_a_consumer_has_no_database() -> None:

@@ -42,7 +42,7 @@ def test_the_commit_never_passes_an_open_offset() -> None:
                 progress.add(offset)
                 open_.add(offset)
             else:
-                one = choose.choice(sorted(open_))
-                open_.remove(one)
-                progress.complete(one)
+                completed = choose.choice(sorted(open_))
+                open_.remove(completed)
+                progress.complete(completed)
             assert progress.position == (min(open_) if open_ else offset + 1)

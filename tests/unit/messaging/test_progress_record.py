@@ -13,8 +13,8 @@ def test_the_record_round_trips() -> None:
     for progress in (ProgressRecord(3, ["a", "b"], ["c"]), ProgressRecord(1, ["a"])):
         key, value = encode_progress(2, progress)
         assert key == b"2"
-        found = decode_progress(value)
-        assert (found.batch, [*found.event_ids], [*found.previous_event_ids]) == (
+        record = decode_progress(value)
+        assert (record.batch, [*record.event_ids], [*record.previous_event_ids]) == (
             progress.batch,
             [*progress.event_ids],
             [*progress.previous_event_ids],

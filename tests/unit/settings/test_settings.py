@@ -195,8 +195,8 @@ def test_numbers_among_vars_keep_their_digits(tmp_path: Path) -> None:
         "[vars]\nversion = 1.10\nlong = 12345678901234567890.123456789\nwide = 123456789012345678901234567890\n"
     )
     env = {"SAGA_VARS__RATE": "0.10", "SAGA_VARS__CODE": "007", "SAGA_VARS__WIDE": "18446744073709551617"}
-    found = load_settings(tmp_path, env=env).vars
-    assert {name: str(value) for name, value in found.items()} == {
+    variables = load_settings(tmp_path, env=env).vars
+    assert {name: str(value) for name, value in variables.items()} == {
         "version": "1.10",
         "long": "12345678901234567890.123456789",
         "wide": "18446744073709551617",

@@ -116,7 +116,9 @@ def file_with(table: type[Table], key: str | None) -> str:
         if key in ("saga_id", "result"):
             del needed["guard_key"]
         needed.pop(key or "", None)
-        written.append("[[reconcile.effects]]\n" + "".join(f"{one} = {text}\n" for one, text in needed.items()) + value)
+        written.append(
+            "[[reconcile.effects]]\n" + "".join(f"{name} = {text}\n" for name, text in needed.items()) + value
+        )
     elif header == "serve.tokens.shop" and key != "secret":
         written.append(f'[{header}]\nsecret = {{env = "ANOTHER_TOKEN"}}\n{value}')
     elif header and not header.startswith("connections"):
@@ -151,8 +153,8 @@ def observed(settings: Settings) -> Mapping[str, Any]:
 @pytest.mark.parametrize(("table", "key"), rows())
 def test_every_key_of_the_file_has_an_effect(tmp_path: Path, table: type[Table], key: str) -> None:
     views = []
-    for one in (None, key):
-        (tmp_path / "saga.toml").write_text(file_with(table, one), encoding="utf-8")
+    for written_key in (None, key):
+        (tmp_path / "saga.toml").write_text(file_with(table, written_key), encoding="utf-8")
         views.append(observed(load_settings(tmp_path, env={})))
     assert views[0] != views[1]
 

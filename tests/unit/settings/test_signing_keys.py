@@ -33,8 +33,8 @@ def test_the_first_key_signs_and_all_verify(tmp_path: Path) -> None:
     keys = load_settings(tmp_path, env={}).signing_keys()
     assert keys.shared
     assert not (tmp_path / KEY_FILE).exists()
-    for one in (OLD, NEW):
-        assert keys.verifies("definition", b"x", SigningKeys((one,)).sign("definition", b"x"))
+    for key in (OLD, NEW):
+        assert keys.verifies("definition", b"x", SigningKeys((key,)).sign("definition", b"x"))
     signature = keys.sign("definition", b"x")
     assert signature is not None
     assert signature["key"] == SigningKeys((NEW,)).ids[0]

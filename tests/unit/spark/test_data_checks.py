@@ -20,10 +20,10 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
 
 
 def test_a_relationship_check_with_a_column_named_known(spark: SparkSession) -> None:
-    one = check("relationships", {"column": "product", "to": {}, "field": "id"})
+    relationship = check("relationships", {"column": "product", "to": {}, "field": "id"})
     frame = spark.sql("SELECT * FROM VALUES (1, true), (2, true), (null, false) AS t(product, known)")
     other = spark.sql("SELECT 1 AS id")
-    data_check = run_data_check(one, {"output": frame}, {comparison_input_name(one): other}, {})
+    data_check = run_data_check(relationship, {"output": frame}, {comparison_input_name(relationship): other}, {})
     assert (data_check.violated, data_check.details) == (True, {"rows": 1})
 
 
@@ -39,10 +39,10 @@ def test_a_relationship_check_with_a_column_named_known(spark: SparkSession) -> 
 def test_accepted_values_compare_numbers_by_value(
     spark: SparkSession, column: str, values: list[Any], broken: int
 ) -> None:
-    one = check("accepted_values", {"column": "v", "values": values})
+    accepted = check("accepted_values", {"column": "v", "values": values})
     texts = {"int": ["1", "2", "3"], "string": ["1.50", "2.0", "x"]}.get(column, ["1.50", "2", "3"])
     rows = ", ".join(f"('{text}')" for text in texts)
     frame = spark.sql(f"SELECT cast(v AS {column}) AS v FROM VALUES {rows}, (null) AS t(v)")
-    [(_, counted)] = metric_aggregates([one], "output", frame).items()
+    [(_, counted)] = metric_aggregates([accepted], "output", frame).items()
     [row] = frame.agg(counted).collect()
-    assert (row[0], frame.where(violation_condition(one, frame)).count()) == (broken, broken)
+    assert (row[0], frame.where(violation_condition(accepted, frame)).count()) == (broken, broken)

@@ -48,8 +48,8 @@ from saga_spark.sinks.iceberg.copy_on_write import exact_value, where_expression
     ],
 )
 def test_a_value_that_fits(kind: IcebergType, value: Any, expected: Any) -> None:
-    found = exact_value("c", kind, value)
-    assert (str(found), type(found)) == (str(expected), type(expected))
+    exact = exact_value("c", kind, value)
+    assert (str(exact), type(exact)) == (str(expected), type(expected))
     schema = Schema(NestedField(1, "c", kind, required=False))
     assert bind(schema, where_expression({"c": [value]}, schema), case_sensitive=True) is not None
 

@@ -14,7 +14,7 @@ def test_fingerprints_of_parts_add_up_in_any_order() -> None:
     random.Random(7).shuffle(parts)
     assert combine([combine(parts[:50]), combine(parts[50:])]) == whole
     assert whole.rows == 199
-    assert whole.first == sum(one for one, _ in words) % 2**64
+    assert whole.first == sum(low for low, _ in words) % 2**64
 
 
 def test_the_halves_of_a_word_are_signed_sums() -> None:
@@ -31,6 +31,6 @@ def test_an_empty_set_has_null_sums() -> None:
 
 
 def test_the_text_form_has_128_bits_and_includes_the_count() -> None:
-    one, two = Fingerprint(1, 0, 0), Fingerprint(2, 0, 0)
-    assert len(one.hex) == 32
-    assert one.hex != two.hex
+    first, second = Fingerprint(1, 0, 0), Fingerprint(2, 0, 0)
+    assert len(first.hex) == 32
+    assert first.hex != second.hex

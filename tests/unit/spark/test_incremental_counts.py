@@ -49,11 +49,11 @@ def test_each_written_file_is_read_once(tmp_path: Path, reads: list[str]) -> Non
     ahead.count_new_files(tmp_path, threading.Event())
     assert reads == ["part-0.parquet"], "what is being written is left alone"
     files = staged(early.rename(tmp_path / "part-0.parquet"), unfinished.rename(tmp_path / "part-1.parquet"))
-    found = ahead.count(files)
+    count = ahead.count(files)
     assert reads == ["part-0.parquet", "part-1.parquet"]
-    assert found == count_files(files, SCHEMA)
-    assert found is not None
-    assert (found.fingerprint.rows, found.sums) == (2000, {"n": sum(range(2000))})
+    assert count == count_files(files, SCHEMA)
+    assert count is not None
+    assert (count.fingerprint.rows, count.sums) == (2000, {"n": sum(range(2000))})
 
 
 def test_a_rewritten_file_is_read_again(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_polling_ends_with_the_write(tmp_path: Path, reads: list[str]) -> None:
         until = time.monotonic() + 30
         while not reads and time.monotonic() < until:
             time.sleep(0.01)
-    threads = [one.name for one in threading.enumerate()]
+    threads = [thread.name for thread in threading.enumerate()]
     assert "count-ahead" not in threads
     files = staged(moved.rename(tmp_path / "part-0.parquet"))
     assert ahead.count(files) == count_files(files, SCHEMA)

@@ -22,7 +22,7 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
 
 
 @pytest.mark.parametrize(
-    ("one", "staged", "previous", "broken", "message"),
+    ("data_check", "staged", "previous", "broken", "message"),
     [
         (check("rows", {"equals": 10}), manifest(), None, False, "10 rows"),
         (check("rows", {"equals": "10"}), manifest(), None, False, "10 rows"),  # results of steps are texts
@@ -79,9 +79,9 @@ def check(kind: str, spec: Any, **more: Any) -> Check:
     ],
 )
 def test_a_metric_is_checked_against_its_limits(
-    one: Check, staged: Manifest, previous: int | None, broken: bool, message: str
+    data_check: Check, staged: Manifest, previous: int | None, broken: bool, message: str
 ) -> None:
-    metrics = evaluate_metrics(one, staged, previous)
+    metrics = evaluate_metrics(data_check, staged, previous)
     assert (metrics.violated, message in metrics.message) == (broken, True), metrics.message
 
 

@@ -93,7 +93,7 @@ def test_each_column_is_counted_alone(spark: SparkSession, files: str, tmp_path:
     for name, pair in pairs.items():
         file = tmp_path / f"{name}.parquet"
         pq.write_table(table.select(pair), file, use_dictionary=False, row_group_size=900)
-        schema = frame.select(*(f"`{one}`" for one in pair)).schema
+        schema = frame.select(*(f"`{column}`" for column in pair)).schema
         counted = count_files([StagedFile(file.as_uri(), 0, 0)], schema)
         assert counted is not None
         assert counted.fingerprint == read_fingerprint(row.asDict(), name), name
@@ -114,8 +114,8 @@ def test_unsupported_types_are_left_to_spark(spark: SparkSession, tmp_path: Path
         (["1.5", "1000000000000"], pa.decimal128(28, 6)),  # too large for a bigint
         (["1.5", "2.5"], pa.decimal128(20, 6)),  # not the type in the schema
     ):
-        one = pa.table({"v": pa.array(values).cast(kind)})
-        pq.write_table(one, tmp_path / "one.parquet")
+        table = pa.table({"v": pa.array(values).cast(kind)})
+        pq.write_table(table, tmp_path / "one.parquet")
         assert count_files(list_staged_files(f"file://{tmp_path}"), schema) is None
     pq.write_table(pa.table({"w": pa.array([1])}), tmp_path / "one.parquet")
     assert count_files(list_staged_files(f"file://{tmp_path}"), schema) is None

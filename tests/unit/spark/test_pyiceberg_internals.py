@@ -56,9 +56,9 @@ def test_private_names_are_recognised(source: str) -> None:
 
 
 def test_only_the_adapter_uses_private_names_of_pyiceberg() -> None:
-    found = {str(path.relative_to(ROOT)): private_names(path.read_text()) for path in sources()}
-    assert len(found) > 10
-    assert {path: names for path, names in found.items() if names} == {}
+    names_by_path = {str(path.relative_to(ROOT)): private_names(path.read_text()) for path in sources()}
+    assert len(names_by_path) > 10
+    assert {path: names for path, names in names_by_path.items() if names} == {}
 
 
 def test_the_adapter_was_checked_with_the_installed_version() -> None:

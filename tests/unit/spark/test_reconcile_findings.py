@@ -39,7 +39,7 @@ class ShopSystem:
         self.folder = folder
         self.stories: dict[str, dict[str, Any]] = {}
         self.guard: dict[tuple[str, str, int], dict[str, Any]] = {}
-        self.rows: dict[str, list[dict[str, Any]]] = {one.name: [] for one in ALL}
+        self.rows: dict[str, list[dict[str, Any]]] = {table.name: [] for table in ALL}
         self.events: list[tuple[Any, ...]] = []
         self.records: list[tuple[Any, ...]] = []
         for number in range(12):
@@ -260,10 +260,10 @@ def corrupt_tables(system: ShopSystem) -> set[tuple[Any, ...]]:
 def test_each_class_is_found(system: ShopSystem) -> None:
     add_what_is_no_finding(system)
     wanted = corrupt_guard(system) | corrupt_tables(system) | corrupt_topics(system)
-    found = system.check()
-    assert classes_of(found) == wanted
-    assert len(found) == len(wanted)
-    by_saga = {finding.saga_id: finding for finding in found if finding.place == "shop.orders"}
+    findings = system.check()
+    assert classes_of(findings) == wanted
+    assert len(findings) == len(wanted)
+    by_saga = {finding.saga_id: finding for finding in findings if finding.place == "shop.orders"}
     assert by_saga["c-4"].details["total"] == "4.510000000"
     assert by_saga["c-4"].details["expected.total"] == "4.500000000"
     assert by_saga["c-0"].row == {"order_id": 78}
@@ -278,8 +278,8 @@ def test_a_window_ignores_earlier_data(system: ShopSystem) -> None:
     near = ORDERS.model_copy(update={"tolerance": Decimal("0.01")})
     lines = system.check(since=NOW - 1800, effects=(CHARGES, near))
     assert "c-4" not in {finding.saga_id for finding in lines}
-    found = classes_of(finding for finding in lines if finding.place != "shop.orders")
-    assert found == {
+    classes = classes_of(finding for finding in lines if finding.place != "shop.orders")
+    assert classes == {
         ("event_without_effect", "c-10", "never", "shop.saga_outbox"),
         ("event_held", "c-2", "place", "shop.saga_outbox"),
         ("effect_without_saga", "ghost", None, "shop.charge"),

@@ -90,7 +90,7 @@ def hashes(spark: SparkSession, all_values: Sequence[str]) -> set[str]:
 
     frames = [spark.sql(f"SELECT * FROM VALUES {values}") for values in all_values]
     hashed = [frame.select(F.lit(at), *row_hash(frame.schema)) for at, frame in enumerate(frames)]
-    rows = functools.reduce(lambda one, other: one.union(other), hashed).collect()
+    rows = functools.reduce(lambda frame, other: frame.union(other), hashed).collect()
     return {
         combine(Fingerprint(1, row[1] % 2**64, row[2] % 2**64) for row in rows if row[0] == at).hex
         for at in range(len(frames))
@@ -147,25 +147,25 @@ def test_columns_are_taken_in_the_order_given_and_buckets_by_the_key_alone(spark
     frame = spark.sql("SELECT * FROM VALUES (1, 'a', 2), (5, 'b', 2) AS t(k, `odd.name`, v)")
     turned = frame.select("v", "`odd.name`", "k")
 
-    def words(one: object, columns: list[str]) -> list[tuple[int, int]]:
-        return [tuple(row) for row in one.select(*row_hash(one.schema, columns)).collect()]  # type: ignore[attr-defined]
+    def words(frame: object, columns: list[str]) -> list[tuple[int, int]]:
+        return [tuple(row) for row in frame.select(*row_hash(frame.schema, columns)).collect()]  # type: ignore[attr-defined]
 
     assert words(frame, ["k", "odd.name"]) == words(turned, ["k", "odd.name"])
     assert words(frame, ["k", "v"]) != words(frame, ["v", "k"])
     first = [row[0] for row in frame.select(key_bucket(frame.schema, ["k"], 16)).collect()]
     other = spark.sql("SELECT * FROM VALUES (1L), (5L) AS t(k)")
     assert [row[0] for row in other.select(key_bucket(other.schema, ["k"], 16)).collect()] == first
-    assert all(0 <= one < 16 for one in first)
+    assert all(0 <= bucket < 16 for bucket in first)
 
 
 def test_more_columns_than_flags_fit_into_one_number(spark: SparkSession) -> None:
-    def one(at: int) -> str:
+    def row_with_null(at: int) -> str:
         return "(" + ", ".join("cast(null as int)" if place == at else "7" for place in range(70)) + ")"
 
-    assert len(hashes(spark, [one(at) for at in (0, 1, 61, 62, 69)])) == 5
+    assert len(hashes(spark, [row_with_null(at) for at in (0, 1, 61, 62, 69)])) == 5
 
 
 def test_a_field_is_not_the_column_of_a_table_that_is_called_like_its_struct(spark: SparkSession) -> None:
     frame = spark.sql("select * from values (named_struct('f', 1), 7), (named_struct('f', 2), 7) as t(t, f)")
-    one, other = frame.select(*row_hash(frame.schema, ["t"])).collect()
-    assert one != other
+    first, second = frame.select(*row_hash(frame.schema, ["t"])).collect()
+    assert first != second

@@ -41,15 +41,15 @@ from sagas.errors import InfrastructureError, Unavailable, UsageError
     ],
 )
 def test_errors_keep_their_kind(error: Exception, kind: type[Exception]) -> None:
-    found = error_from_json(decode_message(encode_message(error_to_json(error))))
-    assert type(found) is kind
-    assert str(error) in str(found)
-    if isinstance(error, JobFailed) and isinstance(found, JobFailed):
-        assert found.details == error.details
-    if isinstance(error, RunnerLost) and isinstance(found, RunnerLost):
-        assert found.memory == error.memory
-    if isinstance(error, UsageError) and isinstance(found, UsageError):
-        assert found.help == error.help
+    received = error_from_json(decode_message(encode_message(error_to_json(error))))
+    assert type(received) is kind
+    assert str(error) in str(received)
+    if isinstance(error, JobFailed) and isinstance(received, JobFailed):
+        assert received.details == error.details
+    if isinstance(error, RunnerLost) and isinstance(received, RunnerLost):
+        assert received.memory == error.memory
+    if isinstance(error, UsageError) and isinstance(received, UsageError):
+        assert received.help == error.help
 
 
 def test_settings_survive_serialization(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_files_by_folder_and_by_pattern(tmp_path: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"x": [1, 2]}), root / name)
     parquet_files = list_parquet_files(root.as_uri())
-    assert [one.uri for one in parquet_files] == [
+    assert [file.uri for file in parquet_files] == [
         (root / "day=1/a.parquet").as_uri(),
         (root / "day=2/b.parquet").as_uri(),
     ]

@@ -20,7 +20,9 @@ ended); it schedules the task again. The code and its replay are correct."""
 def _parameters() -> list[object]:
     """A sixth of them in every run: tests/replay replays the recorded histories of all."""
     marks = {True: [], False: [pytest.mark.slow]}
-    return [pytest.param(one, id=one.name, marks=marks[place % 6 == 0]) for place, one in enumerate(PLAYED)]
+    return [
+        pytest.param(scenario, id=scenario.name, marks=marks[place % 6 == 0]) for place, scenario in enumerate(PLAYED)
+    ]
 
 
 @pytest.mark.sampled(keep=5)

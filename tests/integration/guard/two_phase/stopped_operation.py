@@ -99,7 +99,7 @@ def _perform(
         (SqlAlchemyTransaction, "_send"),
         (SqlSession, "run"),
         (Preparation, "_store_result"),
-        *((one, name) for one in (postgresql.PostgresPreparedTransactions, mysql.MysqlPreparedTransactions)
+        *((owner, name) for owner in (postgresql.PostgresPreparedTransactions, mysql.MysqlPreparedTransactions)
           for name in ("is_prepared", "end")),
     ):  # fmt: skip
         stop_before(owner, name)

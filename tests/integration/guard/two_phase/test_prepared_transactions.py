@@ -15,16 +15,16 @@ from tests.integration.guard.two_phase.conftest import TwoPhaseDatabase, open_tw
 async def test_a_prepared_transaction_names_its_step_and_its_locks(shop: TwoPhaseDatabase) -> None:
     engine = shop.database.engine
     await shop.do()
-    [found] = await list_prepared(engine, shop.at.saga_id)
-    assert found.entry_key == shop.at
-    assert not found.is_foreign
-    assert found.age is not None
-    assert 0 <= found.age < 60
+    [prepared] = await list_prepared(engine, shop.at.saga_id)
+    assert prepared.entry_key == shop.at
+    assert not prepared.is_foreign
+    assert prepared.age is not None
+    assert 0 <= prepared.age < 60
     if engine.dialect.name == "postgresql":
-        assert found.id.startswith(f"{shop.at}~")
-        assert found.locks == ("prepared_stock (RowExclusiveLock)",)
+        assert prepared.id.startswith(f"{shop.at}~")
+        assert prepared.locks == ("prepared_stock (RowExclusiveLock)",)
     async with engine.connect() as connection:
-        await connection.exec_driver_sql(found.rollback)
+        await connection.exec_driver_sql(prepared.rollback)
     assert await list_prepared(engine, shop.at.saga_id) == []
 
 
@@ -44,8 +44,10 @@ async def test_the_doctor_reports_one_that_is_stuck(shop: TwoPhaseDatabase) -> N
 async def test_the_purge_keeps_the_rows_of_a_prepared_step(shop: TwoPhaseDatabase) -> None:
     other = await open_two_phase(shop.database)
     await shop.database.rows("update saga_watermark set watermark = 0")  # other tests have raised it
-    for one in (shop, other):
-        await one.guard.do(one.at, "hash", one.take, scheduled_at=5.0, deadline=time.time() + 10)
+    for participant in (shop, other):
+        await participant.guard.do(
+            participant.at, "hash", participant.take, scheduled_at=5.0, deadline=time.time() + 10
+        )
     await other.guard.undo(other.at, known_done=True, scheduled_at=6.0, deadline=time.time() + 10)
     await watermark.clean_up(
         shop.database.engine, oldest_open=10.0, now=time.time(), longest_transaction=0.0, retention=0.0

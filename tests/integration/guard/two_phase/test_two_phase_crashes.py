@@ -150,17 +150,17 @@ async def test_a_database_restarts_with_prepared_transactions(
 ) -> None:
     with start() as server:
         database = await open_guard_database(server.kind, server.url())
-        one, two, three = [await open_two_phase(database) for _ in range(3)]
-        for shop in (one, two, three):
+        first, second, third = [await open_two_phase(database) for _ in range(3)]
+        for shop in (first, second, third):
             assert (await shop.do()).kind == "done"
         await asyncio.to_thread(server.kill)
         await asyncio.to_thread(server.start)
         await database.engine.dispose()  # the pool's connections are those to the killed server
-        assert [await shop.is_prepared() for shop in (one, two, three)] == [True] * 3
-        await expect_applied(one)
-        await expect_nothing(two)
-        assert (await three.guard.seal(three.at, **clock())).kind == "done"
-        await expect_applied(three)
+        assert [await shop.is_prepared() for shop in (first, second, third)] == [True] * 3
+        await expect_applied(first)
+        await expect_nothing(second)
+        assert (await third.guard.seal(third.at, **clock())).kind == "done"
+        await expect_applied(third)
         await database.connections.close()
 
 

@@ -258,6 +258,6 @@ async def test_an_unreachable_broker_is_one_finding(tmp_path: Path, kafka: Broke
     port = free_port()
     settings = load_settings(tmp_path, env={"SAGA_KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{port}"})
     doctor_project.project = Project(settings)
-    [found] = (await doctor_project.examine()).values()
-    assert not found.ok
-    assert "\n" not in found.message
+    [finding] = (await doctor_project.examine()).values()
+    assert not finding.ok
+    assert "\n" not in finding.message

@@ -45,8 +45,8 @@ class EventsEnvironment:
     def write(self, *definitions: str, actions: str = "", shop: str | None = None) -> None:
         """The project's files; ``shop`` is the URL a worker is given for the database of that name."""
         (self.folder / "definitions").mkdir(parents=True, exist_ok=True)
-        for one in definitions:
-            plain = textwrap.dedent(one)
+        for definition in definitions:
+            plain = textwrap.dedent(definition)
             name = plain.split("saga:", 1)[1].split()[0]
             (self.folder / "definitions" / f"{name}.saga.yaml").write_text(plain, encoding="utf-8")
         (self.folder / f"actions_{self.prefix}.py").write_text(textwrap.dedent(actions), encoding="utf-8")

@@ -127,7 +127,10 @@ class OutboxEnvironment:
             if name in ("transaction_timeout", "retention"):
                 lines.append(f'{name} = "{value:g}s"')
             elif name == "client":
-                lines += ["[kafka.client]", *(f"{json.dumps(key)} = {json.dumps(one)}" for key, one in value.items())]
+                lines += [
+                    "[kafka.client]",
+                    *(f"{json.dumps(key)} = {json.dumps(setting)}" for key, setting in value.items()),
+                ]
             elif name not in ("bootstrap_servers", "prefix"):
                 lines.append(f"{name} = {json.dumps(value)}")
         (self.folder / "saga.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -138,7 +141,7 @@ class OutboxEnvironment:
         """Each published row is in its topic once, nothing else is, keys are in order, nothing is undecided."""
         records = self.broker.read_committed(*topics)
         seen = [record.headers["ce_id"] for record in records]
-        doubled = [one for one, times in Counter(seen).items() if times > 1]
+        doubled = [event for event, times in Counter(seen).items() if times > 1]
         assert not doubled, f"{len(doubled)} of {len(seen)} events are doubled: {doubled[:3]}"
         published = {row[0] for row in self.rows("select event_id from saga_outbox where status = 'PUBLISHED'")}
         lost = published - set(seen)

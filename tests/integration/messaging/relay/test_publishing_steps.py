@@ -59,8 +59,8 @@ def values(broker: Broker, *topics: str) -> list[int]:
 
 async def published(env: EventsEnvironment, saga_id: str) -> None:
     async def all_of_them() -> bool:
-        found = await env.statuses(saga_id)
-        return bool(found) and set(found) == {"PUBLISHED"}
+        statuses = await env.statuses(saga_id)
+        return bool(statuses) and set(statuses) == {"PUBLISHED"}
 
     await until(all_of_them)
 

@@ -32,16 +32,16 @@ async def env(
     made.close()
 
 
-@pytest.mark.parametrize("found", ["its progress record, and recorded events", "its progress record", "events alone"])
+@pytest.mark.parametrize("hanging", ["its progress record, and recorded events", "its progress record", "events alone"])
 @pytest.mark.slow  # a broker that loses the end of a transaction costs half a minute
 async def test_a_hanging_transaction_is_aborted_and_its_events_published_once(
-    env: OutboxEnvironment, lossy_broker: BrokerProcess, found: str
+    env: OutboxEnvironment, lossy_broker: BrokerProcess, hanging: str
 ) -> None:
     topic = await asyncio.to_thread(lossy_broker.create_topic)
     ids = env.emit(*events(topic, 60, keys=1))
-    sleeping = partial(write_and_sleep, env, topic, ids[:50], found != "events alone")
+    sleeping = partial(write_and_sleep, env, topic, ids[:50], hanging != "events alone")
     await asyncio.to_thread(lose_transaction_end, lossy_broker, topic, sleeping)
-    if "recorded" in found:  # the relay had an answer to its commit
+    if "recorded" in hanging:  # the relay had an answer to its commit
         env.rows(RECORDED)
         assert env.statuses() == {"PUBLISHED": 50, "NEW": 10}
 
@@ -50,7 +50,7 @@ async def test_a_hanging_transaction_is_aborted_and_its_events_published_once(
     await asyncio.to_thread(env.check, topic)
     assert env.statuses() == {"PUBLISHED": 60}
     log = relay.log.read_text()
-    if found == "events alone":
+    if hanging == "events alone":
         assert "hanging transaction is aborted" in log
     else:
         assert "of 50 events 0 are visible" in log

@@ -106,8 +106,8 @@ async def test_shards_wake_when_the_server_does_not_answer(
 
 async def _backend(env: OutboxEnvironment) -> list[tuple[int]]:
     while True:
-        if found := env.rows(_BACKEND):
-            return found
+        if rows := env.rows(_BACKEND):
+            return rows
         await asyncio.sleep(0.05)
 
 

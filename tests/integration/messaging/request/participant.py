@@ -90,10 +90,10 @@ def take(headers: dict[str, str], value: dict[str, str]) -> None:
 
 
 def let_go() -> None:
-    for one in list(held):
-        headers, _ = one
+    for command in list(held):
+        headers, _ = command
         if (Path(folder) / f"go-{headers['sagaid']}").exists():
-            held.remove(one)
+            held.remove(command)
             reply(headers, *answer(headers, "done"))
 
 

@@ -108,8 +108,8 @@ class Environment:
     def effects(self, saga_id: str) -> list[str]:
         """The keys whose effect is there now."""
         with contextlib.closing(sqlite3.connect(self.folder / "participant.db")) as database:
-            found = database.execute("select key from effects where key like ?", (f"{saga_id}/%",)).fetchall()
-        return sorted(key for (key,) in found)
+            rows = database.execute("select key from effects where key like ?", (f"{saga_id}/%",)).fetchall()
+        return sorted(key for (key,) in rows)
 
     def let_go(self, saga_id: str) -> None:
         """A held answer may leave now."""
@@ -136,8 +136,8 @@ def write_project(
 ) -> None:
     """A project folder as a user has it; ``definitions`` are YAML texts, in which PREFIX stands for the prefix."""
     (folder / "definitions").mkdir(parents=True)
-    for one in definitions:
-        plain = textwrap.dedent(one).replace("PREFIX", prefix)
+    for definition in definitions:
+        plain = textwrap.dedent(definition).replace("PREFIX", prefix)
         name = plain.split("saga:", 1)[1].split()[0]
         (folder / "definitions" / f"{name}.saga.yaml").write_text(plain, encoding="utf-8")
     (folder / "saga_actions.py").write_text(textwrap.dedent(actions).replace("PREFIX", prefix), encoding="utf-8")

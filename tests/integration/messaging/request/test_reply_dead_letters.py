@@ -47,7 +47,7 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
 
     def outcomes() -> list[Any]:
         with shop.connect() as connection:
-            return [one for (one,) in connection.execute("select outcome from saga_request").fetchall()]
+            return [outcome for (outcome,) in connection.execute("select outcome from saga_request").fetchall()]
 
     databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
     # No attempt waits for these replies, so Temporal is not asked.

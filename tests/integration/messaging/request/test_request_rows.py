@@ -70,14 +70,14 @@ class RequestSetup:
         return await kafka_request.record_reply(self.databases.engine("shop"), reply, time.time(), **options)
 
     async def token(self, key: str) -> str | None:
-        return await self.one("select reply_token from saga_request where step_key = :key", key=key)
+        return await self.scalar("select reply_token from saga_request where step_key = :key", key=key)
 
-    async def one(self, statement: str, **parameters: str) -> Any:
+    async def scalar(self, statement: str, **parameters: str) -> Any:
         async with self.databases.engine("shop").connect() as connection:
             return (await connection.execute(text(statement), parameters)).scalar()
 
     async def commands(self) -> int:
-        return await self.one("select count(*) from saga_outbox where saga_id = :id", id=self.saga_id)
+        return await self.scalar("select count(*) from saga_outbox where saga_id = :id", id=self.saga_id)
 
 
 pytestmark = pytest.mark.sampled(turns="setup")
@@ -96,11 +96,11 @@ async def test_the_command_is_written_once_and_the_last_attempt_waits(setup: Req
     assert await setup.attempt(1) is None
     assert await setup.attempt(2) is None
     assert await setup.commands() == 1
-    first, found = await setup.reply("done", {"n": 1})
+    first, row = await setup.reply("done", {"n": 1})
     assert first
-    assert found is not None
-    assert found.waiter is not None
-    assert (found.waiter.token, found.waiter.attempt) == (b"token 2", 2)
+    assert row is not None
+    assert row.waiter is not None
+    assert (row.waiter.token, row.waiter.attempt) == (b"token 2", 2)
     reported = await setup.attempt(3)
     assert reported == Outcome.done({"n": 1}, attempt=3)
 
@@ -108,10 +108,10 @@ async def test_the_command_is_written_once_and_the_last_attempt_waits(setup: Req
 async def test_the_first_reply_counts(setup: RequestSetup) -> None:
     await setup.attempt()
     assert (await setup.reply("rejected", "no"))[0]
-    first, found = await setup.reply("done", 1)
+    first, row = await setup.reply("done", 1)
     assert not first
-    assert found is not None
-    assert found.outcome == "rejected"
+    assert row is not None
+    assert row.outcome == "rejected"
     reported = await setup.attempt(2)
     assert reported is not None
     assert reported.failure is not None
@@ -126,7 +126,7 @@ async def test_all_attempts_of_a_command_have_one_token(setup: RequestSetup) -> 
     assert len(token) == 32, "192 bits"
     await setup.attempt(2)
     assert await setup.token(key) == token
-    headers = await setup.one("select headers from saga_outbox where saga_id = :id", id=setup.saga_id)
+    headers = await setup.scalar("select headers from saga_outbox where saga_id = :id", id=setup.saga_id)
     assert json.loads(headers)["sagatoken"] == token
     assert token not in repr(await setup.reply("done")), "not in a traceback or a log"
 
@@ -187,7 +187,9 @@ async def test_a_reply_to_the_first_command_does_not_answer_the_one_sent_again(s
     first = await setup.token(f"{setup.saga_id}/reserve/undo")
     await setup.reply("rejected", "no", op="undo")
     assert await setup.attempt(1, op="undo", earlier=2) is None
-    headers = await setup.one("select headers from saga_outbox where saga_id = :id order by id desc", id=setup.saga_id)
+    headers = await setup.scalar(
+        "select headers from saga_outbox where saga_id = :id order by id desc", id=setup.saga_id
+    )
     assert json.loads(headers)["sagatoken"] == await setup.token(f"{setup.saga_id}/reserve/undo") != first
     with pytest.raises(RefusedReply, match="not that of the command"):
         await setup.reply("rejected", "no", op="undo", token=first)
@@ -237,10 +239,10 @@ async def test_a_concurrent_attempt_and_reply_never_miss_each_other(setup: Reque
     for round in range(100):
         setup.saga_id = f"trip-{uuid.uuid4()}"
         assert await setup.attempt(1) is None
-        reported, (_, found) = await asyncio.gather(setup.attempt(2), setup.reply("done", round))
-        assert found is not None
-        assert found.waiter is not None
-        assert reported is not None or found.waiter.attempt == 2
+        reported, (_, row) = await asyncio.gather(setup.attempt(2), setup.reply("done", round))
+        assert row is not None
+        assert row.waiter is not None
+        assert reported is not None or row.waiter.attempt == 2
 
 
 @pytest.mark.parametrize(

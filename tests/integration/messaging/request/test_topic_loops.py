@@ -188,8 +188,8 @@ async def test_topics_created_again_and_kills(
                     if number % 2:
                         loops.process.launch()
                     await loops.settled()
-                found = await loops.check()
-                print(f"{rounds} rounds, {loops.sent} records each: (lost, doubled) {found}")
+                counts = await loops.check()
+                print(f"{rounds} rounds, {loops.sent} records each: (lost, doubled) {counts}")
             finally:
                 await asyncio.to_thread(loops.process.kill)
-    assert set(found.values()) == {(0, 0)}
+    assert set(counts.values()) == {(0, 0)}

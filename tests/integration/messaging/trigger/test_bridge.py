@@ -42,8 +42,8 @@ def copy(message: Message) -> object:
 """
 
 
-def _run(folder: Path, kafka: Broker, one: Any) -> Any:
-    return project_of(folder, kafka.settings(), NOWHERE, readers=[one])
+def _run(folder: Path, kafka: Broker, reader: Any) -> Any:
+    return project_of(folder, kafka.settings(), NOWHERE, readers=[reader])
 
 
 async def test_a_bridge_writes_what_it_returns(kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,12 +168,12 @@ async def _soak(kafka: Broker, tmp_path: Path, *, messages: int, bounces: int, p
     await asyncio.to_thread(produce_keyed, kafka, source, [(f"k{number % 50}", number) for number in range(messages)])
     crew = [TriggerProcess(f"bridge-{number}", folder, "--grace", "10s") for number in range(processes)]
     try:
-        for one in crew:
-            await asyncio.to_thread(one.start)
+        for process in crew:
+            await asyncio.to_thread(process.start)
         for number in range(bounces):
             await asyncio.sleep(choose.uniform(0.2, 2.5))
-            one = crew[number % processes]
-            bounced = broker if broker is not None and number % 4 > 1 else one
+            process = crew[number % processes]
+            bounced = broker if broker is not None and number % 4 > 1 else process
             if number % 2 == 0:
                 bounced.kill()
             else:
@@ -182,16 +182,16 @@ async def _soak(kafka: Broker, tmp_path: Path, *, messages: int, bounces: int, p
             await asyncio.to_thread(bounced.start)
         await until_in_thread(lambda: fully_consumed(kafka, group, source), limit=300)
     finally:
-        for one in crew:
-            one.kill()
+        for process in crew:
+            process.kill()
     copied = await asyncio.to_thread(kafka.read_committed, target)
     assert Counter(record.json() for record in copied) == Counter(range(messages))
     assert all(int(record.key.removeprefix("k")) == record.json() % 50 for record in copied if record.key)
     for partition in range(partitions):
         in_order: dict[str | None, list[int]] = {}
-        for one in copied:
-            if one.partition == partition:
-                in_order.setdefault(one.key, []).append(one.json())
+        for record in copied:
+            if record.partition == partition:
+                in_order.setdefault(record.key, []).append(record.json())
         assert all(numbers == sorted(numbers) for numbers in in_order.values())
     for topic in (source, target):
         assert all(stable == high for stable, high in (await asyncio.to_thread(kafka.offsets, topic)).values())

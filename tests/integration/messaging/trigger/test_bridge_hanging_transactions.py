@@ -54,8 +54,8 @@ async def test_a_record_after_a_hanging_transaction_is_copied_once(
 
     async with triggering(project):
         await until_in_thread(lambda: fully_consumed(lossy_broker, group, source))
-    found = [one.json() for one in await asyncio.to_thread(lossy_broker.read_committed, target)]
-    assert found == [0, 1, 2, 3, 4, 5]
+    numbers = [record.json() for record in await asyncio.to_thread(lossy_broker.read_committed, target)]
+    assert numbers == [0, 1, 2, 3, 4, 5]
     assert lossy_broker.is_settled(target)
 
 

@@ -315,7 +315,7 @@ async def test_a_kill_between_inbox_and_offset_commit_has_one_effect(
             process.kill()  # an offset is committed at most every half second, the effect is there at once
             done = {number for _, number in shop.effects()}
             offset = (await asyncio.to_thread(committed, kafka, group, topic)).get(0, 0)
-            order = [one.json() for one in await asyncio.to_thread(kafka.read_committed, topic)]
+            order = [record.json() for record in await asyncio.to_thread(kafka.read_committed, topic)]
             assert set(order[:offset]) <= done, "an offset was ahead of the effects"
             deaths += len(done) > offset
             process.start()
@@ -353,8 +353,8 @@ async def test_a_rebalance_during_a_batch_has_one_effect(
         third.kill()
         await until_in_thread(lambda: fully_consumed(kafka, f"{prefix}-consumer-note", topic))
     finally:
-        for one in (first, second, third):
-            one.kill()
+        for process in (first, second, third):
+            process.kill()
     effects = shop.effects()
     assert Counter(number for _, number in effects) == Counter(range(total))
     for key in {what for what, _ in effects}:

@@ -172,10 +172,10 @@ async def test_each_hostile_record_is_a_dead_letter_and_each_good_one_starts_one
 
 
 async def _starts_exactly(client: Any, saga: str, wanted: set[str]) -> bool:
-    found = [run.id async for run in list_runs(client.temporal, f"WorkflowType = '{saga}'")]
-    assert len(found) <= len(wanted)
-    assert set(found) <= wanted
-    return len(found) == len(wanted)
+    ids = [run.id async for run in list_runs(client.temporal, f"WorkflowType = '{saga}'")]
+    assert len(ids) <= len(wanted)
+    assert set(ids) <= wanted
+    return len(ids) == len(wanted)
 
 
 async def test_a_consumer_and_a_bridge_get_past_hostile_records(kafka: Broker, shop: Shop, tmp_path: Path) -> None:

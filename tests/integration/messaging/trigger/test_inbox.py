@@ -104,8 +104,8 @@ class ConsumerSetup:
         return await self.rows(question, name=self.name)
 
     async def outbox(self, topic: str) -> list[Any]:
-        found = await self.rows("select value from saga_outbox where topic = :topic order by id", topic=topic)
-        return [json.loads(value) for (value,) in found]
+        rows = await self.rows("select value from saga_outbox where topic = :topic order by id", topic=topic)
+        return [json.loads(value) for (value,) in rows]
 
 
 pytestmark = pytest.mark.sampled(turns="setup")

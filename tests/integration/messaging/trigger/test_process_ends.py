@@ -110,8 +110,8 @@ class PoisonedProject:
         client = await TemporalClient.connect(self.temporal)
 
         async def ids() -> list[str]:
-            found = [run.id async for run in client.list_workflows(f"WorkflowType = 'note-{self.prefix}'")]
-            return sorted(found) if len(found) >= total else []
+            sagas = [run.id async for run in client.list_workflows(f"WorkflowType = 'note-{self.prefix}'")]
+            return sorted(sagas) if len(sagas) >= total else []
 
         return await until_in_thread(ids)
 

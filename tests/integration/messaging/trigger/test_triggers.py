@@ -86,9 +86,9 @@ async def test_events_keep_the_digits_of_their_numbers(kafka: Broker, temporal: 
 
 
 async def _runs(client: Any, saga: str, wanted: int) -> bool:
-    found = [run async for run in list_runs(client.temporal, f"WorkflowType = '{saga}'")]
-    assert len(found) <= wanted
-    return len(found) == wanted
+    runs = [run async for run in list_runs(client.temporal, f"WorkflowType = '{saga}'")]
+    assert len(runs) <= wanted
+    return len(runs) == wanted
 
 
 async def test_aborted_events_start_nothing(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ async def test_a_poison_message_is_dead_lettered_and_the_partition_continues(
     kafka.produce(topic, b"not json", {"order": "many"}, {"order": 1}, {"order": 1, "amount": 2}, {"order": 2}, key="a")
     async with running_worker(project) as client, triggering(project) as metrics:
         await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
-        assert {(await ended(client, f"{saga}-{one}"))["state"] for one in (1, 2)} == {"COMPLETED"}
+        assert {(await ended(client, f"{saga}-{number}"))["state"] for number in (1, 2)} == {"COMPLETED"}
         assert count(metrics, "saga_dead_letters_total") == 3
     reasons = {
         record.headers["sagadlqoffset"]: record.headers["sagadlqreason"]
@@ -265,21 +265,21 @@ async def test_one_of_two_processes_is_killed_while_processing(
     processes = [TriggerProcess(f"trigger-{number}", folder) for number in range(2)]
     client = await Temporal.connect(temporal.address)
     try:
-        for one in processes:
-            one.start()
+        for process in processes:
+            process.start()
         produce_keyed(kafka, topic, [(str(number), {"order": number}) for number in range(total)])
         await until_in_thread(lambda: sum(committed(kafka, group, topic).values()) > 20)
         processes[0].kill()
         await until_in_thread(lambda: fully_consumed(kafka, group, topic))
     finally:
-        for one in processes:
-            one.kill()
+        for process in processes:
+            process.kill()
     # Nobody works here, so every saga that was ever started is still there.
     query = f"WorkflowType = '{saga}'"
 
     async def ids() -> list[str]:
-        found = [run.id async for run in client.list_workflows(query)]
-        return found if len(found) >= total else []
+        sagas = [run.id async for run in client.list_workflows(query)]
+        return sagas if len(sagas) >= total else []
 
     assert sorted(await until_in_thread(ids)) == sorted(f"{saga}-{number}" for number in range(total))
 

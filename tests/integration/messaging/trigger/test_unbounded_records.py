@@ -92,8 +92,8 @@ async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
     async with running_worker(project) as client, triggering(project) as metrics:
         kafka.produce(topic, good[0], *hostile, *OUT_OF_BOUNDS.values(), good[1])
         await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
-        for one in good:
-            assert (await ended(client, f"{saga}-{one['id']}"))["state"] == "COMPLETED"
+        for event in good:
+            assert (await ended(client, f"{saga}-{event['id']}"))["state"] == "COMPLETED"
         assert count(metrics, "saga_trigger_started_total") == len(good)
         assert count(metrics, "saga_dead_letters_total") == len(hostile) + len(OUT_OF_BOUNDS)
     told = reasons(kafka, topic, topic)

@@ -66,8 +66,8 @@ async def gated(
 
 def objects(prefix: str) -> list[str]:
     system, path = resolve_uri(f"s3://{BUCKET}/{prefix}")
-    found = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
-    return sorted(info.path for info in found if info.type is fs.FileType.File)
+    infos = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    return sorted(info.path for info in infos if info.type is fs.FileType.File)
 
 
 async def test_a_saga_is_staged_audited_published_and_undone(gated: GatedProject) -> None:

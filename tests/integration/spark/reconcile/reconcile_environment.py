@@ -159,7 +159,7 @@ class Shop:
     def __init__(self, folder: Path, server: DatabaseServer, temporal: TemporalServer, kafka: Broker) -> None:
         self.folder, self.kafka, self.shown = folder, kafka, ""
         name = f"reconcile_{uuid.uuid4().hex[:12]}"
-        self.orders, self.holds = (kafka.create_topic(f"{name}-{one}") for one in ("orders", "holds"))
+        self.orders, self.holds = (kafka.create_topic(f"{name}-{topic}") for topic in ("orders", "holds"))
         with psycopg.connect(server.url().replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(f"create database {name}".encode())
         self.url = server.url(name)

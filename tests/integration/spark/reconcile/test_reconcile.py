@@ -43,16 +43,16 @@ NOW = "extract(epoch from now())"
 
 def classes(report: dict[str, Any]) -> dict[str, set[Any]]:
     collected: dict[str, set[Any]] = {}
-    for one in report["findings"]:
-        collected.setdefault(one["class"], set()).add(one["saga_id"])
+    for finding in report["findings"]:
+        collected.setdefault(finding["class"], set()).add(finding["saga_id"])
     return collected
 
 
 def finding_of(report: dict[str, Any], event: str) -> tuple[str, str]:
     """The class of the finding about an event, and the command that repairs it."""
-    [one] = [finding for finding in report["findings"] if finding["row"] == {"event_id": event}]
-    assert one["place"] == "shop.saga_outbox"
-    return one["class"], one["command"]
+    [finding] = [finding for finding in report["findings"] if finding["row"] == {"event_id": event}]
+    assert finding["place"] == "shop.saga_outbox"
+    return finding["class"], finding["command"]
 
 
 def emit(shop: Shop, saga_id: str, step: str, event: str, status: str, topic: str) -> None:

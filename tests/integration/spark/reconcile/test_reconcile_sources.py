@@ -100,10 +100,10 @@ async def keep(engine: AsyncEngine, publication: Publication, state: str) -> Out
         )
         await connection.execute(output_records.set_staged(target, row.epoch, publication.manifest))
         await connection.execute(output_records.set_state(target, state))  # pyright: ignore[reportArgumentType]
-    (found,) = [
+    (output_row,) = [
         record for record in await read_output_records(engine, ReconciliationScope()) if record.target == target
     ]
-    return found
+    return output_row
 
 
 async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ async def test_what_is_staged_and_published(database: tuple[AsyncEngine, str], t
     rows = {name: await keep(engine, sagas[name], state)
             for name, state in (("good", "PUBLISHED"), ("left", "STAGED"), ("gone", "PUBLISHED"))}  # fmt: skip
     sink.revert([sagas["gone"]], together=False)  # by hand, past the saga
-    found = {name: collect_evidence(row, settings) for name, row in rows.items()}
-    assert check_output(found["good"], "COMPLETED") is None
+    evidence = {name: collect_evidence(row, settings) for name, row in rows.items()}
+    assert check_output(evidence["good"], "COMPLETED") is None
     assert [
-        check_output(found[name], state).kind for name, state in (("left", "COMPENSATED"), ("gone", "COMPLETED"))
+        check_output(evidence[name], state).kind for name, state in (("left", "COMPENSATED"), ("gone", "COMPLETED"))
     ] == [  # pyright: ignore
         "staged_left",
         "saga_without_effect",
@@ -161,8 +161,8 @@ def test_each_state_of_an_output(
     settings = SparkSettings(root=tmp_path, stage=(tmp_path / "stage").as_uri())
     target = stage(settings, OUTPUT, [{"n": 1}]).tag.target
     row = OutputRow(target, 1, "STAGED", "day", "out", False, OUTPUT)
-    found = check_output(OutputEvidence(replace(row, state=recorded_state), staged, visible), saga)
-    assert (found.kind if found else None) == kind
+    finding = check_output(OutputEvidence(replace(row, state=recorded_state), staged, visible), saga)
+    assert (finding.kind if finding else None) == kind
 
 
 async def test_every_kind_of_guard_database_can_be_read(tmp_path: Path) -> None:

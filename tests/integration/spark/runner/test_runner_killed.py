@@ -72,8 +72,8 @@ async def waits_uncounted(client: Client, saga: str, times: int) -> dict[str, An
 
 async def stuck(client: Client, saga: str) -> list[str]:
     wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
-    found = [stuck_saga async for stuck_saga in list_stuck(client.locator, wanted, limit=10)]
-    return [reason for one in found if one.id == saga for reason in one.stuck or ()]
+    sagas = [stuck_saga async for stuck_saga in list_stuck(client.locator, wanted, limit=10)]
+    return [reason for stuck_saga in sagas if stuck_saga.id == saga for reason in stuck_saga.stuck or ()]
 
 
 @pytest.mark.slow  # one kill of a runner is in test_runner_starts.py, what is counted in tests/unit

@@ -139,7 +139,7 @@ async def failures(client: Client, saga: str) -> list[str]:
     """What pending activities say of their last attempts, as the Web UI shows it."""
     described = await client.temporal.get_workflow_handle(saga).describe()
     pending = described.raw_description.pending_activities
-    return [one.last_failure.message for one in pending if one.HasField("last_failure")]
+    return [activity.last_failure.message for activity in pending if activity.HasField("last_failure")]
 
 
 @pytest.mark.slow

@@ -83,7 +83,7 @@ async def test_one_warm_process_serves_all_runs(warm: RunnerClient) -> None:
     pid = pid_of(warm)
     several = await asyncio.gather(*(freeze(warm) for _ in range(5)))
     assert pid_of(warm) == pid
-    assert all(one == first for one in several)
+    assert all(answer == first for answer in several)
     [file] = first["inputs"]["numbers"]["files"]
     assert file.endswith("/numbers.parquet")
     assert os.getpgid(pid) == pid, "a group of its own"
@@ -170,7 +170,7 @@ async def test_an_exhausted_runner_finishes_its_tasks_and_takes_no_new_ones(
 async def test_many_runs_at_once_outlive_many_runners(start: Start) -> None:
     runner = start(recycle_after=3)
     answers = [await asyncio.gather(*(freeze(runner) for _ in range(2))) for _ in range(4)]
-    assert len({str(one) for both in answers for one in both}) == 1
+    assert len({str(answer) for both in answers for answer in both}) == 1
 
 
 async def test_a_full_disk_for_inputs_gives_a_one_line_error(
@@ -260,21 +260,23 @@ async def test_tables_are_frozen_with_their_types_from_one_snapshot(
     folder = (tmp_path / "frozen").as_uri()
 
     async def frozen(**inputs: dict[str, Any]) -> dict[str, Any]:
-        wanted = {name: {"kind": "connection", "values": {"connection": "shop", **one}} for name, one in inputs.items()}
+        wanted = {
+            name: {"kind": "connection", "values": {"connection": "shop", **values}} for name, values in inputs.items()
+        }
         request = {"inputs": wanted, "folder": folder, "known": {}}
         return (await warm.run("freeze", request, tag="frozen"))["inputs"]
 
-    found = await frozen(
+    answers = await frozen(
         all={"table": "public.things"},
         some={"query": "select id, name from things;", "where": {"id": [1, 3]}, "columns": ["id"]},
         none={"table": "things", "where": "id > 100"},
         bound={"query": "select id from things where id = any(:ids)", "params": {"ids": [1, 2]}, "where": "id > 1"},
         quoted={"table": "things", "where": "name = :name", "params": {"name": "x' or 'a' = 'a"}},
     )
-    counts = {name: one["rows"] for name, one in found.items()}
+    counts = {name: answer["rows"] for name, answer in answers.items()}
     assert counts == {"all": 3, "some": 2, "none": 0, "bound": 1, "quoted": 0}
-    assert len({row["fingerprint"]["snapshot"] for row in found.values()}) == 1
-    table = pq.read_table(found["all"]["files"][0].removeprefix("file://"))
+    assert len({row["fingerprint"]["snapshot"] for row in answers.values()}) == 1
+    table = pq.read_table(answers["all"]["files"][0].removeprefix("file://"))
     assert [str(field.type) for field in table.schema] == [
         "int32", "string", "decimal128(10, 2)", "decimal128(38, 18)", "timestamp[us, tz=UTC]", "date32[day]", "bool",
         "binary", "string", "double", "string",
@@ -286,7 +288,7 @@ async def test_tables_are_frozen_with_their_types_from_one_snapshot(
     assert (second["name"], third["name"]) == ("", None), "an empty text is no null"
     assert str(third["free"]) == "12345678901234567890.000000000000000001"
     assert (third["raw"], third["ok"], second["ok"], third["ratio"] != third["ratio"]) == (b"", False, None, True)
-    empty = pq.read_table(found["none"]["files"][0].removeprefix("file://"))
+    empty = pq.read_table(answers["none"]["files"][0].removeprefix("file://"))
     assert (empty.num_rows, empty.schema) == (0, table.schema)
 
     with pytest.raises(UsageError, match=r'the input x cannot be read: relation "no_such" does not exist'):
@@ -300,10 +302,10 @@ async def test_tables_are_frozen_with_their_types_from_one_snapshot(
 def what_is_left(folder: Path, secret: str) -> tuple[list[Path], list[Path]]:
     """The files in which the secret is, and the runner's own files that others may read."""
     files = [file for file in folder.rglob("*") if file.is_file()]
-    found = [file for file in files if secret.encode() in file.read_bytes() or file.name.startswith("core")]
+    leaks = [file for file in files if secret.encode() in file.read_bytes() or file.name.startswith("core")]
     own = [file for file in files if ".saga" in file.parts]
     assert own, "the log of the runner"
-    return found, [file for file in own if all(part.stat().st_mode & 0o077 for part in _path_below(folder, file))]
+    return leaks, [file for file in own if all(part.stat().st_mode & 0o077 for part in _path_below(folder, file))]
 
 
 def _path_below(folder: Path, file: Path) -> list[Path]:

@@ -73,9 +73,9 @@ async def test_a_runner_without_pyspark_is_reported_and_costs_no_attempt(tmp_pat
     runner = RunnerClient(SparkSettings(root=tmp_path, python_path=(str(tmp_path),)))
     try:
         for _ in range(2):
-            with pytest.raises(Unavailable) as found:
+            with pytest.raises(Unavailable) as raised:
                 await runner.run("freeze", {"inputs": {}, "folder": "", "known": {}}, tag="x")
-            assert str(found.value).startswith(
+            assert str(raised.value).startswith(
                 "the Spark runner did not start: PySpark cannot be imported: ImportError: half of it is missing; see "
             )
     finally:

@@ -58,7 +58,7 @@ async def test_the_same_rows_are_staged_and_counted_as_in_a_local_session(env: E
 async def test_inputs_sql_and_several_outputs(env: Environment) -> None:
     outputs = {name: {"parquet": name, "mode": "append"} for name in ("facts", "rejects")}
     stage = await env.stage("staged_jobs:two", outputs=outputs)
-    assert {name: [row["n"] for row in rows_of(one)] for name, one in stage.items()} == {
+    assert {name: [row["n"] for row in rows_of(manifest)] for name, manifest in stage.items()} == {
         "facts": [2, 3],
         "rejects": [1],
     }

@@ -39,11 +39,11 @@ class CrashRunner:
 
     def waiting_worker(self) -> WorkerProcess:
         """The worker that is stopped at a breakpoint."""
-        found = [
+        stopped = [
             worker for worker in self.workers if worker.running and _waits_at_breakpoint(worker.pid, self.day_close)
         ]
-        assert found, "no worker is stopped at the breakpoint"
-        return found[0]
+        assert stopped, "no worker is stopped at the breakpoint"
+        return stopped[0]
 
     def waiting_runners(self) -> list[psutil.Process]:
         """The runners whose job is stopped at a breakpoint."""

@@ -80,9 +80,13 @@ async def test_workers_are_killed_between_two_tables(
             await until_in_thread(killed.is_set)
             facts, totals = read(day_close, ICEBERG)
             assert (len(facts), totals) == (2, None)
-            [found] = await asyncio.to_thread(findings)
-            assert (found["saga_id"], found["place"], found["command"]) == (id, "lake.sales.facts", f"saga show {id}")
-            shown = await asyncio.to_thread(saga, *found["command"].split()[1:])
+            [finding] = await asyncio.to_thread(findings)
+            assert (finding["saga_id"], finding["place"], finding["command"]) == (
+                id,
+                "lake.sales.facts",
+                f"saga show {id}",
+            )
+            shown = await asyncio.to_thread(saga, *finding["command"].split()[1:])
             assert shown["stuck"] == [f"no worker polls the task queue {client.project.settings.temporal.task_queue}"]
             crash_runner.start()
             story = await finished(client, id, "240s")
@@ -153,13 +157,13 @@ async def test_the_advice_for_a_part_harms_nothing(
 
         async with running_worker(shop.project) as client:
 
-            async def found(id: str) -> dict[str, str]:
+            async def findings_of(id: str) -> dict[str, str]:
                 """The findings about the outputs of a saga, with their commands."""
                 settings = client.project.settings
                 scope, read = ReconciliationScope(saga_id=id), ReconcileInput(tmp_path, time.time())
                 findings = await _check_outputs(client.locator, settings, spark_settings(settings), scope, read)
                 can_undo = (await client.view(id)).can_undo
-                return {one.kind: repair_command(one, {}, can_undo=can_undo) for one in findings}
+                return {finding.kind: repair_command(finding, {}, can_undo=can_undo) for finding in findings}
 
             async def begin(part: list[int]) -> str:
                 failed.clear()
@@ -173,19 +177,19 @@ async def test_the_advice_for_a_part_harms_nothing(
             await client.temporal.get_workflow_handle(terminated).terminate("by mistake")
             assert lake() == [2, 0]
             command = f"saga resume {terminated}"
-            assert await found(terminated) == {"published_partly": command}
+            assert await findings_of(terminated) == {"published_partly": command}
             assert command in await saga(f"saga show {terminated}")
             failures.clear()
             await saga(command)
             assert (await finished(client, terminated, "240s"))["state"] == "COMPLETED"
-            assert (lake(), await found(terminated)) == ([2, 2], {})
+            assert (lake(), await findings_of(terminated)) == ([2, 2], {})
 
             for decision in ("done", "skip"):
                 breaks[0] = True
                 parked = await begin([1])
                 assert (await finished(client, parked, "240s"))["state"] == "PARKED"
                 breaks[0] = False
-                assert (lake(), await found(parked)) == ([4, 2], {"published_partly": f"saga show {parked}"})
+                assert (lake(), await findings_of(parked)) == ([4, 2], {"published_partly": f"saga show {parked}"})
                 shown = await saga(f"saga show {parked}")
                 [retry] = re.findall(r"saga resolve \S+ compute retry --reason '…'$", shown, re.MULTILINE)
                 await saga(retry)
@@ -193,16 +197,16 @@ async def test_the_advice_for_a_part_harms_nothing(
                 assert lake() == [4, 2]
                 await saga(retry.replace("retry", decision))
                 state = (await finished(client, parked, "240s"))["state"]
-                advice = await found(parked)
+                advice = await findings_of(parked)
                 for command in advice.values():
                     await saga(command)
                 if decision == "done":
                     assert (state, advice.keys()) == ("COMPLETED", {"saga_without_effect"})
                     assert (await client.show(parked))["state"] == "COMPENSATED"
-                    assert (lake(), await found(parked)) == ([2, 2], {})
+                    assert (lake(), await findings_of(parked)) == ([2, 2], {})
                 else:  # what the person has accepted stays as it is, and the record of what is visible, too
                     assert (state, advice.keys()) == ("RESIDUE", {"published_unclaimed", "staged_left"})
-                    assert (lake(), (await found(parked)).keys()) == ([4, 2], {"published_unclaimed"})
+                    assert (lake(), (await findings_of(parked)).keys()) == ([4, 2], {"published_unclaimed"})
                     rows = shop.query("select output, state from saga_output where saga_id = %(id)s", {"id": parked})
                     assert {row["output"]: row["state"] for row in rows} == {"facts": "STAGED", "totals": "DISCARDED"}
                 with backing.load_table("sales.totals").update_schema() as update:

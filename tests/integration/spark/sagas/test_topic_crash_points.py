@@ -80,8 +80,8 @@ async def crash_runner(
 
 
 def cells(points: dict[str, str]) -> Any:
-    found = [pytest.param(point, id=f"{name}-{point}".replace(" ", "_")) for name, point in points.items()]
-    return pytest.mark.parametrize("point", found)
+    params = [pytest.param(point, id=f"{name}-{point}".replace(" ", "_")) for name, point in points.items()]
+    return pytest.mark.parametrize("point", params)
 
 
 @cells(FORWARD)
@@ -195,7 +195,7 @@ def topic_of(crash_runner: CrashRunner) -> str:
 
 
 def by_key(kafka: Broker, topic: str, saga: str) -> list[Any]:
-    return sorted(events_of(kafka, topic, saga), key=lambda one: one.key)
+    return sorted(events_of(kafka, topic, saga), key=lambda record: record.key)
 
 
 def rows_of_files(day_close: DayCloseProject) -> int:

@@ -40,7 +40,7 @@ def events_of(broker: Broker, topic: str, saga: str) -> list[Record]:
 def must_be_settled(broker: Broker, day_close: DayCloseProject, topic: str) -> None:
     """Last stable offset and high watermark are the same, in the topic and where its progress is kept."""
     progress = f"{day_close.project.settings.kafka.prefix}-spark"
-    topics = [one for one in (topic, progress) if one in broker.topics()]
+    topics = [name for name in (topic, progress) if name in broker.topics()]
     end = time.monotonic() + SETTLED
     while not broker.is_settled(*topics):
         assert time.monotonic() < end, {topic: broker.offsets(topic) for topic in topics}

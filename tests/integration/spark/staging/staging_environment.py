@@ -105,12 +105,12 @@ class StagingEnvironment:
 
     async def row(self, generation: int = 1, step: str = "facts") -> OutputRow:
         async with self.guard.engine.connect() as connection:
-            found = (
+            record = (
                 (await connection.execute(output_records.select_outputs_of_step(self.saga, step, generation)))
                 .mappings()
                 .one()
             )
-        return OutputRow.from_row(found)
+        return OutputRow.from_row(record)
 
     async def clean(self, life: stage_area.SagaLiveness = "over") -> list[OutputRow]:
         async def life_of(_: str) -> stage_area.SagaLiveness:

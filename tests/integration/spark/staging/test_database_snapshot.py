@@ -24,10 +24,10 @@ def test_a_null_is_a_row_also_where_it_is_the_only_column(server: DatabaseServer
         for name, columns in (("n", ["n"]), ("word", ["word"]), ("both", ["n", "word"]))
     ]
     extracts = extract_database_inputs(url, wanted, lambda _: None, lambda _: None)
-    read = {one.name: pq.read_table(tmp_path / one.name / "part.parquet").to_pydict() for one in wanted}
+    read = {input.name: pq.read_table(tmp_path / input.name / "part.parquet").to_pydict() for input in wanted}
     numbers, words = [1, None, 3, None], ["", None, "c", "d"]
     assert read == {"n": {"n": numbers}, "word": {"word": words}, "both": {"n": numbers, "word": words}}
-    assert {one.rows for one in extracts.values()} == {4}
+    assert {extract.rows for extract in extracts.values()} == {4}
 
 
 def test_a_value_in_the_sql_of_an_input_cannot_inject_a_statement(server: DatabaseServer, tmp_path: Path) -> None:

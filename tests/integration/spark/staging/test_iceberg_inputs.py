@@ -68,13 +68,13 @@ class PricesTable:
         assert frozen_inputs["rows"] == len(rows)
         return rows
 
-    def own(self, found: Mapping[str, Any]) -> bool:
+    def own(self, frozen: Mapping[str, Any]) -> bool:
         """Are these the table's own files?"""
-        return all("/warehouse/" in uri for uri in found["files"])
+        return all("/warehouse/" in uri for uri in frozen["files"])
 
 
-def content(found: Mapping[str, Any]) -> Rows:
-    tables = [pq.ParquetFile(local_path(uri)).read() for uri in found["files"]]
+def content(frozen: Mapping[str, Any]) -> Rows:
+    tables = [pq.ParquetFile(local_path(uri)).read() for uri in frozen["files"]]
     assert len({str(table.schema.remove_metadata()) for table in tables}) == 1, "Spark looks at one file's columns only"
     return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
 

@@ -151,9 +151,9 @@ class Environment:
         except (JobFailed, UsageError):
             assert not any(place.exists() for place in places.values()), "nothing is left"
             raise
-        return {name: Manifest.from_json(one) for name, one in answer["manifests"].items()}
+        return {name: Manifest.from_json(manifest) for name, manifest in answer["manifests"].items()}
 
-    async def one(self, job: Any, **arguments: Any) -> Manifest:
+    async def stage_output(self, job: Any, **arguments: Any) -> Manifest:
         return (await self.stage(job, **arguments))["output"]
 
 
@@ -185,7 +185,7 @@ async def staging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Env
 
 
 async def test_secrets_of_the_settings_reach_spark_and_are_on_no_command_line(staging: Environment) -> None:
-    manifest = await staging.one({"sql": "select '${spark.test.word}' as word"})
+    manifest = await staging.stage_output({"sql": "select '${spark.test.word}' as word"})
     assert [row["word"] for row in rows_of(manifest)] == [SECRET]
     process = staging.runner.process
     assert process is not None
@@ -201,7 +201,7 @@ async def test_rows_are_written_and_counted_in_one_pass(staging: Environment) ->
         {"sum": {"column": "half", "equals": 1}},
         {"expression": "id < 8"},
     ]
-    manifest = await staging.one("staged_jobs:numbers", audit=audit)
+    manifest = await staging.stage_output("staged_jobs:numbers", audit=audit)
     rows = rows_of(manifest)
     assert sorted(row["id"] for row in rows) == list(range(10))
     assert manifest.rows == sum(file.rows for file in manifest.files) == 10
@@ -218,14 +218,14 @@ async def test_rows_are_written_and_counted_in_one_pass(staging: Environment) ->
         "k", 1, 2, {"numbers": {"kind": "test"}},
     )  # fmt: skip
     assert {str(row["at"]) for row in rows} == {"2026-01-02 03:04:05.678901+00:00"}
-    again = await staging.one("staged_jobs:shuffled")
+    again = await staging.stage_output("staged_jobs:shuffled")
     assert (again.hash, again.sha == manifest.sha) == (manifest.hash, False), "the hash does not see the order"
 
 
 async def test_nulls_are_counted_where_footers_lack_them(staging: Environment) -> None:
     audit = [{"not_null": ["long", "pair"], "severity": "warn"}, {"not_null": ["pair.id"], "where": "long is null"}]
     silent = {"parquet.column.statistics.enabled": "false"}
-    manifest = await staging.one("staged_jobs:gaps", audit=audit, conf=silent)
+    manifest = await staging.stage_output("staged_jobs:gaps", audit=audit, conf=silent)
     footer = pq.read_metadata(local_path(manifest.files[0].uri))
     assert footer.row_group(0).column(0).statistics is None
     assert [(column.name, column.nulls, column.sum) for column in manifest.columns] == [
@@ -238,31 +238,33 @@ async def test_nulls_are_counted_where_footers_lack_them(staging: Environment) -
 
 async def test_a_check_uses_the_session_configuration(staging: Environment) -> None:
     with pytest.raises(UsageError, match=r"[Dd]ivision by zero|DIVIDE_BY_ZERO"):
-        await staging.one("staged_jobs:numbers", audit=[{"expression": "1 / id >= 0"}])
+        await staging.stage_output("staged_jobs:numbers", audit=[{"expression": "1 / id >= 0"}])
 
 
 async def test_each_file_holds_one_partition_and_the_column_stays_in_it(staging: Environment) -> None:
     output = {"output": {"parquet": "out", "mode": "append", "partition_by": ["kind"]}}
-    manifest = await staging.one("staged_jobs:numbers", outputs=output)
+    manifest = await staging.stage_output("staged_jobs:numbers", outputs=output)
     assert manifest.rows == sum(file.rows for file in manifest.files) == 10
     assert len(manifest.files) >= 2
     for file in manifest.files:
         alone = replace(manifest, files=(file,))
         assert len({row["kind"] for row in rows_of(alone)}) == 1
     assert [column.name for column in manifest.columns] == ["id", "half", "kind", "large", "at"]
-    empty = await staging.one("staged_jobs:numbers", outputs=output, params={"n": 0})
+    empty = await staging.stage_output("staged_jobs:numbers", outputs=output, params={"n": 0})
     assert (empty.rows, [file.rows for file in empty.files], empty.columns[0].sum) == (0, [0], "0")
     with pytest.raises(UsageError, match="partitioned by kin, but has no such column; did you mean kind"):
-        await staging.one("staged_jobs:numbers", outputs={"output": {"parquet": "out", "partition_by": ["kin"]}})
+        await staging.stage_output(
+            "staged_jobs:numbers", outputs={"output": {"parquet": "out", "partition_by": ["kin"]}}
+        )
 
 
 async def test_sql_with_parameters_and_a_function_with_two_outputs(staging: Environment) -> None:
-    manifest = await staging.one(
+    manifest = await staging.stage_output(
         {"sql": "select n, :day as day from numbers where n < :max"}, params={"day": "x", "max": 3}
     )
     assert sorted(row["n"] for row in rows_of(manifest)) == [1, 2]
     both = await staging.stage("staged_jobs:two", outputs={"facts": {"parquet": "f"}, "rejects": {"parquet": "r"}})
-    assert {name: one.rows for name, one in both.items()} == {"facts": 2, "rejects": 1}
+    assert {name: manifest.rows for name, manifest in both.items()} == {"facts": 2, "rejects": 1}
 
 
 @pytest.mark.sampled(keep=3)
@@ -302,7 +304,7 @@ async def test_sql_with_parameters_and_a_function_with_two_outputs(staging: Envi
 async def test_job_errors_are_one_line(staging: Environment, job: Any, place: str, message: str) -> None:
     line = JOBS[: JOBS.index(place)].count("\n") + 1
     with pytest.raises((JobFailed, UsageError), match=message.replace("LINE", str(line))) as caught:
-        await staging.one(job)
+        await staging.stage_output(job)
     assert isinstance(caught.value, JobFailed) == ("ValueError" in message), "what the job raised is retried"
     assert "\n" not in caught.value.message
     assert "Traceback" not in caught.value.message
@@ -321,7 +323,7 @@ async def test_job_errors_are_one_line(staging: Environment, job: Any, place: st
 )
 async def test_step_errors_are_one_line(staging: Environment, arguments: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        await staging.one(**arguments)
+        await staging.stage_output(**arguments)
 
 
 async def test_an_output_must_be_there(staging: Environment) -> None:
@@ -334,14 +336,14 @@ async def test_a_full_disk_and_an_unwritable_stage_area(staging: Environment, sm
     blocked = staging.root / "a file"
     blocked.write_text("")
     with pytest.raises(JobFailed, match=r"^the stage area is not writable: "):
-        await staging.one("staged_jobs:numbers", stage=blocked)
+        await staging.stage_output("staged_jobs:numbers", stage=blocked)
     with pytest.raises(JobFailed, match=r"^the job staged_jobs:wide could not write: the disk is full; free some"):
-        await staging.one("staged_jobs:wide", stage=small_disk)
+        await staging.stage_output("staged_jobs:wide", stage=small_disk)
 
 
 async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(staging: Environment) -> None:
     audit = [{"rows": {"min": 1}}]
-    manifest = await staging.one("staged_jobs:numbers", params={"n": 0}, audit=audit)
+    manifest = await staging.stage_output("staged_jobs:numbers", params={"n": 0}, audit=audit)
     assert (manifest.rows, sum(file.rows for file in manifest.files)) == (0, 0)
     output = {"output": {"parquet": "out", "mode": "append"}}
     request = {
@@ -359,14 +361,14 @@ async def test_an_empty_output_is_an_output_unless_the_audit_wants_rows(staging:
 
 async def test_a_cancel_stops_only_its_own_executors(staging: Environment) -> None:
     before = len(staging.progress)
-    endless = asyncio.create_task(staging.one("staged_jobs:endless"))
+    endless = asyncio.create_task(staging.stage_output("staged_jobs:endless"))
     async with asyncio.timeout(TIMEOUT):
         while not any(report.get("tasks_done") for report in staging.progress[before:]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     starts = [report["starting"] for report in staging.progress if "starting" in report]
     assert starts[:4] == ["the Spark runner", None, "Spark", None]
     assert str(staging.progress[-1]["spark_ui"]).startswith("http://127.0.0.1:")
-    other = asyncio.create_task(staging.one("staged_jobs:numbers"))
+    other = asyncio.create_task(staging.stage_output("staged_jobs:numbers"))
     process = staging.runner.process
     endless.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -379,19 +381,19 @@ async def test_a_cancel_stops_only_its_own_executors(staging: Environment) -> No
 
 @pytest.mark.slow
 async def test_changed_job_sources_are_reloaded(staging: Environment) -> None:
-    await staging.one("staged_jobs:numbers")
+    await staging.stage_output("staged_jobs:numbers")
     source = staging.root / "jobs" / "staged_jobs.py"
     source.write_text(JOBS.replace("def numbers(spark, inputs, n=10)", "def numbers(spark, inputs, n=4)"))
     os.utime(source, (time.time() + 5, time.time() + 5))
     old = staging.runner.process
-    assert (await staging.one("staged_jobs:numbers")).rows == 4
+    assert (await staging.stage_output("staged_jobs:numbers")).rows == 4
     assert staging.runner.process is not old
 
 
 @pytest.mark.slow  # two cold starts; that a lost runner is replaced is seen in test_runner_process.py each time
 async def test_an_unstoppable_job_replaces_the_runner(staging: Environment) -> None:
     mark = staging.root / "asleep"
-    asleep = asyncio.create_task(staging.one("staged_jobs:asleep", params={"mark": str(mark)}))
+    asleep = asyncio.create_task(staging.stage_output("staged_jobs:asleep", params={"mark": str(mark)}))
     async with asyncio.timeout(TIMEOUT):
         while not mark.exists():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -404,7 +406,7 @@ async def test_an_unstoppable_job_replaces_the_runner(staging: Environment) -> N
     assert not psutil.pid_exists(old.pid)
 
     before = len(staging.progress)
-    endless = asyncio.create_task(staging.one("staged_jobs:endless"))
+    endless = asyncio.create_task(staging.stage_output("staged_jobs:endless"))
     async with asyncio.timeout(TIMEOUT):
         while not any(report.get("tasks") for report in staging.progress[before:]):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -412,21 +414,21 @@ async def test_an_unstoppable_job_replaces_the_runner(staging: Environment) -> N
     assert process is not None
     java = [child for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "java"]
     assert java
-    for one in java:
-        one.kill()
+    for jvm in java:
+        jvm.kill()
     with pytest.raises(InfrastructureError, match="the JVM of Spark ended with exit code -9"):
         await endless
 
 
 @pytest.mark.slow
 async def test_a_program_finds_its_inputs_and_its_stage_in_the_environment(staging: Environment) -> None:
-    manifest = await staging.one({"main": "program.py", "args": ["work"]}, params={"factor": 10})
+    manifest = await staging.stage_output({"main": "program.py", "args": ["work"]}, params={"factor": 10})
     assert sorted(row["n"] for row in rows_of(manifest)) == [10, 20, 30]
     assert (manifest.rows, manifest.columns[0].sum) == (3, "60")
     with pytest.raises(
         JobFailed, match=r"^the program program.py ended with exit code 1: RuntimeError: the program does"
     ):
-        await staging.one({"main": "program.py", "args": ["fail"]}, params={"factor": 10})
+        await staging.stage_output({"main": "program.py", "args": ["fail"]}, params={"factor": 10})
 
 
 async def test_without_java_or_pyspark_a_one_line_error_is_given(
@@ -450,9 +452,9 @@ async def test_without_java_or_pyspark_a_one_line_error_is_given(
     )
     packages = tmp_path / "packages"
     packages.mkdir()
-    for one in next(Path(path) for path in sys.path if path.endswith("site-packages")).iterdir():
-        if not one.name.startswith("pyspark"):
-            (packages / one.name).symlink_to(one)
+    for package in next(Path(path) for path in sys.path if path.endswith("site-packages")).iterdir():
+        if not package.name.startswith("pyspark"):
+            (packages / package.name).symlink_to(package)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
     printed = await run(sys.executable, "-c", program, packages, tmp_path, env=environment)
     assert "UsageError: Spark steps need PySpark, which is not installed\n" in printed

@@ -40,11 +40,11 @@ class Pair:
     def of(cls, definition: Definition, chunk_size: int) -> Pair:
         plan = ExecutionPlan(definition)
         variables = {"rate": 3}
-        one, other = (
+        sharing, single = (
             BulkMachine(definition, plan, variables, chunk_size=chunk_size, happy_path=shares)
             for shares in (True, False)
         )
-        return cls(one, other)
+        return cls(sharing, single)
 
     def call(self, name: str, *args: Any, **more: Any) -> list[BulkCommand]:
         """Call a method of both. Three calls in a row are in one workflow task."""

@@ -36,7 +36,7 @@ def _bulk(wait: dict[str, Any]) -> BulkMachine:
 
 
 def _first_step_done(bulk: BulkMachine, inputs: tuple[dict[str, Any], ...] = ({}, {})) -> list[BulkCommand]:
-    sagas = [NewSaga(f"order-{number}", one, {}) for number, one in enumerate(inputs, 1)]
+    sagas = [NewSaga(f"order-{number}", input, {}) for number, input in enumerate(inputs, 1)]
     [chunk] = [command for command in bulk.start(sagas, 0.0) if isinstance(command, PerformChunk)]
     return bulk.chunk_ended(chunk.id, [DONE] * len(sagas), 1.0)
 

@@ -98,10 +98,10 @@ def mistake(source: str) -> ExpressionError:
     ],
 )
 def test_values(source: str, value: Any) -> None:
-    found = evaluate(source)
-    assert found == value
-    assert type(found) is type(value)
-    assert str(found) == str(value)  # 1.10 is equal to 1.1, and has other digits
+    result = evaluate(source)
+    assert result == value
+    assert type(result) is type(value)
+    assert str(result) == str(value)  # 1.10 is equal to 1.1, and has other digits
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_the_wrapper_is_optional_and_sources_are_cached() -> None:
 
 
 def test_a_result_is_independent_of_the_context() -> None:
-    found = evaluate("input.lines")
-    found[0]["sku"] = "changed"
+    result = evaluate("input.lines")
+    result[0]["sku"] = "changed"
     assert CONTEXT["input"]["lines"][0]["sku"] == "x"
 
 
@@ -218,8 +218,8 @@ def test_decimals_of_the_caller_do_not_depend_on_the_threads_context() -> None:
 
     with localcontext() as context:
         context.prec = 3
-        found = compile_expression("-x * 2 + 0.001").evaluate({"x": Decimal("12345.678")})
-    assert found == Decimal("-24691.355")
+        result = compile_expression("-x * 2 + 0.001").evaluate({"x": Decimal("12345.678")})
+    assert result == Decimal("-24691.355")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("NaN"), object(), {1, 2}, b"x"])

@@ -113,8 +113,8 @@ def test_an_evaluation_is_bounded_whatever_the_operands(source: str, least: int)
 
 def test_five_thousand_items_work() -> None:
     lines = [{"sku": str(at), "line_total": "1.01"} for at in range(5000)]
-    found = compile_expression("sum(l.map(x, decimal(x.line_total)))").evaluate({"l": lines})
-    assert str(found) == "5050.00"
+    total = compile_expression("sum(l.map(x, decimal(x.line_total)))").evaluate({"l": lines})
+    assert str(total) == "5050.00"
     assert compile_expression("l").evaluate({"l": lines}) == lines
 
 

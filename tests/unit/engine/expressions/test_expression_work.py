@@ -175,11 +175,11 @@ def test_classes_of_unicode_are_charged() -> None:
 
 def test_the_work_of_one_value_is_limited_together() -> None:
     meter = WorkMeter()
-    one = compile_expression("n.all(x, duration(long) == duration(long) && duration(long) == duration(long))")
+    expression = compile_expression("n.all(x, duration(long) == duration(long) && duration(long) == duration(long))")
     while meter.steps + meter.work // WORK_PER_STEP <= MAX_VALUE_STEPS:
-        one.evaluate(CONTEXT, meter)
+        expression.evaluate(CONTEXT, meter)
     assert meter.steps < MAX_VALUE_STEPS
     with pytest.raises(LimitError, match=f"one value need more than {MAX_VALUE_STEPS:,} steps"):
-        one.evaluate(CONTEXT, meter)
+        expression.evaluate(CONTEXT, meter)
     meter.begin_value()
-    one.evaluate(CONTEXT, meter)
+    expression.evaluate(CONTEXT, meter)

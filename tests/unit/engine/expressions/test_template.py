@@ -54,9 +54,9 @@ CONTEXT: dict[str, Any] = {
     ],
 )
 def test_render(value: Any, rendered: Any) -> None:
-    found = compile_value(value).render(CONTEXT)
-    assert found == rendered
-    assert type(found) is type(rendered)
+    result = compile_value(value).render(CONTEXT)
+    assert result == rendered
+    assert type(result) is type(rendered)
 
 
 @pytest.mark.parametrize("value", [None, 1.5, "plain", [], {"a": [1, {"b": "c"}]}])

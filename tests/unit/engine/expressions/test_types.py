@@ -50,10 +50,10 @@ def check(source: str) -> list[TypeMistake]:
     ],
 )
 def test_mistakes(source: str, offset: int, message: str) -> None:
-    found = check(source)
-    assert len(found) == 1
-    assert found[0].offset == offset
-    assert message in found[0].message
+    mistakes = check(source)
+    assert len(mistakes) == 1
+    assert mistakes[0].offset == offset
+    assert message in mistakes[0].message
 
 
 @pytest.mark.parametrize(

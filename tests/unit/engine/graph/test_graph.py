@@ -93,7 +93,7 @@ def test_boxes_do_not_overlap_and_lie_inside_the_picture(definition: Definition)
     for x, y, width, height in boxes:
         assert 0 <= x <= whole[2] - width
         assert 0 <= y <= whole[3] - height
-    for one, two in itertools.combinations(boxes, 2):
-        beside = one[0] + one[2] <= two[0] or two[0] + two[2] <= one[0]
-        below = one[1] + one[3] <= two[1] or two[1] + two[3] <= one[1]
+    for first, second in itertools.combinations(boxes, 2):
+        beside = first[0] + first[2] <= second[0] or second[0] + second[2] <= first[0]
+        below = first[1] + first[3] <= second[1] or second[1] + second[3] <= first[1]
         assert beside or below

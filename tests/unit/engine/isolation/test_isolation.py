@@ -63,7 +63,7 @@ def test_the_anomalies_of_each_kind_of_step() -> None:
         "ship": {},
     }
     by_step = {anomaly.step: anomaly for anomaly in isolation_of(definition)}
-    assert [one for one in by_step if by_step[one].visible] == ["take", "hold", "add"]
+    assert [step for step in by_step if by_step[step].visible] == ["take", "hold", "add"]
     # `take` follows the condition that uses the read, `ship` uses it itself.
     assert by_step["look"].risks[0].steps == ("take", "ship")
 

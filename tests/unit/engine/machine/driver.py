@@ -298,11 +298,11 @@ def step(
 def saga(*steps: StepDefinition, line: bool = True, **more: Any) -> Definition:
     """A definition; without ``needs`` of their own the steps form a line."""
     linked: list[StepDefinition] = []
-    for one in steps:
-        if line and linked and not one.needs:
-            values = {name: getattr(one, name) for name in StepDefinition.__dataclass_fields__}
-            one = StepDefinition(**{**values, "needs": (linked[-1].id,)})
-        linked.append(one)
+    for step_definition in steps:
+        if line and linked and not step_definition.needs:
+            values = {name: getattr(step_definition, name) for name in StepDefinition.__dataclass_fields__}
+            step_definition = StepDefinition(**{**values, "needs": (linked[-1].id,)})
+        linked.append(step_definition)
     return Definition("test", tuple(linked), **more)
 
 

@@ -100,7 +100,7 @@ def test_the_end_is_the_last_command() -> None:
     definition = saga(step("a"), notify=(tell("completed"),))
     driver = MachineDriver(definition, hold=["a"]).start()
     answer = driver.machine.next(driver._ended(driver.call("a"), "done"))  # pyright: ignore[reportPrivateUsage]
-    assert [type(one) for one in answer] == [Notify, Finish]
+    assert [type(command) for command in answer] == [Notify, Finish]
 
 
 def test_steps_not_run_have_no_result_and_undone_steps_are_marked() -> None:

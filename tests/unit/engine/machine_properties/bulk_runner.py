@@ -76,9 +76,9 @@ class TwinMachine:
             raise Violation("happy path", f"{name}: {twin} instead of {answer}")
         for own, other in zip(self._observed.members.values(), self._sharing.members.values(), strict=True):
             self.shared += isinstance(other.progress, HappyPathSaga) and other.progress.point is not None
-            for one in ("state", "started_at", "ended_at", "highest_generation"):
-                if getattr(own.progress, one) != getattr(other.progress, one):
-                    raise Violation("happy path", f"{own.id}: another {one} after {name}")
+            for field in ("state", "started_at", "ended_at", "highest_generation"):
+                if getattr(own.progress, field) != getattr(other.progress, field):
+                    raise Violation("happy path", f"{own.id}: another {field} after {name}")
             if own.progress.compact_snapshot() != other.progress.compact_snapshot():
                 raise Violation("happy path", f"{own.id}: another state after {name}")
         return answer

@@ -175,22 +175,22 @@ class Alone:
 
     def follow(self, recorded: Sequence[Recorded]) -> None:
         """Feed the machine in this order. Raises KeyError for a call or timer that is not there in this execution."""
-        for one in recorded:
-            self.now = one.at
-            match one.kind:
+        for event in recorded:
+            self.now = event.at
+            match event.kind:
                 case "start":
-                    self.feed(Started(one.at))
+                    self.feed(Started(event.at))
                 case "attempt":
-                    self.attempt(one.id)
+                    self.attempt(event.id)
                 case "cancelled":
-                    assert one.id in self.cancelled, f"{one.id} is not cancelled here"
-                    del self.calls[one.id]
-                    self.feed(CallEnded(one.id, NEVER_STARTED, one.at, 0))
+                    assert event.id in self.cancelled, f"{event.id} is not cancelled here"
+                    del self.calls[event.id]
+                    self.feed(CallEnded(event.id, NEVER_STARTED, event.at, 0))
                 case "timer":
-                    del self.timers[one.id]
-                    self.feed(TimerFired(one.id, one.at))
+                    del self.timers[event.id]
+                    self.feed(TimerFired(event.id, event.at))
                 case "cancel":
-                    self.feed(CancelRequested(at=one.at, message=one.id))
+                    self.feed(CancelRequested(at=event.at, message=event.id))
 
     def go_on(self) -> None:
         """To the end, or until only a person can go on, or while something is retried without limit."""
@@ -208,7 +208,7 @@ class Alone:
             elif children := sorted(self.children):
                 self._end_child(self.children.pop(children[0]))
             elif self.timers and self.machine.state != "PARKED":
-                id = min(self.timers, key=lambda one: (round(self.timers[one]), one))
+                id = min(self.timers, key=lambda timer: (round(self.timers[timer]), timer))
                 self.now = max(self.now, self.timers.pop(id))
                 self.feed(TimerFired(id, self.now))
             else:
@@ -400,7 +400,7 @@ class Together:
 
     def _end_chunk(self, command: PerformChunk) -> None:
         sent = decode_chunk(decode_json(encode_json(encode_chunk(command.calls, ""))))
-        outcomes = [self._attempt(item, one) for item, one in zip(command.calls, sent, strict=True)]
+        outcomes = [self._attempt(item, decoded) for item, decoded in zip(command.calls, sent, strict=True)]
         result = decode_json(encode_json(encode_outcomes(outcomes, 1)))
         self._take(self.bulk.chunk_ended(command.id, decode_outcomes(result, len(outcomes)), self.now))
 

@@ -59,12 +59,12 @@ def compare(seed: int) -> Counter[str]:
     return seen
 
 
-def assert_same(one: Ended, other: Ended, where: str) -> None:
-    assert one.events == other.events, where
-    assert one.calls == other.calls, where
-    assert one.rows == other.rows, where
-    assert one.effects == other.effects, where
-    assert one.story == other.story, where
+def assert_same(first: Ended, second: Ended, where: str) -> None:
+    assert first.events == second.events, where
+    assert first.calls == second.calls, where
+    assert first.rows == second.rows, where
+    assert first.effects == second.effects, where
+    assert first.story == second.story, where
 
 
 MUST_BE_SEEN = {
@@ -101,8 +101,8 @@ def test_the_order_of_chunks_changes_nothing() -> None:
         executions = [
             Together(definition, SAGAS, case.input, str(seed), percent, random.Random(order)) for order in range(3)
         ]
-        for one in executions:
-            one.run()
+        for execution in executions:
+            execution.run()
         for id in SAGAS:
             for other in executions[1:]:
                 assert_same(executions[0].ended(id), other.ended(id), f"seed {seed}, {id}")

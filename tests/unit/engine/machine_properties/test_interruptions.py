@@ -30,7 +30,7 @@ def interrupt(
     """
     same: dict[tuple[str | None, str, Fate, int], int] = {}
     chosen = [fault for fault in faults(definition) if fault.times in (0, *numbers)]
-    for number, (step, op, fault, times) in enumerate(sorted(chosen, key=lambda one: -one.times)):
+    for number, (step, op, fault, times) in enumerate(sorted(chosen, key=lambda interruption: -interruption.times)):
         at, events = number % stride, stride
         while at <= events:
             place = (step, op, fault, at)

@@ -63,10 +63,10 @@ def _no_limit(patch: pytest.MonkeyPatch) -> None:
         counts = {id: record.repetitions for id, record in run.steps.items()}  # pyright: ignore
         for record in run.steps.values():  # pyright: ignore
             record.repetitions = 0
-        found = whole(run, cause)  # pyright: ignore
+        savepoint = whole(run, cause)  # pyright: ignore
         for id, count in counts.items():
             run.steps[id].repetitions = count  # pyright: ignore
-        return found
+        return savepoint
 
     patch.setattr(savepoints, "savepoint_for", unlimited)
 

@@ -146,12 +146,12 @@ def perform(order: Order) -> list[str]:
             if stop is not None and stop[1] == "freeze and lose":
                 operation.participant.lose_transactions()
             frozen = [operation]
-        for one in resumed:
-            one.run()
-            promises.check(database, one, resumed=True)
-    for one in frozen:
-        one.run()
-        promises.check(database, one, resumed=True)
+        for resumed_operation in resumed:
+            resumed_operation.run()
+            promises.check(database, resumed_operation, resumed=True)
+    for frozen_operation in frozen:
+        frozen_operation.run()
+        promises.check(database, frozen_operation, resumed=True)
     _finish(database, promises)
     return promises.broken
 
@@ -179,8 +179,8 @@ def _finish(database: MemoryDatabase, promises: Promises) -> None:
 def statements_of(before: Sequence[Kind], kind: Kind) -> int:
     """How many statements ``kind`` has after the operations ``before``."""
     database = MemoryDatabase()
-    for number, one in enumerate(before):
-        Operation(database, one, f"{one} {number}").run()
+    for number, earlier in enumerate(before):
+        Operation(database, earlier, f"{earlier} {number}").run()
     return Operation(database, kind, kind).run()
 
 

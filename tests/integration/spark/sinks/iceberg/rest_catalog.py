@@ -173,7 +173,9 @@ class RestHandler(BaseHTTPRequestHandler):
         """All or none, in one database transaction."""
         catalog, done = self.backing, []
         with catalog.engine.begin() as connection:
-            for request in sorted(requests, key=lambda one: (one.identifier.namespace.root, one.identifier.name)):
+            for request in sorted(
+                requests, key=lambda request: (request.identifier.namespace.root, request.identifier.name)
+            ):
                 space, name = tuple(request.identifier.namespace.root), request.identifier.name
                 current = self._load((*space, name))
                 new = write_next_metadata(catalog, current, (*space, name), request.requirements, request.updates)

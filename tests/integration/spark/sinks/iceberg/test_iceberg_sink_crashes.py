@@ -132,7 +132,7 @@ def test_a_publisher_frozen_in_the_swap_does_not_lock_the_table(server: Database
 
 @pytest.mark.parametrize(
     ("kind", "same"),
-    [("sql", True), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("sql", False), ("rest", True)))],
+    [("sql", True), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("sql", False), ("rest", True)))],
 )
 def test_one_of_two_concurrent_publishers_commits(
     server: DatabaseServer, tmp_path: Path, kind: str, same: bool
@@ -142,18 +142,18 @@ def test_one_of_two_concurrent_publishers_commits(
         first = lake.staged(some(1))
         second = first if same else lake.staged(some(2), saga="s2")
         both = [first, second]
-        states = [lake.sink.read_state([one]) for one in both]
+        states = [lake.sink.read_state([publication]) for publication in both]
         arm = ARM.format("commit, 'commit', 'before', signal.SIGSTOP").replace("at(", REACH)
         running = [Publisher(lake.settings, *pair, arm, PUBLISH) for pair in zip(both, states, strict=True)]
-        for one in running:
-            one.frozen()
-        for one in running:
-            one.thaw()
+        for publisher in running:
+            publisher.frozen()
+        for publisher in running:
+            publisher.thaw()
         output = sorted(run.outcome()[1].strip() for run in running)
         assert output[1] == "done"
         assert output[0].startswith("CommitConflict: ")
         assert len(lake.ids()) == 1
-        lake.publish(*({one.tag.target: one for one in both}.values()))
+        lake.publish(*({publication.tag.target: publication for publication in both}.values()))
         assert lake.ids() == ([1] if same else [1, 2])
 
 
@@ -193,9 +193,9 @@ class Reader(threading.Thread):
                 first = self.catalog.load_table("sales.facts")
                 second = self.catalog.load_table("sales.totals")
                 if self.catalog.load_table("sales.facts").metadata_location == first.metadata_location:
-                    found = tuple(sum(one.scan().to_arrow().column("id").to_pylist()) for one in (first, second))
-                    if not self.pairs or self.pairs[-1] != found:
-                        self.pairs.append(found)
+                    ids = tuple(sum(table.scan().to_arrow().column("id").to_pylist()) for table in (first, second))
+                    if not self.pairs or self.pairs[-1] != ids:
+                        self.pairs.append(ids)
         except Exception as error:  # noqa: BLE001 -- the test that waits for this thread raises it
             self.error = error
 
@@ -271,10 +271,10 @@ def test_a_catalog_without_transactions_refuses_together_and_publishes_alone(
 ) -> None:
     with open_lake("plain", server, tmp_path) as lake:
         ours = pair(lake, 1, 1)
-        for one in ours:
-            lake.sink.validate(one.output)
+        for publication in ours:
+            lake.sink.validate(publication.output)
             with pytest.raises(UsageError, match="the catalog lake cannot commit several tables together"):
-                validate_together([one.output], lake.settings)
+                validate_together([publication.output], lake.settings)
         refuse_together(lake, ours)
         lake.publish(*ours)
         assert (lake.ids("sales.facts"), lake.ids("sales.totals")) == ([1], [1])

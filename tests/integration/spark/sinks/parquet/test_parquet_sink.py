@@ -95,9 +95,9 @@ def test_an_existing_publication_is_adopted(settings: SparkSettings, sink: Parqu
     publish(sink, publication)
     before = version(settings)
     assert sink.publish([publication], state, together=False)[0].adopted, "also with the state of long ago"
-    found = sink.find(publication.output, publication.tag.target)
-    assert found is not None
-    assert found.adopted
+    record = sink.find(publication.output, publication.tag.target)
+    assert record is not None
+    assert record.adopted
     assert version(settings) == before
     assert visible(settings) == [1]
 
@@ -180,8 +180,8 @@ def test_undo_of_an_overwrite_before_later_commits_is_refused(
 def test_a_reverted_append_below_an_overwrite_is_not_restored(settings: SparkSettings, sink: ParquetSink) -> None:
     first, second = stage(settings, APPEND, ONE, saga="a"), stage(settings, APPEND, TWO, saga="b")
     third, fourth = stage(settings, OVERWRITE, THREE, saga="c"), stage(settings, OVERWRITE, ONE, saga="d")
-    for one in (first, second, third, fourth):
-        publish(sink, one)
+    for publication in (first, second, third, fourth):
+        publish(sink, publication)
     revert(sink, first)
     assert sink.find(first.output, first.tag.target) is None
     revert(sink, fourth)
@@ -226,8 +226,8 @@ def test_clean_removes_every_attempt_of_this_generation_only(settings: SparkSett
     publish(sink, stage(settings, APPEND, ONE, saga="a"))
     attempts = [stage(settings, APPEND, TWO, saga="b", epoch=epoch) for epoch in (1, 2)]
     tenth = stage(settings, APPEND, THREE, saga="b", generation=10)
-    for one in (*attempts, tenth):
-        sink.prepare(one)
+    for publication in (*attempts, tenth):
+        sink.prepare(publication)
     state = sink.read_state(attempts[1:])
     sink.clean_up(attempts[1])
     names = sorted(path.name for path in (settings.root / "out" / "_data").iterdir())
@@ -249,8 +249,8 @@ def test_files_no_undo_needs_are_deleted(settings: SparkSettings, sink: ParquetS
         saga: stage(settings, {"parquet": "out", "mode": mode}, rows, saga=saga)
         for saga, mode, rows in (("a", "append", ONE), ("b", "overwrite", TWO), ("c", "overwrite", THREE))
     }
-    for one in made.values():
-        publish(sink, one)
+    for publication in made.values():
+        publish(sink, publication)
     waiting = stage(settings, APPEND, ONE, saga="d")
     sink.prepare(waiting)
     sink.drop_undo_data(made["b"])

@@ -157,7 +157,7 @@ def test_a_reader_never_sees_a_mix(settings: SparkSettings, sink: ParquetSink, o
             over.set()
         reader.result()
     assert len(seen) > 5
-    assert all(one in (OLD, NEW) for one in seen)
+    assert all(content in (OLD, NEW) for content in seen)
 
 
 def publish_and_take_back(settings: SparkSettings, sink: ParquetSink) -> None:

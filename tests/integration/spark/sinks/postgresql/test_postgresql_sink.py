@@ -34,9 +34,9 @@ def test_each_mode_and_its_exact_undo(warehouse: Warehouse, mode: str) -> None:
     assert not done.adopted
     assert warehouse.rows() == expected
     assert f"saga_stage_{ours.tag.target.name}-e1" not in warehouse.tables()
-    found = warehouse.sink.find(ours.output, ours.tag.target)
-    assert found is not None
-    assert found.after == done.after
+    record = warehouse.sink.find(ours.output, ours.tag.target)
+    assert record is not None
+    assert record.after == done.after
     assert warehouse.again(ours).adopted
     assert warehouse.rows() == expected
     for _ in range(2):
@@ -236,8 +236,8 @@ def test_together_is_one_transaction(warehouse: Warehouse) -> None:
     facts = warehouse.stage(warehouse.output(), [sale(3)], name="facts")
     totals = warehouse.stage(warehouse.output("append", "totals"), [{"day": date(2026, 1, 3), "n": 1}], name="totals")
     validate_together([facts.output, totals.output], warehouse.settings)
-    for one in (facts, totals):
-        warehouse.sink.prepare(one)
+    for publication in (facts, totals):
+        warehouse.sink.prepare(publication)
     warehouse.run("insert into totals values ('2026-01-03', 0)")
     with pytest.raises(Rejected, match="duplicate key"):
         warehouse.sink.publish([facts, totals], None, together=True)
@@ -274,8 +274,8 @@ def test_a_missing_or_foreign_stage_table_is_loaded_again(warehouse: Warehouse) 
 
 def test_clean_leaves_nothing_and_stops_older_attempts(warehouse: Warehouse) -> None:
     first, second = (warehouse.stage(warehouse.output(), [sale(epoch)], epoch=epoch) for epoch in (3, 4))
-    for one in (first, second):
-        warehouse.sink.prepare(one)
+    for publication in (first, second):
+        warehouse.sink.prepare(publication)
     warehouse.sink.clean_up(first)
     assert warehouse.tables() == {"sales", "saga_publication"}
     with pytest.raises(CommitConflict, match="reverted"):

@@ -152,5 +152,5 @@ def test_a_reader_never_sees_a_mix(warehouse: Warehouse) -> None:
             over.set()
         seen = reader.result()
     assert len(seen) > 20
-    assert all(one in (OLD, NEW) for one in seen)
+    assert all(content in (OLD, NEW) for content in seen)
     assert NEW in seen

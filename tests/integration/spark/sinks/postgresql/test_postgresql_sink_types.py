@@ -65,7 +65,7 @@ def read(warehouse: Warehouse, table: str) -> list[dict[str, Any]]:
         set_json_loads(decode_json, connection)
         connection.execute("set timezone to 'UTC'")
         cursor = connection.execute(f"select * from {table} order by id")  # pyright: ignore
-        names = [one.name for one in cursor.description or ()]
+        names = [column.name for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
@@ -84,10 +84,10 @@ def test_every_type_arrives_exactly(warehouse: Warehouse, existing: bool) -> Non
                 row[name] = json.loads(value)
             if name == "uuid" and existing and value is not None:
                 row[name] = UUID(value)
-    found = read(warehouse, "typed")
-    for row in found:
+    typed_rows = read(warehouse, "typed")
+    for row in typed_rows:
         row["real"] = pa.scalar(row["real"], pa.float32()).as_py()  # the driver reads its shortest text as a double
-    assert found == expected
+    assert typed_rows == expected
     warehouse.revert(ours)
     if existing:
         assert warehouse.rows("typed") == []

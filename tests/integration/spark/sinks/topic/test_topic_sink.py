@@ -67,10 +67,10 @@ def test_each_row_is_published_once(env: Environment) -> None:
     assert (first.adopted, again.adopted) == (False, True)
     records = env.kafka.read_committed(env.topic)
     assert sorted(record.json()["id"] for record in records) == [0, 1, 2, 3, 4, 5]
-    one = next(record for record in records if record.key == "3")
-    assert one.value == b'{"id":3,"amount":1.50,"day":"2026-01-01"}'
-    assert one.headers["ce_id"] == f"{publication.tag.target.name}-1-1"
-    assert one.headers["sagaid"] == "s1"
+    third = next(record for record in records if record.key == "3")
+    assert third.value == b'{"id":3,"amount":1.50,"day":"2026-01-01"}'
+    assert third.headers["ce_id"] == f"{publication.tag.target.name}-1-1"
+    assert third.headers["sagaid"] == "s1"
     assert len({record.headers["ce_id"] for record in records}) == 6
     assert [publication.mark for publication in topic_progress.visible_publications(env.settings.kafka, env.topic)] == [
         publication.tag.properties()
@@ -176,11 +176,11 @@ def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -
         again.write([(env.topic, 0, event)])
         again.close()
         hurried = kafka.model_copy(update={"transaction_timeout": 1.0})
-        found = read_topics(hurried, tmp_path, ReconciliationScope(), now, ["shop"])
+        topic_rows = read_topics(hurried, tmp_path, ReconciliationScope(), now, ["shop"])
         records = pq.read_table(tmp_path / RECORDS_FILE).to_pylist()
         assert {(record["event_id"], record["is_hidden"]) for record in records} == {("e1", False), ("e2", True)}
-        assert found is not None
-        assert found.compared == 1
+        assert topic_rows is not None
+        assert topic_rows.compared == 1
     other = read_topics(kafka, tmp_path, ReconciliationScope(saga_id="s2"), now, ["shop"])
     assert other is not None
     assert other.rows == 0

@@ -94,7 +94,7 @@ EVERY_TIME = "C8 in the second transaction"
 
 
 def points(every: dict[str, Any]) -> list[Any]:
-    return [pytest.param(one, marks=() if one == EVERY_TIME else pytest.mark.slow) for one in every]
+    return [pytest.param(name, marks=() if name == EVERY_TIME else pytest.mark.slow) for name in every]
 
 
 @pytest.mark.parametrize("point", points(POINTS))
@@ -105,8 +105,8 @@ def test_a_publisher_is_killed(env: Environment, point: str) -> None:
     code, printed = env.publisher(publication, killed).outcome()
     assert code == -9, printed
     if "in the" not in point:  # who does not publish waits until the broker ends an open transaction
-        found = env.sink.find(publication.output, publication.tag.target)
-        assert (0 if found is None else found.after) == files
+        record = env.sink.find(publication.output, publication.tag.target)
+        assert (0 if record is None else record.after) == files
     again = env.publish(publication)
     assert (again.adopted, again.after) == (files == FILES, FILES)
     assert env.ids() == EACH_ONCE
@@ -122,7 +122,9 @@ def test_hanging_transactions_of_others_block_nobody(env: Environment) -> None:
     publication = env.stage()
     name = publication.tag.target.name
     same = next(
-        one for number in itertools.count() if progress_partition(one := f"other-{number}") == progress_partition(name)
+        other
+        for number in itertools.count()
+        if progress_partition(other := f"other-{number}") == progress_partition(name)
     )
     dead = TransactionalProducer(settings, f"{settings.prefix}-dead").fence_and_open()
     dead.begin(60.0)
@@ -256,5 +258,5 @@ def test_a_reader_never_sees_a_row_twice(env: Environment) -> None:
             over.set()
         seen = reader.result()
     assert len(seen) > 2
-    assert max(max(one.values(), default=0) for one in seen) == 1
+    assert max(max(counts.values(), default=0) for counts in seen) == 1
     assert env.ids() == EACH_ONCE

@@ -35,8 +35,8 @@ def test_a_lost_abort_is_repeated(tmp_path: Path, lossy_broker: BrokerProcess) -
     lose_transaction_end(lossy_broker, topic, fall_asleep)
     [published] = sink.publish([publication], None, together=False)
     assert (published.adopted, published.after) == (False, 2)
-    found = sorted(record.json()["id"] for record in lossy_broker.read_committed(topic))
-    assert found == [0, 1, 2, 3, 4, 5]
+    ids = sorted(record.json()["id"] for record in lossy_broker.read_committed(topic))
+    assert ids == [0, 1, 2, 3, 4, 5]
     assert lossy_broker.is_settled(topic, topic_progress.progress_topic(kafka))
 
 

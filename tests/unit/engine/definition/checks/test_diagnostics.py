@@ -20,7 +20,7 @@ from tests.unit.engine.definition.mistakes import MISTAKES
 from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, PAGE, render, render_language
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: f"{one.code}-{one.about.replace(' ', '_')}")
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: f"{mistake.code}-{mistake.about.replace(' ', '_')}")
 def test_a_mistake_is_reported_with_code_and_position(mistake: Mistake) -> None:
     definition, diagnostics = parse_text(mistake.clean, "a.saga.yaml", mistake.project)
     actual_diagnostics = {(diagnostic.code, diagnostic.line, diagnostic.column) for diagnostic in diagnostics}
@@ -145,7 +145,7 @@ def test_rows_are_a_list_of_what_returning_names(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "mistake", [mistake for mistake in MISTAKES if mistake.code == "SAGA408"], ids=lambda one: one.about
+    "mistake", [mistake for mistake in MISTAKES if mistake.code == "SAGA408"], ids=lambda mistake: mistake.about
 )
 def test_what_a_spark_step_lacks_is_said_in_its_own_words(mistake: Mistake) -> None:
     _, diagnostics = parse_text(mistake.clean, "a.saga.yaml", mistake.project)
@@ -246,7 +246,9 @@ def test_the_literals_of_a_nested_sagas_input_are_compared(tmp_path: Path, given
     _write(tmp_path, parent=parent, child=SCHEMA)
     _, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
     assert len(diagnostics) == len(messages)
-    for diagnostic, message in zip(sorted(diagnostics, key=lambda one: one.message), messages, strict=True):
+    for diagnostic, message in zip(
+        sorted(diagnostics, key=lambda diagnostic: diagnostic.message), messages, strict=True
+    ):
         assert (diagnostic.code, diagnostic.line) == ("SAGA215", 5), diagnostic
         assert diagnostic.message == f"`part` starts `child`: {message}"
 

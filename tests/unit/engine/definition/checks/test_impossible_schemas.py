@@ -107,14 +107,14 @@ def reports(schema: Any) -> list[Impossible]:
 @examples(80, 2_500, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS)
 def test_no_value_fits_what_is_reported_once(schema: Any) -> None:
-    found = reports(schema)
-    places = [(impossible.place, impossible.below, impossible.message) for impossible in found]
+    impossibilities = reports(schema)
+    places = [(impossible.place, impossible.below, impossible.message) for impossible in impossibilities]
     assert len(set(places)) == len(places)
-    if not found:
+    if not impossibilities:
         return
     compiled = CompiledSchema(canonical_schema(schema))
     nodes = {path: node for node, path in subschemas(compiled.root)}
-    for impossible in found:
+    for impossible in impossibilities:
         for value in (value for value in VALUES if kind_of(value) in impossible.kinds):
             for key in reversed(impossible.below):
                 value = {key: value} if isinstance(key, str) else [value]

@@ -80,16 +80,16 @@ def removed(path: tuple[Any, ...]) -> Any:
 
 
 def parse(value: Any) -> None:
-    found, diagnostics = parse_text(json.dumps(value), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
-    assert (found is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics), diagnostics
+    definition, diagnostics = parse_text(json.dumps(value), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
+    assert (definition is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics), diagnostics
     assert all(
         "\n" not in diagnostic.message and diagnostic.line >= 1 and diagnostic.column >= 1 for diagnostic in diagnostics
     )
 
 
 def test_the_full_definition_is_valid() -> None:
-    found, diagnostics = parse_text(json.dumps(FULL), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
-    assert found is not None, diagnostics
+    definition, diagnostics = parse_text(json.dumps(FULL), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
+    assert definition is not None, diagnostics
 
 
 @pytest.mark.parametrize("turn", range(len(JUNK)), ids=map(repr, JUNK))

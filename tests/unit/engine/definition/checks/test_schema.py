@@ -42,7 +42,7 @@ def test_valid_definitions_pass(text: str) -> None:
 @pytest.mark.parametrize(
     "mistake",
     [mistake for mistake in MISTAKES if mistake.code in STRUCTURAL and mistake.about not in BEYOND],
-    ids=lambda one: f"{one.code}-{one.about}",
+    ids=lambda mistake: f"{mistake.code}-{mistake.about}",
 )
 def test_structural_mistakes_are_refused(mistake: Mistake) -> None:
     assert not PLAIN.is_valid(data(mistake.clean))
@@ -56,7 +56,7 @@ def _is_computed(mistake: Mistake) -> bool:
 @pytest.mark.parametrize(
     "mistake",
     [mistake for mistake in MISTAKES if mistake.code in ARGUMENTS and not _is_computed(mistake)],
-    ids=lambda one: f"{one.code}-{one.about}",
+    ids=lambda mistake: f"{mistake.code}-{mistake.about}",
 )
 def test_arguments_are_checked_with_the_actions(mistake: Mistake) -> None:
     assert not WITH_ACTIONS.is_valid(data(mistake.clean))
@@ -65,7 +65,7 @@ def test_arguments_are_checked_with_the_actions(mistake: Mistake) -> None:
 @pytest.mark.parametrize(
     "mistake",
     [mistake for mistake in MISTAKES if mistake.code[:5] in ("SAGA2", "SAGA3")],
-    ids=lambda one: f"{one.code}-{one.about}",
+    ids=lambda mistake: f"{mistake.code}-{mistake.about}",
 )
 def test_semantic_mistakes_pass_the_schema(mistake: Mistake) -> None:
     assert PLAIN.is_valid(data(mistake.clean))

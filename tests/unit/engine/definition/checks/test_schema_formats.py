@@ -42,8 +42,8 @@ INVALID = {
 
 
 def cases(values: dict[str, str]) -> list[tuple[str, str]]:
-    found = [(name, text) for name, texts in values.items() for text in texts.split(" ")]
-    return [(name, text.replace("\u2020", " ")) for name, text in found if '"' not in text]
+    pairs = [(name, text) for name, texts in values.items() for text in texts.split(" ")]
+    return [(name, text.replace("\u2020", " ")) for name, text in pairs if '"' not in text]
 
 
 @pytest.mark.parametrize(("name", "text"), [*cases(VALID), ("email", '"a b"@example.com'), ("email", r'"a\"b"@x')])

@@ -81,7 +81,7 @@ def test_the_type_of_additional_properties_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "undeclared"),
     [
         (("to",), None),
         (("id",), TEXT),
@@ -90,8 +90,8 @@ def test_the_type_of_additional_properties_is_known() -> None:
         (("lines", ANY_ELEMENT, "skuu"), UndeclaredProperty("skuu", ("n", "sku"))),
     ],
 )
-def test_follow(path: tuple[str, ...], found: Any) -> None:
-    assert schema_at(ORDER, path) == found
+def test_follow(path: tuple[str, ...], undeclared: Any) -> None:
+    assert schema_at(ORDER, path) == undeclared
 
 
 def test_elements_after_a_tuple_do_not_apply_to_it() -> None:
@@ -104,8 +104,8 @@ def test_keywords_next_to_a_reference_apply() -> None:
 
 
 def test_both() -> None:
-    one, other = {"type": "object", "required": ["a"], "properties": {"a": {}}}, {"required": ["b", "a"]}
-    assert both(one, other) == {"type": "object", "required": ["a", "b"], "properties": {"a": {}}}
+    first, second = {"type": "object", "required": ["a"], "properties": {"a": {}}}, {"required": ["b", "a"]}
+    assert both(first, second) == {"type": "object", "required": ["a", "b"], "properties": {"a": {}}}
 
 
 CARD = {"x-sensitive": True}

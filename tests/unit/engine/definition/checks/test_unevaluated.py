@@ -64,10 +64,10 @@ def evaluate(schema: Any, value: Any, defined: Any) -> Evaluation:
     done = Evaluation()
 
     def apply(parts: Iterable[Any]) -> list[Evaluation]:
-        found = [evaluate(part, value, defined) for part in parts]
-        for one in found:
-            done.take(one)
-        return found
+        evaluations = [evaluate(part, value, defined) for part in parts]
+        for evaluation in evaluations:
+            done.take(evaluation)
+        return evaluations
 
     def apply_below(part: Any, places: Iterable[Any]) -> None:
         for place in places:

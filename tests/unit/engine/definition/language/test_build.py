@@ -19,10 +19,10 @@ from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS
 
 def definition(steps: str, top: str = "", actions: Actions = ACTIONS) -> Definition:
     text = f"saga: shop\n{top}steps:\n{steps}"
-    found, diagnostics = parse_text(text, "shop.saga.yaml", ProjectContext(actions, CONNECTIONS))
-    assert found is not None, diagnostics
-    assert from_snapshot(decode_json(encode_json(to_snapshot(found)))) == found
-    return found
+    parsed, diagnostics = parse_text(text, "shop.saga.yaml", ProjectContext(actions, CONNECTIONS))
+    assert parsed is not None, diagnostics
+    assert from_snapshot(decode_json(encode_json(to_snapshot(parsed)))) == parsed
+    return parsed
 
 
 def only(fields: str, top: str = "") -> StepDefinition:
@@ -68,11 +68,11 @@ def test_the_statuses_of_a_connection_hold_where_a_request_has_none() -> None:
     }
     request = "connection: crm, path: /a, method: POST"
     text = f"saga: shop\nsteps:\n  - {{id: a, uses: http, pivot: true, with: {{{request}, %s}}}}\n"
-    found = [
+    definitions = [
         parse_text(text % more, "shop.saga.yaml", ProjectContext(ACTIONS, crm))[0]
         for more in ("json: 1", "rejected: [422]", "rejected: []", "rejected: [], rejected_when: response.json.no")
     ]
-    steps = [each.steps[0] for each in found if each is not None]
+    steps = [each.steps[0] for each in definitions if each is not None]
     assert [(step.do.with_ or {})["rejected"] for step in steps] == [[404, "5xx"], [422], [], []]
     assert [(step.do.with_ or {})["done"] for step in steps] == [[201]] * 4
     assert [step.do.rejects for step in steps] == [True, True, False, True]

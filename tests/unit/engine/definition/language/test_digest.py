@@ -37,9 +37,9 @@ steps:
 
 
 def definition(text: str) -> Definition:
-    found, diagnostics = parse_text(text, "shop.saga.yaml", ProjectContext(ACTIONS))
-    assert found is not None, diagnostics
-    return found
+    parsed, diagnostics = parse_text(text, "shop.saga.yaml", ProjectContext(ACTIONS))
+    assert parsed is not None, diagnostics
+    return parsed
 
 
 def changed(old: str, new: str) -> str:
@@ -99,6 +99,8 @@ def test_another(text: str) -> None:
 
 
 def test_steps_in_another_order_with_the_same_needs() -> None:
-    one = "  - {id: a, uses: shop.tell, effect: none, needs: []}\n"
-    two = "  - {id: b, uses: shop.tell, effect: none, needs: []}\n"
-    assert definition(f"saga: s\nsteps:\n{one}{two}").digest == definition(f"saga: s\nsteps:\n{two}{one}").digest
+    first = "  - {id: a, uses: shop.tell, effect: none, needs: []}\n"
+    second = "  - {id: b, uses: shop.tell, effect: none, needs: []}\n"
+    assert (
+        definition(f"saga: s\nsteps:\n{first}{second}").digest == definition(f"saga: s\nsteps:\n{second}{first}").digest
+    )

@@ -36,12 +36,12 @@ ONE = "uses: kafka.publish, with: {topic: t, value: 1, hold: true}"
 
 def definition(steps: str) -> Definition:
     text = f"saga: shop\nsteps:\n{steps}"
-    found, diagnostics = parse_text(
+    parsed, diagnostics = parse_text(
         text, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS, kafka=KafkaResources("shop"))
     )
-    assert found is not None, diagnostics
-    assert from_snapshot(decode_json(encode_json(to_snapshot(found)))) == found
-    return found
+    assert parsed is not None, diagnostics
+    assert from_snapshot(decode_json(encode_json(to_snapshot(parsed)))) == parsed
+    return parsed
 
 
 def only(fields: str) -> StepDefinition:
@@ -49,10 +49,10 @@ def only(fields: str) -> StepDefinition:
 
 
 def test_one_event_and_a_list_mean_the_same() -> None:
-    one = only("uses: kafka.publish, with: {topic: t, key: k, value: 1}, pivot: true").do
-    assert one.with_ == {"events": [{"topic": "t", "key": "k", "value": 1}]}
-    assert one == only("uses: kafka.publish, with: {events: [{topic: t, key: k, value: 1}]}, pivot: true").do
-    assert (one.connection, one.guarded, one.rejects, one.holds) == ("shop", True, False, None)
+    operation = only("uses: kafka.publish, with: {topic: t, key: k, value: 1}, pivot: true").do
+    assert operation.with_ == {"events": [{"topic": "t", "key": "k", "value": 1}]}
+    assert operation == only("uses: kafka.publish, with: {events: [{topic: t, key: k, value: 1}]}, pivot: true").do
+    assert (operation.connection, operation.guarded, operation.rejects, operation.holds) == ("shop", True, False, None)
 
 
 def test_held_events_alone_bring_their_own_undo_and_confirm() -> None:

@@ -16,11 +16,11 @@ def errors(text: str) -> list[str]:
     """The errors in short: code, message and help; the first one must be at the mark."""
     before = text[: text.index(MARK)]
     place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
-    found = parse_text(text.replace(MARK, ""), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))[1]
-    assert (found[0].line, found[0].column) == place, found
+    diagnostics = parse_text(text.replace(MARK, ""), "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))[1]
+    assert (diagnostics[0].line, diagnostics[0].column) == place, diagnostics
     return [
         f"{diagnostic.code} {diagnostic.message}; {diagnostic.help}"
-        for diagnostic in found
+        for diagnostic in diagnostics
         if diagnostic.severity == "error"
     ]
 

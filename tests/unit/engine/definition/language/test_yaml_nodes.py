@@ -57,10 +57,10 @@ def read(text: str) -> YamlNode:
     ],
 )
 def test_scalars(parser: str, text: str, value: Any) -> None:
-    found = read(f"a: {text}").to_json()["a"]
-    assert found == value
-    assert type(found) is type(value)
-    assert str(found) == str(value)
+    scalar = read(f"a: {text}").to_json()["a"]
+    assert scalar == value
+    assert type(scalar) is type(value)
+    assert str(scalar) == str(value)
 
 
 @pytest.mark.parametrize("text", ["0123", "00", "-07", "007.5", "01e2", "+01"])
@@ -139,7 +139,7 @@ class Line(str):
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "column"),
     [
         ('"a" : "${{ x }}"', None),
         ("a: [1, \t'${{ x }}']", None),
@@ -148,8 +148,8 @@ class Line(str):
         ("x'" * 1_000 + "${{ y }}", 2_000),
     ],
 )
-def test_a_malformed_line_is_read_once(line: str, found: int | None) -> None:
-    assert unquoted_expression(Line(line)) == found
+def test_a_malformed_line_is_read_once(line: str, column: int | None) -> None:
+    assert unquoted_expression(Line(line)) == column
 
 
 def test_a_quoted_expression_next_to_a_mistake_is_not_blamed(parser: str) -> None:

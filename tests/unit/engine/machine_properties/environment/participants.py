@@ -16,8 +16,8 @@ def do_key(call: Call) -> str:
     """The key of the forward call that this call undoes, confirms or asks about."""
     key = call.key
     for mark in ("/undo", "/confirm"):
-        head, found, _ = key.rpartition(mark)
-        if found:
+        head, suffix, _ = key.rpartition(mark)
+        if suffix:
             return head
     return key
 

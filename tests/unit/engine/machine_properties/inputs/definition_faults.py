@@ -40,7 +40,7 @@ def forward(step: StepDefinition) -> list[Any]:
 
 def of(step: StepDefinition, action: str, op: str) -> Operation | None:
     """The operation of the step that this call carries out."""
-    found: Mapping[str, list[Operation]] = {
+    operations: Mapping[str, list[Operation]] = {
         "do": [step.do],
         "confirm": [step.confirm] if step.confirm else [],
         "probe": [step.probe.operation] if step.probe else [],
@@ -49,7 +49,7 @@ def of(step: StepDefinition, action: str, op: str) -> Operation | None:
             *([step.compensate.confirmed] if step.compensate and step.compensate.confirmed else []),
         ],
     }
-    return next((one for one in found.get(op, []) if one.uses == action), None)
+    return next((operation for operation in operations.get(op, []) if operation.uses == action), None)
 
 
 def understood(probe: Probe) -> bool:

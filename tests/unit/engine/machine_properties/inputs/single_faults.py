@@ -33,14 +33,14 @@ class Fault(NamedTuple):
 
 def faults(definition: Definition) -> list[Fault]:
     """Every single fault; the first is none at all."""
-    found = [Fault()]
+    faults_of_step = [Fault()]
     for step in definition.steps:
-        found += [Fault(step.id, "do", fault, times) for fault in DO_FAULTS for times in (1, 2)]
+        faults_of_step += [Fault(step.id, "do", fault, times) for fault in DO_FAULTS for times in (1, 2)]
         if step.confirm is not None:
-            found += [Fault(step.id, "confirm", fault, 1) for fault in CONFIRM_FAULTS]
+            faults_of_step += [Fault(step.id, "confirm", fault, 1) for fault in CONFIRM_FAULTS]
         if step.do.guarded:
-            found.append(Fault(step.id, "seal", "lost_after", 1))
-    return found
+            faults_of_step.append(Fault(step.id, "seal", "lost_after", 1))
+    return faults_of_step
 
 
 def simulate(definition: Definition, scenario: SingleFaultScenario) -> Runner:

@@ -45,37 +45,37 @@ def _decision(ledger: Ledger, event: DecisionMade) -> set[str]:
     if event.step == "output":
         return {f"decided {event.decision} output"}
     op, entry = ledger.op_of(event.step), ledger.entry(event.step)
-    found = {f"decided {event.decision} {op}"}
+    situations = {f"decided {event.decision} {op}"}
     if all(p["step"] != event.step for p in ledger.story["parked"]):
-        found.add(f"decided {event.decision} of what is not parked")
+        situations.add(f"decided {event.decision} of what is not parked")
     if entry["outcome"] == "late" and op == "do":
-        found.add(f"decided {event.decision} late")
+        situations.add(f"decided {event.decision} late")
     if event.arguments is not None:
-        found.add(f"corrected arguments {op}")
+        situations.add(f"corrected arguments {op}")
         if op == "do" and entry["outcome"] == "unknown":
-            found.add("corrected arguments after unknown")
+            situations.add("corrected arguments after unknown")
     if event.definition is not None:
-        found.add(f"corrected definition {op}")
-    return found
+        situations.add(f"corrected definition {op}")
+    return situations
 
 
 def _call(ledger: Ledger, call: Call, event: CallEnded) -> set[str]:
     step, outcome = ledger.step(call.entry), event.outcome
-    found: set[str] = set()
+    situations: set[str] = set()
     if call.op == "do" and call.guard is None and step.kind != "read":
         keyed = "keyed" if step.do.idempotent else "keyless"
-        found.add(f"{keyed} {outcome.kind}")
+        situations.add(f"{keyed} {outcome.kind}")
     if call.op == "do" and outcome.kind == "late":
-        found.add("late")
+        situations.add("late")
     if call.op == "probe" and outcome.kind == "done" and step.probe is not None and step.probe.done is not None:
-        found.add(f"probe read by expressions: {outcome.result['status']}")
-    return found
+        situations.add(f"probe read by expressions: {outcome.result['status']}")
+    return situations
 
 
 def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> set[str]:
     """What the story after the event shows for the first time."""
     story = ledger.story
-    found = {story["state"]} | ({"finished early"} if ledger.finished_by is not None else set())
+    situations = {story["state"]} | ({"finished early"} if ledger.finished_by is not None else set())
     old = {e["id"]: e["state"] for e in before["steps"]} if before else {}
     for e in story["steps"]:
         if e["state"] == old.get(e["id"], "PENDING"):
@@ -83,24 +83,24 @@ def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> 
         step = ledger.step(e["id"])
         if e["uses"] == "wait" and isinstance(event, TimerFired) and e["state"] in ("DONE", "REJECTED", "PARKED"):
             with_ = step.do.with_ or {}
-            found.add(f"wait over, {with_.get('on_timeout') or next(iter(with_))}")
+            situations.add(f"wait over, {with_.get('on_timeout') or next(iter(with_))}")
         if e["uses"] in ("require", "pass", "finish"):
-            found.add(f"{e['uses']} {e['state']}")
+            situations.add(f"{e['uses']} {e['state']}")
         if e["state"] == "COMPENSATED" and e["outcome"] in ("rejected", "failed"):
-            found.add("undone without an effect")
+            situations.add("undone without an effect")
         left = e["state"] in ("REJECTED", "FAILED", "NOTHING_TO_UNDO", "COMPENSATED")
         if left and "#" in e["id"] and step.on_failure == "continue" and story["phase"] != "backward":
-            found.add("continued item")
+            situations.add("continued item")
         if e["error"] is not None and e["error"]["type"] == "definition":
-            found |= _place(e["error"]["message"])
+            situations |= _place(e["error"]["message"])
     was = {p["step"] for p in before["parked"]} if before else set()
     for item in story["parked"]:
         if item["step"] not in was:
-            found |= (
+            situations |= (
                 {"definition output"} if item["step"] == "output" else _place(item["why"].partition("definition: ")[2])
             )
-            found |= _place(item["why"])
-    return found
+            situations |= _place(item["why"])
+    return situations
 
 
 def of_commands(commands: Sequence[Command]) -> set[str]:

@@ -96,22 +96,24 @@ NOTIFICATION: dict[str, Check] = {
 def problems(story: Mapping[str, Any]) -> list[str]:
     """Everything in which the document differs from the contract; empty when it does not."""
     always = {name: value for name, value in story.items() if name not in ("savepoints", "locks", "row_locks")}
-    found = _differs("story", always, SAGA)
+    differences = _differs("story", always, SAGA)
     if "locks" in story:
-        found += _differs("locks", story["locks"], LOCKS)
+        differences += _differs("locks", story["locks"], LOCKS)
         for item in story["locks"].get("waits_for", ()):
-            found += _differs("waits_for", item, BLOCKER)
+            differences += _differs("waits_for", item, BLOCKER)
     for item in story.get("savepoints", ()):
-        found += _differs("savepoints", item, SAVEPOINT)
+        differences += _differs("savepoints", item, SAVEPOINT)
     if story.get("reason") is not None:
-        found += _differs("reason", story["reason"], REASON)
+        differences += _differs("reason", story["reason"], REASON)
     for step in story.get("steps", ()):
         fields = {"effect": _one_of({"none"}), "result_kept": lambda kept: kept is False}
         read = {name: check for name, check in fields.items() if name in step}
-        found += _differs(f"step {step.get('id')}", step, {**STEP, **read, **_arguments(step)})
+        differences += _differs(f"step {step.get('id')}", step, {**STEP, **read, **_arguments(step)})
         for name in ("compensation", "confirmation"):
             if (operation := step.get(name)) is not None:
-                found += _differs(f"{name} of {step.get('id')}", operation, {**COMPENSATION, **_arguments(operation)})
+                differences += _differs(
+                    f"{name} of {step.get('id')}", operation, {**COMPENSATION, **_arguments(operation)}
+                )
     shapes = (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR), ("notifications", NOTIFICATION))
     for name, shape in shapes:
         for item in story.get(name, ()):
@@ -119,8 +121,8 @@ def problems(story: Mapping[str, Any]) -> list[str]:
                 name, {}
             )
             given = {field: kind for field, kind in kinds.items() if field in item}
-            found += _differs(name, item, {**shape, **given})
-    return found
+            differences += _differs(name, item, {**shape, **given})
+    return differences
 
 
 def _arguments(call: Mapping[str, Any]) -> dict[str, Check]:

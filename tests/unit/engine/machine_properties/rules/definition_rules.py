@@ -124,11 +124,11 @@ def _failed_check(ledger: Ledger, entry: str) -> bool:
 
 def synchronous(ledger: Ledger) -> set[str]:
     """Reasons that need no event of their own: an expression that fails, a requirement that is not met."""
-    found: set[str] = set()
+    reasons: set[str] = set()
     for step in ledger.definition.steps:
         parts = definition_faults.forward(step)
         if definition_faults.broken(parts) or definition_faults.fragile(parts):
-            found.add("definition")
+            reasons.add("definition")
         if step.do.uses == "require":
-            found.add("rejected")
-    return found
+            reasons.add("rejected")
+    return reasons

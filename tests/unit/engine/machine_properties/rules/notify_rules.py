@@ -21,22 +21,22 @@ def check(ledger: Ledger, before: Mapping[str, Any], commands: Sequence[Command]
     expected = [
         (number, moment)
         for moment in _moments(before, ledger.story, commands)
-        for number, one in enumerate(ledger.definition.notify)
-        if moment in one.when
+        for number, notification in enumerate(ledger.definition.notify)
+        if moment in notification.when
     ]
     known = [row["id"] for row in before["notifications"]] if before else []
     names = []
     for number, moment in expected:
         name = f"notify-{number}-{moment}"
-        earlier = sum(one == name or one.startswith(f"{name}-") for one in known)
+        earlier = sum(id == name or id.startswith(f"{name}-") for id in known)
         names.append(name if earlier == 0 else f"{name}-{earlier + 1}")
     if [report.id for report in reported] != names:
         raise Violation("notify", f"told {[report.id for report in reported]}, to be told {names}")
     if [row["id"] for row in ledger.story["notifications"]] != known + names:
         raise Violation("notify", "the story does not name exactly those who were told")
-    for (number, _), one in zip(expected, reported, strict=True):
-        _check_one(ledger.definition.notify[number], one)
-    ends = [at for at, one in enumerate(commands) if isinstance(one, Finish)]
+    for (number, _), command in zip(expected, reported, strict=True):
+        _check_one(ledger.definition.notify[number], command)
+    ends = [at for at, command in enumerate(commands) if isinstance(command, Finish)]
     if ends and any(isinstance(command, Notify) for command in commands[ends[0] :]):
         raise Violation("notify", "told after the end, when nobody listens any more")
 

@@ -51,5 +51,7 @@ def _without_times(calls: Mapping[str, Call]) -> dict[str, Call]:
 def _has_more_time(call: Call, before: Call | None) -> bool:
     if before is None:
         return True
-    ends = [math.inf if one.retry.give_up_after is None else one.retry.give_up_after for one in (call, before)]
+    ends = [
+        math.inf if attempt.retry.give_up_after is None else attempt.retry.give_up_after for attempt in (call, before)
+    ]
     return call.delay > before.delay or ends[0] > ends[1]
