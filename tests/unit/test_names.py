@@ -6,7 +6,6 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.unit.test_docstring_openings import READ_BY_STRANGERS
 from tests.unit.test_message_form import ROOMS, ROOT
 
 EMPTY_NAMES = {"one", "found", "it"}
@@ -19,13 +18,15 @@ def bindings(tree: ast.AST) -> Iterator[tuple[int, str]]:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 yield node.lineno, name
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield node.lineno, name
 
 
 def test_no_variable_has_a_name_that_fits_anything() -> None:
-    files = [file for folder in READ_BY_STRANGERS for file in (ROOT / folder).rglob("*.py")]
     names = [
         f"{file.relative_to(ROOT)}:{line}: {name}"
-        for file in [*files, *(ROOT / "tests").rglob("conftest.py")]
+        for folder in (*ROOMS, "benchmarks", "definitions", "tests")
+        for file in (ROOT / folder).rglob("*.py")
         for line, name in bindings(ast.parse(file.read_text(encoding="utf-8")))
         if name in EMPTY_NAMES
     ]
