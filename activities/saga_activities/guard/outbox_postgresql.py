@@ -92,7 +92,7 @@ POSTGRESQL_OUTBOX_DDL: Sequence[str] = (
     "CREATE TRIGGER saga_outbox_requeue BEFORE UPDATE OF status ON saga_outbox_row FOR EACH ROW "
     "WHEN (NEW.status = 'NEW') EXECUTE FUNCTION saga_outbox_requeue()",
     f"CREATE TABLE IF NOT EXISTS {PASSED_TABLE} (shard integer NOT NULL, at double precision NOT NULL, "
-    "below xid8 NOT NULL, PRIMARY KEY (shard, at))",
+    "done pg_snapshot NOT NULL, PRIMARY KEY (shard, at))",
     f"CREATE TABLE IF NOT EXISTS {PROGRESS_TABLE} (shard integer PRIMARY KEY, reader text NOT NULL, "
     "done pg_snapshot NOT NULL, reading pg_snapshot NOT NULL, last_id bigint NOT NULL, "
     "highest_id bigint NOT NULL, cluster text NOT NULL) WITH (fillfactor = 20)",

@@ -10,7 +10,13 @@ from typing import NamedTuple
 from sqlalchemy import bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.outbox_postgresql import NOTHING_DONE, PASSED_TABLE, PROGRESS_TABLE, rows_table
+from saga_activities.guard.outbox_postgresql import (
+    NOTHING_DONE,
+    PASSED_TABLE,
+    PROGRESS_TABLE,
+    PUBLISHED_BEFORE,
+    rows_table,
+)
 from saga_activities.guard.tables import now_sql, outbox_home_table, outbox_table
 from saga_activities.messaging.outbox import DROPPED, HELD, NEW, PUBLISHED, REFUSED, SUSPENDED
 from saga_activities.table_names import table_names
@@ -82,8 +88,8 @@ _BY_PROGRESS = _Statements(
     ) AS o
     WHERE NOT (o.id <= w.last_id AND pg_visible_in_snapshot(o.xid, w.reading))""",
     f"'{HELD}', '{REFUSED}', '{SUSPENDED}'",
-    f"o.status = '{NEW}' AND o.xid < "
-    f"(SELECT p.below FROM {PASSED_TABLE} p WHERE p.shard = o.shard AND p.at < :before ORDER BY p.at DESC LIMIT 1)",
+    f"o.status = '{NEW}' AND (SELECT {PUBLISHED_BEFORE} FROM {PASSED_TABLE} p "
+    "WHERE p.shard = o.shard AND p.at < :before ORDER BY p.at DESC LIMIT 1)",
 )
 
 
@@ -98,7 +104,7 @@ _KEPT_POINTS = 50
 """Points of a shard's progress within the time for which published events are kept."""
 
 _NOTE_POINT = text(
-    f"INSERT INTO {PASSED_TABLE} (shard, at, below) SELECT p.shard, :now, pg_snapshot_xmin(p.done) "
+    f"INSERT INTO {PASSED_TABLE} (shard, at, done) SELECT p.shard, :now, p.done "
     f"FROM {PROGRESS_TABLE} p WHERE p.shard = ANY(:shards) "
     f"AND NOT EXISTS (SELECT 1 FROM {PASSED_TABLE} q WHERE q.shard = p.shard AND q.at > :latest) ON CONFLICT DO NOTHING"
 )

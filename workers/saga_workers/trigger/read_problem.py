@@ -26,9 +26,9 @@ _REQUEST_TIMEOUT = 5.0
 class ReadProblem:
     """The present problem of one reader, for its readiness, metrics and log.
 
-    Kafka's client reports a problem once, perhaps when it has already ended, and its end by nothing but the next record.
-    So while an idle reader has a problem, ``look_again`` asks the brokers. Call everything but ``health`` in the thread
-    of the client.
+    Kafka's client reports a problem once, perhaps when it has already ended, and its end only by the next record. So
+    while an idle reader has a problem, ``look_again`` asks the brokers. Call everything but ``health`` in the thread of
+    the client.
     """
 
     def __init__(self, settings: KafkaSettings, group: str, topic: str) -> None:

@@ -261,6 +261,34 @@ async def test_an_outbox_that_was_restored_into_another_cluster(env: OutboxEnvir
     assert await reading.all() == []
 
 
+async def test_points_of_another_cluster_purge_no_new_event(env: OutboxEnvironment, engine: AsyncEngine) -> None:
+    """The transaction ids of the cluster into which an outbox was restored may be lower than those of the old one."""
+    reading, table = await _Reading(engine).claim(), OutboxTable(engine)
+    env.emit(*_events("a", 0))
+    assert len(await reading.all()) == 1
+    assert await table.purge([0], time.time(), 1.0) == 0
+    env.rows("update saga_relay_passed set done = '1000000000:1000000000:' returning 1")
+    env.rows("update saga_relay_progress set cluster = 'another' returning 1")
+    env.emit(*_events("a", 1, 2))
+    reading = await _Reading(engine).claim()
+    await table.purge([0], time.time() + 10, 1.0)
+    assert _numbers(await reading.all()) == [1, 2]
+
+
+async def test_a_transaction_of_another_database_does_not_delay_the_purge(
+    env: OutboxEnvironment, engine: AsyncEngine
+) -> None:
+    """Snapshots have the transactions of the whole cluster, such as one that was prepared and forgotten."""
+    with psycopg.connect(env.server.url().replace("postgresql://", "postgres://")) as elsewhere:
+        elsewhere.execute("select pg_current_xact_id()")
+        env.emit(*_events("a", 0, 1))
+        assert len(await (await _Reading(engine).claim()).all()) == 2
+        table = OutboxTable(engine)
+        assert await table.purge([0], time.time() + 10, 1.0) == 0
+        assert await table.purge([0], time.time() + 20, 1.0) == 2
+        elsewhere.rollback()
+
+
 _GRANTS = """
 grant select, update, delete on saga_outbox_row to {role};
 grant select on saga_outbox_home, saga_outbox to {role};

@@ -20,6 +20,7 @@ from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.guard.outbox_postgresql import (
     NOTHING_DONE,
+    PASSED_TABLE,
     PROGRESS_TABLE,
     PUBLISHED_BEFORE,
     PUBLISHED_NOW,
@@ -159,6 +160,7 @@ _ADOPT = (
         f"WHERE p.shard = :shard AND o.shard = :shard AND o.status = '{NEW}' AND o.id <= :highest AND {_PUBLISHED}"
     ),
     text(f"UPDATE saga_outbox_row SET status = '{NEW}' WHERE status = '{NEW}' AND shard = :shard"),
+    text(f"DELETE FROM {PASSED_TABLE} WHERE shard = :shard"),
     text(
         f"UPDATE {PROGRESS_TABLE} SET done = '{NOTHING_DONE}', reading = '{NOTHING_DONE}', last_id = 0, "
         f"cluster = {_CLUSTER} WHERE shard = :shard AND reader = :reader"
