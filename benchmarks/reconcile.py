@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from pyarrow.compute import binary_join_element_wise  # pyright: ignore[reportAttributeAccessIssue]
 
 from benchmarks.support.measure import ratio, seconds
-from saga_spark.reconcile.books import Books, literal, open_books
+from saga_spark.reconcile.comparison_database import ComparisonDatabase, open_comparison, sql_constant
 from saga_spark.reconcile.extracts import (
     ENTRIES_FILE,
     ENTRY_SCHEMA,
@@ -113,29 +113,29 @@ def generate(folder: Path, sagas: int) -> None:
         pass
 
 
-def open_sides(books: Books) -> None:
+def open_sides(database: ComparisonDatabase) -> None:
     """The rows that should exist according to the sagas, those of the guard, and the same with other results."""
     key = ", ".join(KEY)
-    books.view("claimed", f"SELECT {key} FROM entries WHERE live")
-    books.view("live", f"SELECT {key} FROM guard WHERE reason = 'do' AND NOT undone")
-    books.view("there", f"SELECT {', '.join([*KEY, *VALUES])} FROM guard")
-    some = ", ".join(literal(f"checkout-{number}") for number in range(SPOILED))
+    database.view("claimed", f"SELECT {key} FROM entries WHERE live")
+    database.view("live", f"SELECT {key} FROM guard WHERE reason = 'do' AND NOT undone")
+    database.view("there", f"SELECT {', '.join([*KEY, *VALUES])} FROM guard")
+    some = ", ".join(sql_constant(f"checkout-{number}") for number in range(SPOILED))
     for name, changed in (("some_changed", f"saga_id IN ({some})"), ("many_changed", "saga_id LIKE '%7'")):
-        other = f"CASE WHEN step = {literal(STEPS[0])} AND {changed} THEN 'another' ELSE result END"
-        books.view(name, f"SELECT * REPLACE ({other} AS result) FROM there")
+        other = f"CASE WHEN step = {sql_constant(STEPS[0])} AND {changed} THEN 'another' ELSE result END"
+        database.view(name, f"SELECT * REPLACE ({other} AS result) FROM there")
 
 
-def compared(books: Books, left: str, right: str, values: Sequence[str]) -> int:
+def compared(database: ComparisonDatabase, left: str, right: str, values: Sequence[str]) -> int:
     """How many keys differ, as the engine finds it."""
-    if not find_differing_keys(books, left, right, KEY, values):
+    if not find_differing_keys(database, left, right, KEY, values):
         return 0
-    return books.run("SELECT count(*) FROM differing")[0][0]
+    return database.run("SELECT count(*) FROM differing")[0][0]
 
 
-def joined(books: Books, left: str, right: str, values: Sequence[str]) -> int:
+def joined(database: ComparisonDatabase, left: str, right: str, values: Sequence[str]) -> int:
     """How many keys differ, by a full outer join."""
     same = " AND ".join(["l.there", "r.there", *(f"l.{name} IS NOT DISTINCT FROM r.{name}" for name in values)])
-    return books.run(
+    return database.run(
         f"SELECT count(*) FROM (SELECT *, true AS there FROM {left}) l"
         f" FULL OUTER JOIN (SELECT *, true AS there FROM {right}) r USING ({', '.join(KEY)})"
         f" WHERE NOT coalesce({same}, false)"
@@ -144,10 +144,10 @@ def joined(books: Books, left: str, right: str, values: Sequence[str]) -> int:
 
 def reconcile(folder: Path) -> float:
     """Everything, in a process of its own; returns the most memory that it had, in MiB."""
-    with open_books(folder, None, 0.0, lambda connection: None) as books:
-        find_mismatches(books, EFFECTS, None)
-        counts = books.counts()
-        list(books.findings(10_000))
+    with open_comparison(folder, None, 0.0, lambda connection: None) as database:
+        find_mismatches(database, EFFECTS, None)
+        counts = database.counts()
+        list(database.findings(10_000))
     assert counts == {"effect_not_undone": SPOILED, "saga_without_effect": SPOILED}, counts
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -164,13 +164,14 @@ def measure(sizes: list[int], rounds: int) -> None:
                 with context.Pool(1) as pool:
                     pool.apply(len, ("",))  # the process has started
                     figures["everything"].append(seconds(lambda: memory.append(pool.apply(reconcile, (folder,)))))  # noqa: B023
-            with open_books(folder, None, 0.0, lambda connection: None) as books:
-                open_sides(books)
-                wanted = {name: joined(books, *pair) for name, pair in PAIRS.items()}
+            with open_comparison(folder, None, 0.0, lambda connection: None) as database:
+                open_sides(database)
+                wanted = {name: joined(database, *pair) for name, pair in PAIRS.items()}
                 for _ in range(rounds):
                     for name, pair in PAIRS.items():
                         for way, find in (("compared", compared), ("joined", joined)):
-                            figures[f"{name}, {way}"].append(seconds(lambda: _check(find(books, *pair), wanted[name])))  # noqa: B023
+                            timed = seconds(lambda: _check(find(database, *pair), wanted[name]))  # noqa: B023
+                            figures[f"{name}, {way}"].append(timed)
         finally:
             shutil.rmtree(folder)
         _print(sagas, figures, max(memory))

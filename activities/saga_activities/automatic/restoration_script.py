@@ -212,12 +212,12 @@ def _statement(dialect: str, table: TableAccess, change: HandChange) -> HandStat
         return HandStatement(change.row, text, None)
     if change.now is None:
         columns = ", ".join(column.quoted for column in shape.columns)
-        values = ", ".join(literal(dialect, column, change.before[column.name]) for column in shape.columns)
+        values = ", ".join(column_literal(dialect, column, change.before[column.name]) for column in shape.columns)
         text = f"INSERT INTO {shape.quoted} ({columns}){shape.overriding} VALUES ({values})"
         return HandStatement(change.row, text, _check(dialect, table, change.before, shape.by_name))
     assigned = {**_rewritten(table, change.before), **differing(change.before, change.now)}
     assignments = [
-        f"{shape.by_name[name].quoted} = {literal(dialect, shape.by_name[name], text)}"
+        f"{shape.by_name[name].quoted} = {column_literal(dialect, shape.by_name[name], text)}"
         for name, text in assigned.items()
     ]
     expected = _as_expected(dialect, table, change.now, assigned)
@@ -248,7 +248,7 @@ def _as_expected(dialect: str, table: TableAccess, image: Image, names: Iterable
 
 def _has_key(dialect: str, column: Column, text: str | None) -> str:
     """The condition that a key column has a value that is equal to that of this text."""
-    value = literal(dialect, column, text)
+    value = column_literal(dialect, column, text)
     if dialect == "postgresql" and ("." in column.type or not column.type.startswith(_PLAIN_KEYS)):
         return f"{column.quoted} {column.compare.format(value)}"  # text of a row would have no known type
     return f"{column.quoted} = {value}"
@@ -289,7 +289,7 @@ _PLAIN_KEYS = (*_WITHOUT_COLLATION, "text", "character")
 _EXACT_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal")
 
 
-def literal(dialect: str, column: Column, text: str | None) -> str:
+def column_literal(dialect: str, column: Column, text: str | None) -> str:
     """The SQL of a value of ``column`` whose text in an image is ``text``."""
     if text is None:
         return "NULL"

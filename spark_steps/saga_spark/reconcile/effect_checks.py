@@ -6,7 +6,15 @@ import re
 
 import duckdb
 
-from saga_spark.reconcile.books import BROKEN, OVER, UNKNOWN, Books, literal, members, with_saga
+from saga_spark.reconcile.comparison_database import (
+    BROKEN,
+    OVER,
+    UNKNOWN,
+    ComparisonDatabase,
+    members,
+    sql_constant,
+    with_saga,
+)
 from saga_spark.reconcile.extracts import READ_MARGIN
 from saga_spark.reconcile.findings import EXPECTED_PREFIX
 from saga_spark.reconcile.key_comparison import AMOUNT, find_differing_keys
@@ -18,17 +26,17 @@ LIVE = "reason = 'do' AND NOT undone"
 """The effect of a row of the guard is in place, as SQL."""
 
 
-def check_effects(books: Books, effects: EffectTable) -> None:
+def check_effects(database: ComparisonDatabase, effects: EffectTable) -> None:
     """Compare the rows of a business table with the steps, or with the sagas, that write them.
 
     Raises SagaError if an amount is not a number of at most 29 digits before its point.
     """
-    books.open_effects(effects)
+    database.open_effects(effects)
     if effects.step is None:
-        _check_rows_against_sagas(books, effects)
+        _check_rows_against_sagas(database, effects)
         return
     try:
-        _check_rows_against_guards(books, effects)
+        _check_rows_against_guards(database, effects)
     except duckdb.ConversionException as error:
         value = re.search('string (".*") to', str(error), re.DOTALL)
         shown = value[1] if value else "of a row"
@@ -38,50 +46,50 @@ def check_effects(books: Books, effects: EffectTable) -> None:
         ) from error
 
 
-def _check_rows_against_guards(books: Books, effects: EffectTable) -> None:
+def _check_rows_against_guards(database: ComparisonDatabase, effects: EffectTable) -> None:
     """Compare the rows with the steps that are done according to the guards."""
     amounts = [f"a{index}" for index in range(len(effects.amounts))]
     given = (f"CAST({name} AS {AMOUNT}) AS {name}" for name in amounts)
-    books.view("effect_rows", f"SELECT {', '.join(['bound', 'row', 'time', *given])} FROM business")
+    database.view("effect_rows", f"SELECT {', '.join(['bound', 'row', 'time', *given])} FROM business")
     expected = [
-        f"CAST(json_extract_string(result, {literal(_json_path(str(field)))}) AS {AMOUNT}) AS a{index}"
+        f"CAST(json_extract_string(result, {sql_constant(_json_path(str(field)))}) AS {AMOUNT}) AS a{index}"
         for index, field in enumerate(effects.amounts.values())
     ]
     columns = ["saga_id", "step", "generation", "reason", "undone", "created_at", *expected]
     steps = f"SELECT {', '.join(columns)}, {_binding_value(effects)} AS bound FROM guard"
     if effects.sagas:
         steps += f" SEMI JOIN (SELECT saga_id FROM sagas WHERE saga IN {members(effects.sagas)}) mine USING (saga_id)"
-    steps += f" WHERE split_part(step, '#', 1) = {literal(str(effects.step))}"
-    books.view("all_steps", steps)
-    _limit_to_window(books, effects)
+    steps += f" WHERE split_part(step, '#', 1) = {sql_constant(str(effects.step))}"
+    database.view("all_steps", steps)
+    _limit_to_window(database, effects)
     if effects.holds:
-        _find_unowned_reservations(books, effects)
+        _find_unowned_reservations(database, effects)
         return
-    books.view("live_steps", f"FROM steps WHERE {LIVE}")
+    database.view("live_steps", f"FROM steps WHERE {LIVE}")
     left, right = "live_steps", "rows_of_effects"
     if effects.many:
         sums = [f"sum({name})::{AMOUNT} AS {name}" for name in amounts]
         for name in (left, right):
-            books.view(f"{name}_summed", f"SELECT {', '.join(['bound', *sums])} FROM {name} GROUP BY bound")
+            database.view(f"{name}_summed", f"SELECT {', '.join(['bound', *sums])} FROM {name} GROUP BY bound")
         left, right = f"{left}_summed", f"{right}_summed"
-    if find_differing_keys(books, left, right, ("bound",), amounts, effects.tolerance):
-        _classify(books, effects)
+    if find_differing_keys(database, left, right, ("bound",), amounts, effects.tolerance):
+        _classify(database, effects)
 
 
-def _classify(books: Books, effects: EffectTable) -> None:
+def _classify(database: ComparisonDatabase, effects: EffectTable) -> None:
     same = "side.bound IS NOT DISTINCT FROM differing.bound"
-    books.table(
+    database.table(
         "steps_of_keys",
         "SELECT bound, min(saga_id) AS saga_id, min(step) AS step, max(generation) AS generation,"
         f" min(created_at) AS created_at, max(undone) AS undone FROM steps side SEMI JOIN differing ON {same}"
         " GROUP BY bound",
     )
-    books.table(
+    database.table(
         "rows_of_keys",
         f"SELECT bound, min(row) AS row, min(time) AS time FROM rows_of_effects side SEMI JOIN differing ON {same}"
         " GROUP BY bound",
     )
-    books.table(
+    database.table(
         "joined",
         "SELECT differing.*, side.row, side.time, by_guard.step, by_guard.generation, by_guard.created_at,"
         f" by_guard.undone, coalesce(by_guard.saga_id, {_saga_id_of_row(effects, 'differing.bound')}) AS saga_id"
@@ -92,21 +100,23 @@ def _classify(books: Books, effects: EffectTable) -> None:
         f"CASE WHEN kind = 'missing_right' THEN CASE WHEN NOT ({UNKNOWN}) THEN 'saga_without_effect' END"
         " WHEN kind = 'missing_left' THEN CASE"
         " WHEN coalesce(undone, false) OR state = 'COMPENSATED' THEN 'effect_not_undone'"
-        f" WHEN {_old(books)} AND {UNKNOWN} THEN NULL ELSE 'effect_without_saga' END"
+        f" WHEN {_old(database)} AND {UNKNOWN} THEN NULL ELSE 'effect_without_saga' END"
         " WHEN right_rows > left_rows THEN 'effect_applied_twice'"
         " WHEN right_rows < left_rows THEN 'saga_without_effect' ELSE 'amounts_differ' END"
     )
-    if books.since is not None:
+    if database.since is not None:
         # Data from before the window may have been read incompletely.
-        class_ = f"CASE WHEN coalesce(least(created_at, time) >= {literal(books.since)}, true) THEN {class_} END"
+        class_ = (
+            f"CASE WHEN coalesce(least(created_at, time) >= {sql_constant(database.since)}, true) THEN {class_} END"
+        )
     details = {"rows": "right_rows", "steps_done": "left_rows", "bound": "bound"}
     for index, column in enumerate(effects.amounts):
         details[column] = f"right_a{index}::VARCHAR"
         details[f"{EXPECTED_PREFIX}{column}"] = f"left_a{index}::VARCHAR"
-    books.add_findings(with_saga("FROM joined"), class_, place=_place(effects), row="row", details=details)
+    database.add_findings(with_saga("FROM joined"), class_, place=_place(effects), row="row", details=details)
 
 
-def _find_unowned_reservations(books: Books, effects: EffectTable) -> None:
+def _find_unowned_reservations(database: ComparisonDatabase, effects: EffectTable) -> None:
     """Find rows of effects with `holds` whose saga has ended, or that no saga has made."""
     owners = (
         "SELECT bound, min(saga_id) AS saga_id, min(step) AS step, max(generation) AS generation,"
@@ -119,48 +129,48 @@ def _find_unowned_reservations(books: Books, effects: EffectTable) -> None:
     )
     class_ = (
         f"CASE WHEN {BROKEN} AND coalesce(live, false) THEN NULL"  # already reported as open_effects
-        f" WHEN {_unowned(books)} THEN 'reservation_unowned' END"
+        f" WHEN {_unowned(database)} THEN 'reservation_unowned' END"
     )
-    books.add_findings(with_saga(rows), class_, place=_place(effects), row="row", details={"bound": "bound"})
+    database.add_findings(with_saga(rows), class_, place=_place(effects), row="row", details={"bound": "bound"})
 
 
-def _check_rows_against_sagas(books: Books, effects: EffectTable) -> None:
+def _check_rows_against_sagas(database: ComparisonDatabase, effects: EffectTable) -> None:
     """Check the rows of a business table that belong to a saga as a whole."""
     owned = with_saga(
         "SELECT bound, bound AS saga_id, NULL AS step, NULL AS generation, count(*) AS rows, min(row) AS row,"
         " min(time) AS time FROM business GROUP BY bound"
     )
-    if books.since is not None:
-        since = f"coalesce(time >= {literal(books.since)}, false)"
+    if database.since is not None:
+        since = f"coalesce(time >= {sql_constant(database.since)}, false)"
         owned = f"SELECT * FROM ({owned}) WHERE {since} OR NOT ({UNKNOWN})"
     if effects.holds:
-        class_ = f"CASE WHEN {_unowned(books)} THEN 'reservation_unowned' END"
+        class_ = f"CASE WHEN {_unowned(database)} THEN 'reservation_unowned' END"
     else:
         twice = "" if effects.many else " WHEN rows > 1 THEN 'effect_applied_twice'"
         class_ = (
-            f"CASE WHEN {UNKNOWN} THEN CASE WHEN NOT {_old(books)} THEN 'effect_without_saga' END"
+            f"CASE WHEN {UNKNOWN} THEN CASE WHEN NOT {_old(database)} THEN 'effect_without_saga' END"
             f" WHEN state = 'COMPENSATED' THEN 'effect_not_undone' WHEN {BROKEN} THEN 'open_effects'{twice} END"
         )
     details = {"rows": "rows", "bound": "bound"}
-    books.add_findings(owned, class_, place=_place(effects), row="row", details=details)
+    database.add_findings(owned, class_, place=_place(effects), row="row", details=details)
     if effects.sagas and not effects.holds:
         done = (
             "SELECT *, NULL AS step, NULL AS generation FROM sagas ANTI JOIN business ON bound = saga_id"
             f" WHERE state = 'COMPLETED' AND judged AND saga IN {members(effects.sagas)}"
         )
-        if books.since is not None and effects.time is not None:
-            done += f" AND started_at >= {literal(books.since)}"
-        books.add_findings(done, "'saga_without_effect'", place=_place(effects), details={"rows": "0"})
+        if database.since is not None and effects.time is not None:
+            done += f" AND started_at >= {sql_constant(database.since)}"
+        database.add_findings(done, "'saga_without_effect'", place=_place(effects), details={"rows": "0"})
 
 
-def _old(books: Books) -> str:
+def _old(database: ComparisonDatabase) -> str:
     """The saga of the row may have passed Temporal's retention, as SQL."""
-    return f"coalesce(time < {literal(books.horizon)}, false)"
+    return f"coalesce(time < {sql_constant(database.horizon)}, false)"
 
 
-def _unowned(books: Books) -> str:
+def _unowned(database: ComparisonDatabase) -> str:
     """No open saga owns the reservation, as SQL."""
-    return f"({OVER} OR {BROKEN} OR ({UNKNOWN} AND NOT {_old(books)}))"
+    return f"({OVER} OR {BROKEN} OR ({UNKNOWN} AND NOT {_old(database)}))"
 
 
 def _binding_value(effects: EffectTable) -> str:
@@ -172,7 +182,7 @@ def _binding_value(effects: EffectTable) -> str:
             first = "saga_id || '/' || step"
             return f"CASE WHEN generation = 1 THEN {first} ELSE {first} || '@' || generation END"
         case _:
-            return f"json_extract_string(result, {literal(_json_path(str(effects.result_field)))})"
+            return f"json_extract_string(result, {sql_constant(_json_path(str(effects.result_field)))})"
 
 
 def _saga_id_of_row(effects: EffectTable, bound: str) -> str:
@@ -186,21 +196,21 @@ def _saga_id_of_row(effects: EffectTable, bound: str) -> str:
             return "NULL"
 
 
-def _limit_to_window(books: Books, effects: EffectTable) -> None:
+def _limit_to_window(database: ComparisonDatabase, effects: EffectTable) -> None:
     """The views ``rows_of_effects`` and ``steps``: both sides as far back as both were read.
 
     If rows have no time: the sagas of the window, with all rows.
     """
     rows, steps = "FROM effect_rows", "FROM all_steps"
-    if books.since is not None and effects.time is not None:
-        steps += f" WHERE created_at >= {literal(books.since - READ_MARGIN)}"
-    elif books.since is not None:
+    if database.since is not None and effects.time is not None:
+        steps += f" WHERE created_at >= {sql_constant(database.since - READ_MARGIN)}"
+    elif database.since is not None:
         bounds = "SELECT bound FROM all_steps"
         if effects.binding == "saga_id":
             bounds += " UNION ALL SELECT saga_id FROM sagas"
         rows += f" SEMI JOIN ({bounds}) bounds USING (bound)"
-    books.view("rows_of_effects", rows)
-    books.view("steps", steps)
+    database.view("rows_of_effects", rows)
+    database.view("steps", steps)
 
 
 def _json_path(field: str) -> str:
@@ -209,4 +219,4 @@ def _json_path(field: str) -> str:
 
 
 def _place(effects: EffectTable) -> str:
-    return literal(f"{effects.connection}.{effects.table}")
+    return sql_constant(f"{effects.connection}.{effects.table}")

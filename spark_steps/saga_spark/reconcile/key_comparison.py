@@ -1,4 +1,4 @@
-"""Compares two sides of the books: by hashes first, then key by key in those buckets whose hashes differ.
+"""Compares two tables of a reconciliation: by hashes first, then key by key in those buckets whose hashes differ.
 
 A hash costs a fraction of a join, and equal sides need nothing else. Sums over the hashes of all rows of a bucket do
 not depend on their order, and each hash is hashed once more, so that nothing cancels out between rows.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Decimal
 
-from saga_spark.reconcile.books import Books
+from saga_spark.reconcile.comparison_database import ComparisonDatabase
 from saga_spark.reconcile.row_differences import difference_kind, same_value
 
 BUCKETS = 1024
@@ -25,7 +25,7 @@ _LARGEST = Decimal(10) ** 29 - 1
 
 
 def find_differing_keys(
-    books: Books,
+    database: ComparisonDatabase,
     left: str,
     right: str,
     key: Sequence[str],
@@ -45,13 +45,15 @@ def find_differing_keys(
         f" FROM {name}"
         for name, sign, is_left in ((left, "", "true"), (right, "-", "false"))
     )
-    buckets = books.run(f"SELECT key_hash % {BUCKETS} AS bucket FROM ({sides}) GROUP BY bucket HAVING sum(word) <> 0")
+    buckets = database.run(
+        f"SELECT key_hash % {BUCKETS} AS bucket FROM ({sides}) GROUP BY bucket HAVING sum(word) <> 0"
+    )
     if not buckets:
         return False
     if len(buckets) <= FEW_BUCKETS:
         rows = f"FROM ({sides}) WHERE key_hash % {BUCKETS} IN ({', '.join(str(bucket) for (bucket,) in buckets)})"
     else:
-        books.table("key_hashes", f"SELECT key_hash FROM ({sides}) GROUP BY key_hash HAVING sum(word) <> 0")
+        database.table("key_hashes", f"SELECT key_hash FROM ({sides}) GROUP BY key_hash HAVING sum(word) <> 0")
         rows = f"FROM ({sides}) SEMI JOIN key_hashes USING (key_hash)"
     limit = None if tolerance is None else f"{_limit(tolerance)}::{AMOUNT}"
     same = [same_value(f"left_{name}", f"right_{name}", limit) for name in amounts]
@@ -61,7 +63,7 @@ def find_differing_keys(
         for side, where in (("left", "is_left"), ("right", "NOT is_left"))
     )
     kind = difference_kind("left_rows = right_rows AND words = 0", same)
-    differing = books.table(
+    differing = database.table(
         "differing",
         f"SELECT * EXCLUDE words FROM (SELECT *, {kind} AS kind FROM (SELECT {keys},"
         " count(*) FILTER (is_left) AS left_rows, count(*) FILTER (NOT is_left) AS right_rows,"

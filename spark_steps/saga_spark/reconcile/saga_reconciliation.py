@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from saga_spark.reconcile.books import BROKEN, UNKNOWN, Books, literal, with_saga
+from saga_spark.reconcile.comparison_database import BROKEN, UNKNOWN, ComparisonDatabase, sql_constant, with_saga
 from saga_spark.reconcile.effect_checks import LIVE, check_effects
 from saga_spark.reconcile.event_checks import check_events_against_guards, check_events_against_topics
 from saga_spark.reconcile.key_comparison import find_differing_keys
@@ -18,49 +18,49 @@ from sagas.settings.reconcile import EffectTable
 
 
 def find_mismatches(
-    books: Books,
+    database: ComparisonDatabase,
     effects: Sequence[EffectTable],
     topics: TopicsRead | None,
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> None:
-    """Add every mismatch to the findings of the books. ``topics`` is None if no topic was read. Blocks."""
+    """Add every mismatch to the findings of the database. ``topics`` is None if no topic was read. Blocks."""
     on_progress("the sagas with the guards")
-    check_sagas_against_guards(books)
+    check_sagas_against_guards(database)
     for table in effects:
         on_progress(f"{table.connection}.{table.table} with the sagas that write it")
-        check_effects(books, table)
+        check_effects(database, table)
     on_progress("the outboxes with the guards")
-    check_events_against_guards(books)
+    check_events_against_guards(database)
     if topics is not None:
         on_progress("the outboxes with the topics")
-        check_events_against_topics(books, topics)
+        check_events_against_topics(database, topics)
 
 
-def check_sagas_against_guards(books: Books) -> None:
+def check_sagas_against_guards(database: ComparisonDatabase) -> None:
     """Compare the effects of sagas that have ended with the rows of the guards."""
     key = ("saga_id", "step", "generation")
     columns = ", ".join(key)
-    books.view("claimed", f"SELECT {columns} FROM entries WHERE guarded AND live AND NOT residue")
+    database.view("claimed", f"SELECT {columns} FROM entries WHERE guarded AND live AND NOT residue")
     # Notifications are best effort, and no saga claims their effects.
-    books.view(
+    database.view(
         "present",
         f"SELECT {columns} FROM guard ANTI JOIN (SELECT saga_id FROM sagas WHERE NOT judged) unjudged USING (saga_id)"
-        f" WHERE {LIVE} AND NOT starts_with(step, {literal(NOTIFICATION_PREFIX)})",
+        f" WHERE {LIVE} AND NOT starts_with(step, {sql_constant(NOTIFICATION_PREFIX)})",
     )
-    if not find_differing_keys(books, "claimed", "present", key):
+    if not find_differing_keys(database, "claimed", "present", key):
         return
-    books.table(
+    database.table(
         "guard_of_keys",
         f"SELECT {columns}, string_agg(DISTINCT connection, ', ' ORDER BY connection) AS connection,"
         " max(reason) AS reason, max(undone) AS undone, max(created_at) AS created_at"
         f" FROM guard SEMI JOIN differing USING ({columns}) GROUP BY {columns}",
     )
-    books.table(
+    database.table(
         "entries_of_keys",
         "SELECT saga_id, step, generation AS said_generation, state AS said, live, residue"
         " FROM entries SEMI JOIN differing USING (saga_id, step)",
     )
-    books.table(
+    database.table(
         "reads",
         f"SELECT DISTINCT saga_id, {_step_of('step')} AS definition FROM entries SEMI JOIN differing USING (saga_id)"
         " WHERE reads",
@@ -73,7 +73,7 @@ def check_sagas_against_guards(books: Books) -> None:
     class_ = (
         "CASE WHEN kind = 'missing_right' THEN 'saga_without_effect'"
         " WHEN kind = 'duplicate' THEN 'effect_applied_twice' WHEN coalesce(residue, false) THEN NULL"
-        f" WHEN {UNKNOWN} THEN CASE WHEN created_at >= {literal(books.horizon)} THEN 'effect_without_saga' END"
+        f" WHEN {UNKNOWN} THEN CASE WHEN created_at >= {sql_constant(database.horizon)} THEN 'effect_without_saga' END"
         f" WHEN {BROKEN} THEN 'open_effects'"
         " WHEN said IS NULL AND state <> 'COMPENSATED' THEN 'effect_without_saga'"
         " WHEN live AND said_generation <> generation THEN 'effect_applied_twice' ELSE 'effect_not_undone' END"
@@ -83,7 +83,7 @@ def check_sagas_against_guards(books: Books) -> None:
         " ELSE 'nothing' END"
     )
     details = {"saga_state": "said", "guard_state": state}
-    books.add_findings(with_saga(rows), class_, place="connection", details=details)
+    database.add_findings(with_saga(rows), class_, place="connection", details=details)
 
 
 def _step_of(entry: str) -> str:

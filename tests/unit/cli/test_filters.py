@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from saga_cli.commands.run.start_from import parse_tolerance
+from saga_cli.commands.run.start_from import parse_tolerated
 from saga_cli.shared_options import parse_time
 from saga_workers.views.parked import ParkedRow, group_parked
 from saga_workers.views.saga_list import SagaFilter, visibility_query
@@ -24,13 +24,13 @@ def test_a_name_cannot_inject_into_the_filter() -> None:
 
 @pytest.mark.parametrize(("text", "total", "count"), [(None, 5, None), ("1%", 250, 2), ("20", 5, 20), ("0", 5, 0)])
 def test_tolerance(text: str | None, total: int, count: int | None) -> None:
-    assert parse_tolerance(text, total) == count
+    assert parse_tolerated(text, total) == count
 
 
 @pytest.mark.parametrize("text", ["-1", "101%", "many", "nan", ""])
 def test_an_invalid_tolerance_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_tolerance(text, 10)
+        parse_tolerated(text, 10)
 
 
 def test_a_group_is_one_saga_step_operation_and_error() -> None:

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from saga_spark.reconcile.books import Books, open_books
 from saga_spark.reconcile.comparison import compare_tables
+from saga_spark.reconcile.comparison_database import ComparisonDatabase, open_comparison
 from saga_spark.reconcile.key_comparison import BUCKETS, find_differing_keys
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 
@@ -53,18 +53,18 @@ def write_sides(folder: Path, chance: random.Random, keys: int) -> None:
         pq.write_table(pa.table(columns, schema=SCHEMA), folder / f"{side}.parquet")
 
 
-def open_sides(books: Books, folder: Path) -> None:
+def open_sides(database: ComparisonDatabase, folder: Path) -> None:
     for side in ("left", "right"):
-        books.view(f"{side}_side", f"FROM read_parquet('{folder / side}.parquet')")
+        database.view(f"{side}_side", f"FROM read_parquet('{folder / side}.parquet')")
 
 
 def differing_in_duckdb(folder: Path, values: tuple[str, ...], tolerance: Decimal | None) -> dict[Any, tuple[Any, ...]]:
-    with open_books(folder, None, 0.0, lambda connection: None) as books:
-        open_sides(books, folder)
-        if not find_differing_keys(books, "left_side", "right_side", KEY, values, tolerance):
+    with open_comparison(folder, None, 0.0, lambda connection: None) as database:
+        open_sides(database, folder)
+        if not find_differing_keys(database, "left_side", "right_side", KEY, values, tolerance):
             return {}
         amounts = "left_exact, right_exact" if "exact" in values else "NULL, NULL"
-        rows = books.run(f"SELECT name, number, kind, left_rows, right_rows, {amounts} FROM differing")
+        rows = database.run(f"SELECT name, number, kind, left_rows, right_rows, {amounts} FROM differing")
     return {row[:2]: (*row[2:5], *(row[5:] if row[2] != "duplicate" else ())) for row in rows}
 
 
@@ -104,12 +104,14 @@ def test_duckdb_and_spark_find_the_same_differences_in_many_sides(
 
 @pytest.mark.parametrize("spoiled", [0, 1, 5, 5000], ids=["none", "one", "few", "most"])
 def test_every_differing_key_is_found_however_many_there_are(tmp_path: Path, spoiled: int) -> None:
-    with open_books(tmp_path, None, 0.0, lambda connection: None) as books:
+    with open_comparison(tmp_path, None, 0.0, lambda connection: None) as database:
         rows = f"SELECT 'saga-' || range AS name, 1.5::DECIMAL(38, 9) AS exact FROM range({6 * BUCKETS})"
-        books.view("left_side", rows)
-        books.view("right_side", f"SELECT name, CASE WHEN rowid < {spoiled} THEN 2 ELSE exact END AS exact"
+        database.view("left_side", rows)
+        database.view("right_side", f"SELECT name, CASE WHEN rowid < {spoiled} THEN 2 ELSE exact END AS exact"
                    f" FROM (SELECT *, row_number() OVER () - 1 AS rowid FROM ({rows}))")  # fmt: skip
-        assert find_differing_keys(books, "left_side", "right_side", ("name",), ("exact",)) is (spoiled > 0)
+        assert find_differing_keys(database, "left_side", "right_side", ("name",), ("exact",)) is (spoiled > 0)
         if spoiled:
-            kinds = books.run("SELECT kind, count(*), min(left_exact), max(right_exact) FROM differing GROUP BY kind")
+            kinds = database.run(
+                "SELECT kind, count(*), min(left_exact), max(right_exact) FROM differing GROUP BY kind"
+            )
             assert kinds == [("differing", spoiled, Decimal("1.5"), Decimal(2))]

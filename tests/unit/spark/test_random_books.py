@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from saga_spark.reconcile.books import open_books
+from saga_spark.reconcile.comparison_database import open_comparison
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
 from tests.unit.spark.random_books import HORIZON, write_books
 
@@ -36,10 +36,10 @@ def test_random_books_have_the_findings_of_spark(tmp_path: Path) -> None:
     classes: Counter[str] = Counter()
     for seed, count in FOUND_IN_SPARK.items():
         written = write_books(tmp_path / str(seed), seed, 20)
-        with open_books(written.folder, written.since, HORIZON, lambda connection: None) as books:
-            find_mismatches(books, written.effects, written.topics)
-            findings = list(books.findings(1_000))
-            assert books.counts() == Counter(finding.kind for finding in findings)
+        with open_comparison(written.folder, written.since, HORIZON, lambda connection: None) as database:
+            find_mismatches(database, written.effects, written.topics)
+            findings = list(database.findings(1_000))
+            assert database.counts() == Counter(finding.kind for finding in findings)
         assert len(findings) == count
         classes.update(finding.kind for finding in findings)
     assert classes == CLASSES_FOUND_IN_SPARK

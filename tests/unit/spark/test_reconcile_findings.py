@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from saga_spark.reconcile.books import open_books
+from saga_spark.reconcile.comparison_database import open_comparison
 from saga_spark.reconcile.extracts import GUARD_SCHEMA, OUTBOX_SCHEMA, ParquetRowWriter, SagaExport, effect_schema
 from saga_spark.reconcile.findings import Finding
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
@@ -89,10 +89,10 @@ class ShopSystem:
     def check(self, since: float | None = None, effects: tuple[EffectTable, ...] = ALL) -> list[Finding]:
         self.write()
         topics = TopicsRead(0, 0, NOW - 5000, {"orders": NOW - 3000, "last-only": NEVER})
-        with open_books(self.folder, since, HORIZON, lambda connection: None) as books:
-            find_mismatches(books, effects, topics)
-            findings = list(books.findings(100))
-            assert sum(books.counts().values()) == len(findings)
+        with open_comparison(self.folder, since, HORIZON, lambda connection: None) as database:
+            find_mismatches(database, effects, topics)
+            findings = list(database.findings(100))
+            assert sum(database.counts().values()) == len(findings)
         return findings
 
 
@@ -287,8 +287,8 @@ def test_a_window_ignores_earlier_data(system: ShopSystem) -> None:
 
 
 def test_duckdb_writes_no_progress_into_the_output(tmp_path: Path) -> None:
-    with open_books(tmp_path, None, HORIZON, lambda connection: None) as books:
-        assert books.run("SELECT current_setting('enable_progress_bar')") == [(False,)]
+    with open_comparison(tmp_path, None, HORIZON, lambda connection: None) as database:
+        assert database.run("SELECT current_setting('enable_progress_bar')") == [(False,)]
 
 
 def test_an_amount_that_is_no_number_gives_a_one_line_error(system: ShopSystem) -> None:

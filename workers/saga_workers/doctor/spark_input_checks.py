@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.doctor.doctor_result import DoctorResult, timed_check
-from sagas.definition.checks.spark_inputs import WrittenInput, literal, spark_inputs, spark_outputs
+from sagas.definition.checks.spark_inputs import WrittenInput, literal_text, spark_inputs, spark_outputs
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
 from sagas.errors import SagaError
@@ -68,7 +68,7 @@ def _writers(drafts: Sequence[SagaDraft]) -> dict[str, str]:
     writers: dict[str, str] = {}
     for draft in drafts:
         for step, output in spark_outputs(draft):
-            name = literal(output.get("parquet" if "parquet" in output else "table"))
+            name = literal_text(output.get("parquet" if "parquet" in output else "table"))
             if name is not None and "connection" not in output:
                 writers.setdefault(name, f"{draft.definition.saga}/{step}")
     return writers

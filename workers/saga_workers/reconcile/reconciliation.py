@@ -58,7 +58,7 @@ async def reconcile(
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:
     """The report as JSON (see docs/how-to/reconcile.md). ``on_progress`` is told what begins. Raises SagaError."""
-    from saga_spark.reconcile.book_comparison import BookComparison
+    from saga_spark.reconcile.extract_comparison import ExtractComparison
 
     spark = spark_settings(settings)
     effects = effect_tables(settings)
@@ -69,7 +69,7 @@ async def reconcile(
         topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.started_at)
         if topics is not None:
             material.rows["records of topics"] = topics.compared
-        comparison = BookComparison(folder, effects, topics, scope.since, material.horizon)
+        comparison = ExtractComparison(folder, effects, topics, scope.since, material.horizon)
         all_counts, findings = await comparison.find(MAX_FINDINGS, lambda what: on_progress(f"comparing {what}"))
     counts = Counter(all_counts)
     news = await published_since(settings, findings)

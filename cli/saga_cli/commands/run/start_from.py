@@ -87,7 +87,7 @@ def _start_many(name: str, options: FileOptions, tallies: list[Tally]) -> int:
     settings = load_settings()
     project = Project(settings)
     rows, mistakes = read_rows(options.file, project.definition(name).input)
-    tolerated = parse_tolerance(options.tolerate, len(rows))
+    tolerated = parse_tolerated(options.tolerate, len(rows))
     batch = options.batch or file_digest(options.file)
     run_options = RunOptions(
         batch,
@@ -228,7 +228,7 @@ async def make_again_rows(starter: SagaStarter, sagas: Sequence[FailedSaga]) -> 
     return rows
 
 
-def parse_tolerance(text: str | None, total: int) -> int | None:
+def parse_tolerated(text: str | None, total: int) -> int | None:
     """`1%` of ``total``, or a number. Raises UsageError: neither."""
     if text is None:
         return None

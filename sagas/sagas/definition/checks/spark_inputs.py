@@ -21,7 +21,7 @@ class WrittenInput:
 
     def text(self, field: str) -> str | None:
         """The text of a field; None if it is missing, no text, or computed."""
-        return literal(self.fields.get(field))
+        return literal_text(self.fields.get(field))
 
     @property
     def columns(self) -> list[tuple[str, Positioned]]:
@@ -29,7 +29,7 @@ class WrittenInput:
         listed, where = self.fields.get("columns"), self.fields.get("where")
         columns: list[tuple[str, Positioned]] = []
         for node in listed.value if listed is not None and isinstance(listed.value, list) else ():
-            if (name := literal(node)) is not None:
+            if (name := literal_text(node)) is not None:
                 columns.append((name, node))
         if where is not None:
             columns += [(name, where.key_position(name)) for name in children_of(where) if "${{" not in name]
@@ -48,7 +48,7 @@ class WrittenInput:
         return conditions
 
 
-def literal(node: YamlNode | None) -> str | None:
+def literal_text(node: YamlNode | None) -> str | None:
     """The text of a node; None if it is no text or has an expression."""
     return node.value if node is not None and isinstance(node.value, str) and "${{" not in node.value else None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from saga_spark.reconcile.books import open_books
+from saga_spark.reconcile.comparison_database import open_comparison
 from saga_spark.reconcile.findings import Finding
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
 from saga_spark.reconcile.topic_extract import TopicsRead
@@ -22,10 +22,11 @@ _INTERRUPT_INTERVAL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class BookComparison:
-    """The extracts in ``folder`` and how they are compared, see :class:`~saga_spark.reconcile.books.Books`.
+class ExtractComparison:
+    """The extracts in ``folder`` and how they are compared.
 
-    ``topics`` is None if no topic was read.
+    ``topics`` is None if no topic was read. ``since`` and ``horizon``: those of
+    :class:`~saga_spark.reconcile.comparison_database.ComparisonDatabase`.
     """
 
     folder: Path
@@ -47,9 +48,9 @@ class BookComparison:
             loop.call_soon_threadsafe(on_progress, what)
 
         def compare() -> tuple[dict[str, int], list[Finding]]:
-            with open_books(self.folder, self.since, self.horizon, connections.append) as books:
-                find_mismatches(books, self.effects, self.topics, report)
-                return books.counts(), list(books.findings(limit))
+            with open_comparison(self.folder, self.since, self.horizon, connections.append) as database:
+                find_mismatches(database, self.effects, self.topics, report)
+                return database.counts(), list(database.findings(limit))
 
         work = loop.run_in_executor(None, compare)
         try:

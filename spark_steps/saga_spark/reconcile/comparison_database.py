@@ -49,30 +49,30 @@ _FINDINGS = "class, saga_id, saga, state, step, generation, place, row, details"
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """The views ``sagas``, ``entries``, ``guard`` (one row per generation of each entry and database), ``outbox`` and
-    ``records`` over the extracts in ``folder``, and the table ``findings``.
+class ComparisonDatabase:
+    """The database in which the extracts in ``folder`` are compared: the views ``sagas``, ``entries``, ``guard`` (one
+    row per generation of each entry and database), ``outbox`` and ``records`` over them, and the table ``findings``.
 
     ``since``: only what happened at or after it is reported. ``horizon``: sagas older than it may have passed
     Temporal's retention, so nothing older is reported. Both are in seconds since the epoch.
     """
 
-    database: duckdb.DuckDBPyConnection
+    connection: duckdb.DuckDBPyConnection
     folder: Path
     since: float | None
     horizon: float
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         """The rows of a statement."""
-        return self.database.execute(statement).fetchall()
+        return self.connection.execute(statement).fetchall()
 
     def view(self, name: str, query: str) -> None:
         """Replace a view."""
-        self.database.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
+        self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
 
     def table(self, name: str, query: str) -> int:
         """Replace a table by the rows of a query; returns their number."""
-        self.database.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
+        self.connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
         return self.run(f"SELECT count(*) FROM {name}")[0][0]
 
     def open_effects(self, effects: EffectTable) -> None:
@@ -83,8 +83,8 @@ class Books:
         self, rows: str, class_: str, *, place: str, row: str = "NULL", details: Mapping[str, str]
     ) -> None:
         """Add a finding for each of the rows that has a class. All arguments but ``rows`` are SQL about one of them."""
-        named = ", ".join(f"{literal(name)}, {value}" for name, value in details.items())
-        self.database.execute(
+        named = ", ".join(f"{sql_constant(name)}, {value}" for name, value in details.items())
+        self.connection.execute(
             f"INSERT INTO findings SELECT {_FINDINGS} FROM (SELECT {class_} AS class, saga_id, saga, state, step,"
             f" generation, {place} AS place, {row} AS row, json_object({named}) AS details FROM ({rows}))"
             " WHERE class IS NOT NULL"
@@ -99,7 +99,7 @@ class Books:
         order = "ORDER BY place, saga_id, step, generation, row, details"
         for class_ in self.counts():
             for kind, saga_id, saga, state, step, generation, place, row, details in self.run(
-                f"SELECT {_FINDINGS} FROM findings WHERE class = {literal(class_)} {order} LIMIT {limit}"
+                f"SELECT {_FINDINGS} FROM findings WHERE class = {sql_constant(class_)} {order} LIMIT {limit}"
             ):
                 shown = {name: value for name, value in decode_json(details).items() if value is not None}
                 key = None if row is None else decode_json(row)
@@ -109,16 +109,16 @@ class Books:
         """A view of a file, or of the files in a folder; it has no rows if there are none."""
         if path.is_file() or any(path.glob("*.parquet")):
             files = path if path.is_file() else path / "*.parquet"
-            self.view(name, f"FROM read_parquet({literal(str(files))})")
+            self.view(name, f"FROM read_parquet({sql_constant(str(files))})")
         else:
             columns = (f"NULL::{_SQL_TYPES[column.type]} AS {column.name}" for column in schema)
             self.view(name, f"SELECT {', '.join(columns)} WHERE false")
 
 
 @contextmanager
-def open_books(
+def open_comparison(
     folder: Path, since: float | None, horizon: float, on_open: Callable[[duckdb.DuckDBPyConnection], None]
-) -> Iterator[Books]:
+) -> Iterator[ComparisonDatabase]:
     """Open the extracts in a folder. ``on_open`` gets the connection, which another thread may interrupt."""
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY_LIMIT,
@@ -127,10 +127,10 @@ def open_books(
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
-    with duckdb.connect(":memory:", config=settings) as database:
-        on_open(database)
-        database.execute("SET enable_progress_bar = false")  # it would be written into the command's output
-        books = Books(database, folder, since, horizon)
+    with duckdb.connect(":memory:", config=settings) as connection:
+        on_open(connection)
+        connection.execute("SET enable_progress_bar = false")  # it would be written into the command's output
+        database = ComparisonDatabase(connection, folder, since, horizon)
         for name, path, schema in (
             ("sagas", SAGAS_FILE, SAGA_SCHEMA),
             ("entries", ENTRIES_FILE, ENTRY_SCHEMA),
@@ -138,12 +138,12 @@ def open_books(
             ("outbox", "outbox", OUTBOX_SCHEMA),
             ("records", RECORDS_FILE, RECORD_SCHEMA),
         ):
-            books._open(name, folder / path, schema)
-        database.execute(
+            database._open(name, folder / path, schema)
+        connection.execute(
             "CREATE TEMP TABLE findings (class VARCHAR, saga_id VARCHAR, saga VARCHAR, state VARCHAR, step VARCHAR,"
             " generation INTEGER, place VARCHAR, row VARCHAR, details VARCHAR)"
         )
-        yield books
+        yield database
 
 
 def with_saga(rows: str, sagas: str = "sagas") -> str:
@@ -151,19 +151,19 @@ def with_saga(rows: str, sagas: str = "sagas") -> str:
     ``saga_id``.
     """
     return (
-        f"SELECT rows.*, known.saga, coalesce(known.state, {literal(UNKNOWN_STATE)}) AS state, known.judged"
+        f"SELECT rows.*, known.saga, coalesce(known.state, {sql_constant(UNKNOWN_STATE)}) AS state, known.judged"
         f" FROM ({rows}) rows LEFT JOIN {sagas} known USING (saga_id)"
     )
 
 
-def literal(value: str | float) -> str:
+def sql_constant(value: str | float) -> str:
     """A constant in SQL."""
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else f"{float(value)!r}::DOUBLE"
 
 
 def members(values: Sequence[str]) -> str:
     """Constants as a list in SQL, for ``IN``."""
-    return "(" + ", ".join(map(literal, values)) + ")"
+    return "(" + ", ".join(map(sql_constant, values)) + ")"
 
 
 OVER = f"state IN {members(FINAL_STATES)}"
@@ -172,5 +172,5 @@ OVER = f"state IN {members(FINAL_STATES)}"
 BROKEN = f"state IN {members(ABNORMAL_STATES)}"
 """The saga ended without a final state written by the engine, as SQL."""
 
-UNKNOWN = f"state = {literal(UNKNOWN_STATE)}"
+UNKNOWN = f"state = {sql_constant(UNKNOWN_STATE)}"
 """The saga is not known, as SQL."""
