@@ -1,7 +1,7 @@
 """The books of the closed days, checked by SQL: the lake, the stage area and finance against receipts and sagas.
 
-As in `accounts.py`, every check selects rows that must not exist. What pyiceberg reads of the lake, what lies in the stage
-area, and what the engine says of each saga are put into temporary tables beside the shop's own.
+As in `accounts.py`, every check selects rows that must not exist. What pyiceberg reads of the lake, what lies in the
+stage area, and what the engine says of each saga are put into temporary tables beside the shop's own.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from saga_workers.trigger.delivery import LARGEST_WINDOW, Delivery, DeliveryMark
+from saga_workers.trigger.partition_assignment import AssignedPosition
 from saga_workers.trigger.partition_marks import PartitionMarks
-from saga_workers.trigger.start_positions import StartPosition
 
 TOPIC_ID = "bV1sS0l6QmWc8o3Yx3n0Fg"
 
@@ -48,7 +48,7 @@ def test_a_reader_that_lives_has_survived_its_last_attempt() -> None:
 
 def test_each_attempt_is_counted_once_and_failures_are_not_ends() -> None:
     marks = PartitionMarks("me")
-    marks.begin([StartPosition("orders", 0, 7, DeliveryMark(TOPIC_ID, "me", 64, 7, 2), 9)])
+    marks.begin([AssignedPosition("orders", 0, 7, DeliveryMark(TOPIC_ID, "me", 64, 7, 2), 9)])
     assert marks.ended(0, 7) == 2
     for _ in range(3):
         assert marks.began(0, 7).attempts == 3

@@ -11,7 +11,7 @@ from temporalio.client import Client as Temporal
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_activities.kafka.topic_end import TopicEnd
 from saga_workers.doctor.doctor_result import CHECK_TIMEOUT, DoctorResult, timed_check
-from saga_workers.doctor.reader_checks import check_first_positions, check_positions, reply_groups
+from saga_workers.doctor.reader_checks import check_initial_positions, check_positions, reply_groups
 from saga_workers.topics.topic_inventory import Access, event_topics, named_topics
 from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
 from saga_workers.trigger.project_readers import project_readers
@@ -76,7 +76,7 @@ async def _check_cluster(project: Project, temporal: Temporal | None) -> list[Do
             )
             groups = [*project_readers(project), *await reply_groups(project)]
             findings.append(
-                await check_first_positions(project, temporal)
+                await check_initial_positions(project, temporal)
                 or await timed_check("kafka triggers", lambda: check_positions(cluster, groups), timeout=30.0)
             )
     return findings

@@ -18,7 +18,7 @@ from saga_activities.kafka.range_reader import read_ranges
 from saga_workers.client import Client
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.trigger.delivery import DeliveryMark
-from saga_workers.trigger.first_position import FirstPositions
+from saga_workers.trigger.initial_positions import InitialPositions
 from saga_workers.trigger.project_readers import ProjectReader, TopicGroup, project_readers, reply_group
 from saga_workers.trigger.replies import read_outbox_id, reply_topics
 from saga_workers.trigger.retry import DependencyUnavailable
@@ -31,12 +31,12 @@ _OBSERVATION_PERIOD = 2.0
 """Seconds after which a first attempt that has not ended its process should be done."""
 
 
-async def check_first_positions(project: Project, temporal: Temporal | None) -> DoctorResult | None:
+async def check_initial_positions(project: Project, temporal: Temporal | None) -> DoctorResult | None:
     """Report a reader that waits for a decision where it begins."""
     async with AsyncExitStack() as stack:
         databases = DatabaseConnections(project.settings.sql_connections())
         stack.push_async_callback(databases.close)
-        positions = FirstPositions(project, databases, None if temporal is None else Client(temporal, project))
+        positions = InitialPositions(project, databases, None if temporal is None else Client(temporal, project))
         stack.callback(positions.close)
         try:
             async with asyncio.timeout(60.0):

@@ -13,6 +13,7 @@ from saga_spark.reconcile.findings import Finding
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.location.deleted_runs import RUN_DELETED
 from saga_workers.location.locator import Locator
+from saga_workers.reconcile.recheck import SETTLE_TIME
 from saga_workers.temporal.machine_query import read_machine
 from saga_workers.temporal.temporal_runs import first_input
 from saga_workers.views.saga_view import read_view
@@ -21,9 +22,6 @@ from sagas.protocol.saga_view import SagaView
 
 RECORDED_STATES = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "PARKED")
 """The states in which a saga has a row. TERMINATED is written by reconciliation only: no worker sees it."""
-
-_SETTLE_TIME = 2.0
-"""Seconds a worker may need to write the row of a saga that has just ended."""
 
 
 async def check_ledger(ledger: RunLedger, connection: str, states: Mapping[str, str]) -> list[Finding]:
@@ -36,7 +34,7 @@ async def check_ledger(ledger: RunLedger, connection: str, states: Mapping[str, 
     }
     differing = await _differing(ledger, wanted)
     if differing:
-        await asyncio.sleep(_SETTLE_TIME)
+        await asyncio.sleep(SETTLE_TIME)
         differing = await _differing(ledger, {saga_id: wanted[saga_id] for saga_id in differing})
     return [
         Finding(

@@ -18,6 +18,7 @@ from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects
+from saga_workers.reconcile.recheck import SETTLE_TIME
 from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.views.answering import Workers
@@ -31,9 +32,6 @@ from sagas.text.shell import saga_command
 MAX_CLAIMS = 100_000
 UNDO_TIMEOUT = 120.0
 """Seconds to wait for one saga; it then continues by itself."""
-
-_SETTLE_TIME = 2.0
-"""Seconds after which a claim that is still there belongs to no saga that has just ended."""
 
 _ROWS_AT_ONCE = 500
 
@@ -63,7 +61,7 @@ async def list_left_claims(locator: Locator, saga_id: str | None = None) -> list
     claims = await locator.ledger.bulk_claims(RunFilter(), MAX_CLAIMS, closed)
     left_claims = [claim for claim in claims if saga_id in (None, claim.saga_id)]
     if left_claims:
-        await asyncio.sleep(_SETTLE_TIME)
+        await asyncio.sleep(SETTLE_TIME)
         still = await locator.ledger.claims([claim.saga_id for claim in left_claims])
         left_claims = [claim for claim in left_claims if still.get(claim.saga_id) == claim]
     return left_claims

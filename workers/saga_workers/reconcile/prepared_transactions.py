@@ -9,7 +9,7 @@ from saga_activities.guard.two_phase.prepared import PreparedTransaction, list_c
 from saga_spark.reconcile.findings import Finding
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
-from saga_workers.reconcile.reconcile_input import current_view, current_views
+from saga_workers.reconcile.current_views import current_view, current_views
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from sagas.protocol.saga_view import FINAL_STATES

@@ -6,9 +6,8 @@ not a change.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,13 +21,12 @@ from saga_activities.guard import watermark
 from saga_activities.table_names import table_names
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
 from saga_workers.location.locator import Locator
+from saga_workers.reconcile.current_views import combined_view, current_view, current_views
 from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.databases import open_command_engine
-from saga_workers.temporal.run_states import closed_view, may_be_undone
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs, namespace_retention, undoes
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs, namespace_retention
 from saga_workers.views.saga_list import SagaFilter, visibility_query
-from saga_workers.views.saga_view import bare_view, with_undo
 from sagas.errors import SagaError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
@@ -37,8 +35,6 @@ from sagas.settings.reconcile import EffectTable
 
 MAX_ORPHANS = 5_000
 """Maximum number of sagas that only the guards know and that are looked up one by one."""
-
-_CONCURRENCY = 32
 
 
 @dataclass(slots=True)
@@ -94,25 +90,6 @@ async def read_input(
     return material
 
 
-async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
-    """The view of one saga with that of its undo, as far as Temporal has it; None if it does not know the id."""
-    location = await locator.within_temporal().locate(saga_id)
-    if location.run is None:
-        return None
-    return await _combined_view(location.run.run, location.undo.run if location.undo else None)
-
-
-async def current_views(locator: Locator, saga_ids: Sequence[str]) -> dict[str, SagaView | None]:
-    """The :func:`current_view` of each saga."""
-    gate = asyncio.Semaphore(_CONCURRENCY)
-
-    async def ask(saga_id: str) -> SagaView | None:
-        async with gate:
-            return await current_view(locator, saga_id)
-
-    return dict(zip(saga_ids, await asyncio.gather(*map(ask, saga_ids)), strict=True))
-
-
 async def _saga_views(
     locator: Locator, settings: Settings, scope: ReconciliationScope, replaced: set[str]
 ) -> AsyncIterator[SagaView]:
@@ -142,7 +119,7 @@ async def _saga_views(
         if (base := (await locator.within_temporal().locate(saga_id)).run) is not None:
             bases[saga_id] = base.run
     for saga_id, run in bases.items():
-        yield await _combined_view(run, undos.get(saga_id))
+        yield await combined_view(run, undos.get(saga_id))
 
 
 async def _saga_and_nested(locator: Locator, saga_id: str) -> AsyncIterator[SagaView]:
@@ -153,23 +130,6 @@ async def _saga_and_nested(locator: Locator, saga_id: str) -> AsyncIterator[Saga
         if view is not None:
             queue += [child.id for child in view.children]
             yield view
-
-
-async def _combined_view(run: RunInfo, undo: RunInfo | None) -> SagaView:
-    view = await _summary(run)
-    if undo is None or not undoes(undo, run) or not may_be_undone(view.state):
-        return view
-    if undo.running:
-        return replace(view, state="COMPENSATING", ended_at=None)
-    return with_undo(view, await _summary(undo))
-
-
-async def _summary(run: RunInfo) -> SagaView:
-    """The view in the memo of a closed run; else what Temporal alone knows, marked as incomplete."""
-    bare = await bare_view(run)
-    if bare.state == "TERMINATED":
-        return replace(bare, incomplete="the run has no view")
-    return await closed_view(run) or replace(bare, incomplete="the run has no view")
 
 
 async def _orphans(locator: Locator, folder: Path, known: Mapping[str, str]) -> AsyncIterator[SagaView]:
@@ -213,8 +173,3 @@ def _started_at(view: SagaView) -> float:
     from saga_spark.reconcile.extracts import epoch_seconds
 
     return epoch_seconds(view.started_at) or 0.0
-
-
-def saga_ids(findings: Iterable[Any]) -> list[str]:
-    """The distinct saga ids of some findings."""
-    return list(dict.fromkeys(finding.saga_id for finding in findings if finding.saga_id))

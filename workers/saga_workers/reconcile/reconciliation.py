@@ -6,16 +6,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-
-from saga_activities.guard.tables import outbox_table
-from saga_activities.messaging.outbox import NEW, PUBLISHED
 from saga_spark.reconcile.extracts import ReconciliationScope
-from saga_spark.reconcile.findings import MISMATCH_KINDS, Finding, count_text, repair_command
+from saga_spark.reconcile.findings import MISMATCH_KINDS, Finding, count_text
 from saga_spark.reconcile.output_checks import (
     check_output,
     closed_publications,
@@ -29,11 +24,13 @@ from saga_spark.reconcile.reconcile_spec import effect_tables
 from saga_spark.reconcile.work_folder import open_work_folder
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.location.locator import Locator
+from saga_workers.reconcile.current_views import current_view
 from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_committed_outside, find_unowned
-from saga_workers.reconcile.reconcile_input import ReconcileInput, current_view, current_views, read_input, saga_ids
+from saga_workers.reconcile.recheck import published_since, recheck
+from saga_workers.reconcile.reconcile_input import ReconcileInput, read_input
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.run_facts import iso_time
@@ -45,9 +42,6 @@ if TYPE_CHECKING:
 
 MAX_FINDINGS = 10_000
 """Maximum number of findings of each class in a report; all are counted."""
-
-MAX_RECHECKED = 2_000
-"""Maximum number of sagas that are read again: a finding is dropped if its saga has changed meanwhile."""
 
 
 async def reconcile(
@@ -95,7 +89,7 @@ async def reconcile(
     counts.update(finding.kind for finding in (*other_findings, *recorded))
     findings = [*findings, *other_findings, *recorded[:MAX_FINDINGS]]
     on_progress(f"reading the sagas of {count_text(len(findings))} again")
-    findings, gone = await _recheck(locator, settings, findings, material)
+    findings, gone = await recheck(locator, settings, findings, material.states)
     findings = with_one_remedy(findings)
     counts.subtract(finding.kind for finding in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})
@@ -179,25 +173,6 @@ async def _check_ledger(
     return [*claims, *await check_ledger(locator.ledger, connection, states)]
 
 
-async def _recheck(
-    locator: Locator, settings: Settings, findings: Sequence[Finding], inputs: ReconcileInput
-) -> tuple[list[Finding], list[Finding]]:
-    """Split the findings: those whose sagas are unchanged, with their repair commands, and the others."""
-    dialects = {
-        sql_connection.name: sa.make_url(sql_connection.url).get_backend_name()
-        for sql_connection in settings.sql_connections()
-    }
-    now = await current_views(locator, saga_ids(findings)[:MAX_RECHECKED])
-    kept: list[Finding] = []
-    gone: list[Finding] = []
-    for finding in findings:
-        view = now.get(finding.saga_id or "")
-        moved = view is not None and view.state != inputs.states.get(finding.saga_id or "", view.state)
-        can_undo = view is not None and view.can_undo
-        (gone if moved else kept).append(replace(finding, command=repair_command(finding, dialects, can_undo=can_undo)))
-    return kept, gone
-
-
 def _report(
     scope: ReconciliationScope, inputs: ReconcileInput, findings: Sequence[Finding], counts: Mapping[str, int]
 ) -> dict[str, Any]:
@@ -221,10 +196,6 @@ def _iso_timestamp(seconds: float | None) -> str | None:
     return None if seconds is None else iso_time(datetime.fromtimestamp(seconds, UTC))
 
 
-# The outbox is read before the topics, so events that are new in a topic are looked up in the outbox again.
-_BATCH_SIZE = 500
-
-
 def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, started_at: float) -> TopicsRead | None:
     """Read the topics of the outboxes into the folder; None if there is no Kafka, or no event for it. Blocks.
 
@@ -236,35 +207,3 @@ def read_topics(settings: Settings, folder: Path, scope: ReconciliationScope, st
 
     names = [sql_connection.name for sql_connection in settings.sql_connections()]
     return topic_extract.read_topics(settings.kafka, folder, scope, started_at, names)
-
-
-async def published_since(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:
-    """Return those events in topics that the outbox did not have when it was read, and has as new or
-    published by now.
-    """
-    asked: dict[str, list[Finding]] = {}
-    for finding in findings:
-        if finding.kind == "event_unclaimed" and finding.row and finding.place:
-            asked.setdefault(finding.place.partition(".")[0], []).append(finding)
-    gone: list[Finding] = []
-    for name, some in asked.items():
-        engine = open_command_engine(settings.sql_connection(name))
-        try:
-            published = await _published(engine, [(finding.row or {})["event_id"] for finding in some])
-        finally:
-            await engine.dispose()
-        gone += [finding for finding in some if (finding.row or {})["event_id"] in published]
-    return gone
-
-
-async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
-    published: set[str] = set()
-    events = outbox_table.c
-    async with engine.connect() as connection:
-        for at in range(0, len(event_ids), _BATCH_SIZE):
-            query = sa.select(events.event_id).where(
-                events.event_id.in_(event_ids[at : at + _BATCH_SIZE]),
-                events.status.in_((NEW, PUBLISHED)),
-            )
-            published |= set((await connection.execute(query)).scalars())
-    return published

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
@@ -33,6 +32,15 @@ from saga_workers.runtime.http_server import HttpServer, error_response, http_ap
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.serve.api_tokens import Caller, Callers, TooManyFailures
+from saga_workers.serve.limits import (
+    MAX_BULK_WAIT,
+    MAX_CONCURRENT_REQUESTS,
+    MAX_CONCURRENT_WAITS,
+    MAX_SHARED,
+    MAX_SHARED_STARTS,
+    QUERY_TIMEOUT,
+    REQUEST_TIMEOUT,
+)
 from saga_workers.serve.openapi import openapi_document
 from saga_workers.serve.public_outcome import public_notifications, public_outcome
 from saga_workers.serve.shared_outcomes import SharedOutcomes
@@ -44,7 +52,6 @@ from saga_workers.start.start_requests import StartResult
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_no_member, why_not_batchable
-from sagas.bulk.wire_format import MAX_MEMBERS
 from sagas.definition.saga_ids import SAGA_NAME, workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
@@ -53,26 +60,6 @@ from sagas.settings.project import Project
 from sagas.settings.serve import Scope
 
 log = logging.getLogger("saga.serve")
-
-MAX_CONCURRENT_REQUESTS = 32
-"""Maximum concurrent requests to Temporal; further ones wait."""
-
-MAX_CONCURRENT_WAITS = 256
-"""Maximum concurrent starts that wait for the end of their saga; a further one is answered at once."""
-
-REQUEST_TIMEOUT = 15.0
-"""Seconds that Temporal has to answer, including the wait for a turn, but not the `wait` of a start."""
-
-MAX_SHARED = 500
-"""Sagas that share a workflow. Callers wait for all of them to be claimed."""
-
-MAX_BULK_WAIT = 1.0
-"""Seconds that a start may wait for others."""
-
-MAX_SHARED_STARTS = MAX_MEMBERS
-"""Maximum concurrent starts that share workflows; further ones wait."""
-
-_QUERY_TIMEOUT = timedelta(seconds=3)
 
 
 _Checked = TypeVar("_Checked")
@@ -176,7 +163,7 @@ class SagaApi:
         return saga in self._sagas if self._sagas else re.fullmatch(SAGA_NAME, saga) is not None
 
     async def _read_view(self, saga_id: str) -> SagaView:
-        return await read_view(self._locator, saga_id, timeout=_QUERY_TIMEOUT)
+        return await read_view(self._locator, saga_id, timeout=QUERY_TIMEOUT)
 
     async def _show_openapi(self, request: Request) -> Response:
         caller: Caller = request.state.caller

@@ -9,12 +9,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 
 from saga_workers.input_limits import BODY_TIMEOUT
+from saga_workers.serve.limits import MAX_WAIT
 from sagas.definition.times import parse_duration
 from sagas.errors import did_you_mean
 from sagas.text.json_values import parse_json
-
-MAX_WAIT = 60.0
-"""Seconds that a start may wait for the end of its saga."""
 
 _FIELDS = ("id", "input", "wait")
 

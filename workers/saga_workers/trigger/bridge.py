@@ -40,11 +40,12 @@ from saga_workers.trigger.consumed_record import ConsumedRecord, MalformedRecord
 from saga_workers.trigger.dead_letters import DeadLetters, dead_letter
 from saga_workers.trigger.delivery import Delivery
 from saga_workers.trigger.empty_assignment import EmptyAssignment
-from saga_workers.trigger.group_config import HighWatermarks, is_cooperative, member_properties
+from saga_workers.trigger.high_watermarks import HighWatermarks
+from saga_workers.trigger.member_config import is_cooperative, member_properties
+from saga_workers.trigger.partition_assignment import IDENTITY_INTERVAL, OWN_RESET, assign_from_commits
 from saga_workers.trigger.partition_marks import PartitionMarks
 from saga_workers.trigger.read_problem import ReadProblem
 from saga_workers.trigger.retry import error_message
-from saga_workers.trigger.start_positions import IDENTITY_INTERVAL, OWN_RESET, assign_from_commits
 from saga_workers.trigger.takeovers import Takeovers
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag, TriggerMetrics
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT

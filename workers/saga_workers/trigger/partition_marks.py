@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from saga_workers.trigger.delivery import DeliveryMark
-from saga_workers.trigger.start_positions import StartPosition
+from saga_workers.trigger.partition_assignment import AssignedPosition
 
 CALM_TIME = 60.0
 """Seconds after which the end of a process counts as another one, not as a repetition of the last."""
@@ -30,7 +30,7 @@ class PartitionMarks:
         self.reader = reader
         self._partitions: dict[int, _Partition] = {}
 
-    def begin(self, starts: Iterable[StartPosition]) -> None:
+    def begin(self, starts: Iterable[AssignedPosition]) -> None:
         """Partitions were assigned."""
         for start in starts:
             self._partitions[start.partition] = _Partition(start.mark, start.mark, start.mark.window)

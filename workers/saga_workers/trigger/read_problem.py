@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, PartitionOffsets
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_workers.runtime.logs import fields
-from saga_workers.trigger.group_config import BrokerHealth
+from saga_workers.trigger.broker_health import BrokerHealth
 from sagas.settings import KafkaSettings
 
 if TYPE_CHECKING:

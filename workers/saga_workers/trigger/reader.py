@@ -24,21 +24,22 @@ from saga_workers.trigger.committed_positions import commit_position, commit_rev
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.delivery import Delivery, DeliveryMark
 from saga_workers.trigger.empty_assignment import EmptyAssignment
-from saga_workers.trigger.group_config import HighWatermarks, is_cooperative, member_properties
+from saga_workers.trigger.high_watermarks import HighWatermarks
 from saga_workers.trigger.keyed_executor import KeyedExecutor
+from saga_workers.trigger.member_config import is_cooperative, member_properties
 from saga_workers.trigger.offset_tracker import OffsetTracker
-from saga_workers.trigger.partition_marks import PartitionMarks
-from saga_workers.trigger.read_problem import ReadProblem
-from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping
-from saga_workers.trigger.start_positions import (
+from saga_workers.trigger.partition_assignment import (
     IDENTITY_INTERVAL,
     OWN_RESET,
-    StartPosition,
+    AssignedPosition,
     assign_from_commits,
     move_assignment,
     warn_created_again,
     warn_outside,
 )
+from saga_workers.trigger.partition_marks import PartitionMarks
+from saga_workers.trigger.read_problem import ReadProblem
+from saga_workers.trigger.retry import USUAL_ATTEMPTS, ProcessStopping
 from saga_workers.trigger.takeovers import Takeovers
 from saga_workers.trigger.trigger_metrics import PartitionAttempts, PartitionLag
 from saga_workers.trigger.watchdog import USUAL_TIMEOUT
@@ -410,7 +411,7 @@ class TopicReader:
     def _on_lost(self, client: Any, partitions: list[Any]) -> None:
         self._hand_over(client, partitions, commit=False)
 
-    def _assign(self, client: Any, partitions: list[Any]) -> list[StartPosition]:
+    def _assign(self, client: Any, partitions: list[Any]) -> list[AssignedPosition]:
         """Begin at the committed positions, as soon as the brokers tell them."""
         from confluent_kafka import KafkaException
 

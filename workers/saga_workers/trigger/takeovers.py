@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from saga_workers.trigger.start_positions import StartPosition
+from saga_workers.trigger.partition_assignment import AssignedPosition
 
 
 class Takeovers:
@@ -14,7 +14,7 @@ class Takeovers:
     def __init__(self) -> None:
         self._partitions: dict[int, tuple[int, float]] = {}
 
-    def begin(self, starts: Iterable[StartPosition]) -> None:
+    def begin(self, starts: Iterable[AssignedPosition]) -> None:
         """Partitions were assigned."""
         self._partitions.update((start.partition, (start.end, time.monotonic())) for start in starts)
 

@@ -27,7 +27,7 @@ from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
 from saga_workers.trigger.commands import CommandHandler
 from saga_workers.trigger.dead_letters import DeadLetters
-from saga_workers.trigger.first_position import FirstPositions
+from saga_workers.trigger.initial_positions import InitialPositions
 from saga_workers.trigger.project_readers import REPLIES, ProjectReader, project_reader
 from saga_workers.trigger.reader import TopicReader
 from saga_workers.trigger.replies import ReplyListener, reply_topics
@@ -135,7 +135,7 @@ async def run_trigger(
     grace: timedelta = timedelta(seconds=30),
 ) -> None:
     """Run until SIGTERM or SIGINT; messages in process then have ``grace`` to end. ``only``: see `make_plan`;
-    ``start_from``: see `FirstPositions`.
+    ``start_from``: see `InitialPositions`.
 
     Raises UsageError if there is nothing to do, a ledger is missing, a server or port is unavailable, or a module
     cannot be loaded.
@@ -191,8 +191,8 @@ class TriggerTasks:
         stack.callback(self._dead_letters.close)
         self._databases = DatabaseConnections(project.settings.sql_connections())
         stack.push_async_callback(self._databases.close)
-        self._first_positions = FirstPositions(project, self._databases, client, start_from, metrics=self.metrics)
-        stack.callback(self._first_positions.close)
+        self._initial_positions = InitialPositions(project, self._databases, client, start_from, metrics=self.metrics)
+        stack.callback(self._initial_positions.close)
         self._listener: ReplyListener | None = None
         self._readers: list[TopicReader | BridgeReader] = []
         self.watchdog = Watchdog()
@@ -222,7 +222,7 @@ class TriggerTasks:
 
     async def _run_reader(self, reader: ProjectReader, running: TopicReader | BridgeReader, grace: float) -> None:
         try:
-            await self._first_positions.settle(reader, self._stop)
+            await self._initial_positions.settle(reader, self._stop)
         except ProcessStopping:
             return
         self._gate.members.append(running)
@@ -233,7 +233,7 @@ class TriggerTasks:
             return why
         if self._listener is not None and (why := self._listener.health()):
             return f"replies: {why}"
-        return self._first_positions.health() or next(
+        return self._initial_positions.health() or next(
             (why for reader in self._readers if (why := reader.health())), None
         )
 

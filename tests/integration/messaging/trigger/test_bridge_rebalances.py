@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from saga_workers.trigger import bridge as bridge_module
 from saga_workers.trigger.bridge import BridgeReader
 from saga_workers.trigger.dead_letters import DeadLetters
-from saga_workers.trigger.group_config import member_properties
+from saga_workers.trigger.member_config import member_properties
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, bridge
 from sagas.actions.consumers import HANDLER_ATTRIBUTE

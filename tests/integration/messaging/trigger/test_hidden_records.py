@@ -15,7 +15,7 @@ from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.waiting import until_in_thread
-from tests.integration.messaging.trigger.test_first_positions import delete_group
+from tests.integration.messaging.trigger.test_initial_positions import delete_group
 from tests.integration.messaging.trigger.trigger_environment import (
     committed,
     fully_consumed,

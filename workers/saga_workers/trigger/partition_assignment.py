@@ -30,7 +30,7 @@ OWN_RESET = {"auto.offset.reset": "error"}
 
 
 @dataclass(frozen=True, slots=True)
-class StartPosition:
+class AssignedPosition:
     """The position at which a member begins to read a partition, its mark, and the end of the partition then."""
 
     topic: str
@@ -49,7 +49,7 @@ def assign_from_commits(
     *,
     is_cooperative: bool,
     reader: str,
-) -> list[StartPosition]:
+) -> list[AssignedPosition]:
     """Assign the partitions of the topic with this id from their committed positions. Call it in `on_assign`.
 
     ``reader``: the id of the reader that marks them as open.
@@ -58,7 +58,7 @@ def assign_from_commits(
     """
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    starts: list[StartPosition] = []
+    starts: list[AssignedPosition] = []
     positions = client.committed(
         [TopicPartition(partition.topic, partition.partition) for partition in partitions], REQUEST_TIMEOUT
     )
@@ -69,7 +69,7 @@ def assign_from_commits(
             offset, mark, position.offset = low, DeliveryMark(topic_id), OFFSET_BEGINNING
         _warn_unfinished(group, position, mark, reader)
         mark = mark.taken_over(reader)
-        starts.append(StartPosition(position.topic, position.partition, offset, mark, high))
+        starts.append(AssignedPosition(position.topic, position.partition, offset, mark, high))
     if starts:
         marked = [commit_position(start.topic, start.partition, start.offset, start.mark) for start in starts]
         client.commit(offsets=marked, asynchronous=False)

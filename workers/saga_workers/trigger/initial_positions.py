@@ -70,7 +70,7 @@ class _Topic:
     offsets: Mapping[int, PartitionOffsets]
 
 
-class FirstPositions:
+class InitialPositions:
     """Decides where the readers of a project begin. Closed with the process.
 
     ``client``: that of the sagas, None if there are no triggers or Temporal is unavailable. ``start_from``: the
@@ -93,7 +93,7 @@ class FirstPositions:
         self._client = client
         self._from = start_from
         self._cluster = KafkaAdmin(self._settings)
-        self._threads = ThreadPoolExecutor(4, "first-positions")
+        self._threads = ThreadPoolExecutor(4, "initial-positions")
         self._undecided: dict[str, Undecided] = {}  # by group
         self._waits: dict[str, str] = {}  # why a reader has not begun, by group
 
@@ -300,7 +300,7 @@ class FirstPositions:
 
 
 def _commit(cluster: KafkaAdmin, reader: ProjectReader, topic_id: str, positions: Mapping[int, int]) -> None:
-    """Commit first positions for a group without members. Raises KafkaOperationError: it may have members by now."""
+    """Commit initial positions for a group without members. Raises KafkaOperationError: it may have members by now."""
     from confluent_kafka import Consumer as Member
     from confluent_kafka import KafkaException
 

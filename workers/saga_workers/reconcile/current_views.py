@@ -1,0 +1,52 @@
+"""The views of sagas as Temporal has them now, without asking their workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.run_states import closed_view, may_be_undone
+from saga_workers.temporal.temporal_runs import RunInfo, undoes
+from saga_workers.views.saga_view import bare_view, with_undo
+from sagas.protocol.saga_view import SagaView
+
+_CONCURRENCY = 32
+
+
+async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
+    """The view of one saga with that of its undo, as far as Temporal has it; None if it does not know the id."""
+    location = await locator.within_temporal().locate(saga_id)
+    if location.run is None:
+        return None
+    return await combined_view(location.run.run, location.undo.run if location.undo else None)
+
+
+async def current_views(locator: Locator, saga_ids: Sequence[str]) -> dict[str, SagaView | None]:
+    """The :func:`current_view` of each saga."""
+    gate = asyncio.Semaphore(_CONCURRENCY)
+
+    async def ask(saga_id: str) -> SagaView | None:
+        async with gate:
+            return await current_view(locator, saga_id)
+
+    return dict(zip(saga_ids, await asyncio.gather(*map(ask, saga_ids)), strict=True))
+
+
+async def combined_view(run: RunInfo, undo: RunInfo | None) -> SagaView:
+    """The view of a run, with that of its undo if that has begun after it."""
+    view = await _summary(run)
+    if undo is None or not undoes(undo, run) or not may_be_undone(view.state):
+        return view
+    if undo.running:
+        return replace(view, state="COMPENSATING", ended_at=None)
+    return with_undo(view, await _summary(undo))
+
+
+async def _summary(run: RunInfo) -> SagaView:
+    """The view in the memo of a closed run; else what Temporal alone knows, marked as incomplete."""
+    bare = await bare_view(run)
+    if bare.state == "TERMINATED":
+        return replace(bare, incomplete="the run has no view")
+    return await closed_view(run) or replace(bare, incomplete="the run has no view")

@@ -1,0 +1,79 @@
+"""Looks at findings again: what was read while sagas moved is no mismatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from saga_activities.guard.tables import outbox_table
+from saga_activities.messaging.outbox import NEW, PUBLISHED
+from saga_spark.reconcile.findings import Finding, repair_command
+from saga_workers.location.locator import Locator
+from saga_workers.reconcile.current_views import current_views
+from saga_workers.runtime.databases import open_command_engine
+from sagas.settings import Settings
+
+SETTLE_TIME = 2.0
+"""Seconds after which the end of a saga is in the ledger: a claim, or a missing row, that is still there is a
+finding."""
+
+MAX_RECHECKED = 2_000
+"""Maximum number of sagas that are read again: a finding is dropped if its saga has changed meanwhile."""
+
+_BATCH_SIZE = 500
+"""Events that are looked up in an outbox by one query."""
+
+
+async def recheck(
+    locator: Locator, settings: Settings, findings: Sequence[Finding], states: Mapping[str, str]
+) -> tuple[list[Finding], list[Finding]]:
+    """Split the findings: those whose sagas are still in these states, with their repair commands, and the others."""
+    dialects = {
+        sql_connection.name: sa.make_url(sql_connection.url).get_backend_name()
+        for sql_connection in settings.sql_connections()
+    }
+    saga_ids = list(dict.fromkeys(finding.saga_id for finding in findings if finding.saga_id))
+    now = await current_views(locator, saga_ids[:MAX_RECHECKED])
+    kept: list[Finding] = []
+    gone: list[Finding] = []
+    for finding in findings:
+        view = now.get(finding.saga_id or "")
+        moved = view is not None and view.state != states.get(finding.saga_id or "", view.state)
+        can_undo = view is not None and view.can_undo
+        (gone if moved else kept).append(replace(finding, command=repair_command(finding, dialects, can_undo=can_undo)))
+    return kept, gone
+
+
+async def published_since(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:
+    """The events in topics that the outbox did not have when it was read, and has as new or published by now: it is
+    read before the topics.
+    """
+    asked: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.kind == "event_unclaimed" and finding.row and finding.place:
+            asked.setdefault(finding.place.partition(".")[0], []).append(finding)
+    gone: list[Finding] = []
+    for name, some in asked.items():
+        engine = open_command_engine(settings.sql_connection(name))
+        try:
+            published = await _published(engine, [(finding.row or {})["event_id"] for finding in some])
+        finally:
+            await engine.dispose()
+        gone += [finding for finding in some if (finding.row or {})["event_id"] in published]
+    return gone
+
+
+async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
+    published: set[str] = set()
+    events = outbox_table.c
+    async with engine.connect() as connection:
+        for at in range(0, len(event_ids), _BATCH_SIZE):
+            query = sa.select(events.event_id).where(
+                events.event_id.in_(event_ids[at : at + _BATCH_SIZE]),
+                events.status.in_((NEW, PUBLISHED)),
+            )
+            published |= set((await connection.execute(query)).scalars())
+    return published

@@ -1,0 +1,31 @@
+"""How long `saga serve` takes, and how much it does at once. What it accepts of a request is in ``input_limits.py``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sagas.bulk.wire_format import MAX_MEMBERS
+
+MAX_WAIT = 60.0
+"""Seconds that a start may wait for the end of its saga."""
+
+MAX_CONCURRENT_REQUESTS = 32
+"""Maximum concurrent requests to Temporal; further ones wait."""
+
+MAX_CONCURRENT_WAITS = 256
+"""Maximum concurrent starts that wait for the end of their saga; a further one is answered at once."""
+
+REQUEST_TIMEOUT = 15.0
+"""Seconds that Temporal has to answer, including the wait for a turn, but not the `wait` of a start."""
+
+MAX_SHARED = 500
+"""Sagas that share a workflow. Callers wait for all of them to be claimed."""
+
+MAX_BULK_WAIT = 1.0
+"""Seconds that a start may wait for others."""
+
+MAX_SHARED_STARTS = MAX_MEMBERS
+"""Maximum concurrent starts that share workflows; further ones wait."""
+
+QUERY_TIMEOUT = timedelta(seconds=3)
+"""The time in which a worker must say how far a saga is; after it, the answer has what Temporal knows."""
