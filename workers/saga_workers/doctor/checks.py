@@ -47,8 +47,8 @@ _MAX_PUBLISH_DELAY = 60.0
 """Seconds an event may wait to be published; a relay needs less than one, and a few more for a restart."""
 
 
-async def run_checks(settings: Settings) -> list[DoctorResult]:
-    """Run all checks, in the order of their dependencies."""
+async def run_checks(settings: Settings, on_progress: Callable[[str], None] = lambda _: None) -> list[DoctorResult]:
+    """Run all checks, in the order of their dependencies. ``on_progress`` is told what is checked now."""
     from saga_workers.doctor.saga_checks import check_locks, check_sagas
 
     findings = [_check_settings(settings)]
@@ -61,10 +61,12 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
     except SagaError as error:
         findings.append(DoctorResult("server", False, error.message, error.help))
     else:
+        on_progress("the server")
         findings += await results_of("server", _check_temporal(client, settings, project))
         if settings.lock_connection is not None and settings.lock_connection not in closed:
             findings += await results_of("locks", check_locks(client, settings))
-        findings += await results_of("sagas", check_sagas(client, project, databases=not closed))
+        sagas = check_sagas(client, project, databases=not closed, on_progress=on_progress)
+        findings += await results_of("sagas", sagas)
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     findings += [_check_http_connection(service) for service in settings.http_services()]
@@ -73,7 +75,9 @@ async def run_checks(settings: Settings) -> list[DoctorResult]:
         if connection.name in closed:
             continue
         check = _check_database(connection, spark=spark, two_phase=connection.name in prepared)
+        on_progress(f"the connection {connection.name}")
         findings += await results_of(f"connection {connection.name}", check)
+    on_progress("the statements")
     findings += await results_of("statements", check_statements(project, without=closed))
     findings += await results_of("automatic compensations", _check_automatic_steps(project, without=closed))
     findings += await results_of("spark", check_spark(settings)) if spark else [_find_java()]

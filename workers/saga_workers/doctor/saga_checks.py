@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -22,38 +23,62 @@ from sagas.settings import Settings
 from sagas.settings.project import Project
 from sagas.text.shell import saga_command
 
+T = TypeVar("T")
 _TIMEOUT = 30.0
-_MAX_LISTED = 200
+"""Seconds for what the databases have; each run has a time of its own."""
+
+_MAX_LISTED = 2_000
 _MAX_NAMED = 10
 
 
-async def check_sagas(client: Client, project: Project, *, databases: bool = True) -> list[DoctorResult]:
+async def check_sagas(
+    client: Client, project: Project, *, databases: bool = True, on_progress: Callable[[str], None] = lambda _: None
+) -> list[DoctorResult]:
     """A result for each reason why sagas are stuck; they are those of `saga list --stuck`.
 
-    ``databases``: all databases of the project can be read.
+    ``databases``: all databases of the project can be read. What cannot be read, or not in time, has a result of its
+    own, so it hides nothing else.
     """
     settings = project.settings
     scan = GuardScan(settings)
     deleted: Sequence[DeletedRun] = ()
+    prepared: Mapping[str, Sequence[str]] = {}
     unchecked: list[DoctorResult] = []
     stuck: list[SagaView] = []
-    try:
-        async with asyncio.timeout(_TIMEOUT), using_locator(client, settings) as locator:
-            prepared = {}
-            if databases:
-                try:
-                    deleted = await find_deleted_runs(locator, settings, scan=scan)
-                    prepared = await stuck_prepared(project)
-                except SagaError as error:
-                    unchecked.append(DoctorResult("sagas", False, error.message, error.help))
-            criteria = SagaFilter(task_queue=settings.temporal.task_queue)
-            async for view in list_stuck(locator, criteria, limit=_MAX_LISTED, prepared=prepared, deleted=deleted):
+    async with using_locator(client, settings) as locator:
+        if databases:
+            reading = find_deleted_runs(locator, settings, scan=scan)
+            deleted = await _in_time("sagas without a run", reading, unchecked) or ()
+            prepared = await _in_time("prepared transactions", stuck_prepared(project), unchecked) or {}
+        criteria = SagaFilter(task_queue=settings.temporal.task_queue)
+        try:
+            async for view in list_stuck(
+                locator,
+                criteria,
+                limit=_MAX_LISTED,
+                prepared=prepared,
+                deleted=deleted,
+                on_progress=lambda read: on_progress(f"sagas: {read} runs read"),
+            ):
                 stuck.append(view)
-    except (SagaError, RPCError, TimeoutError) as error:
-        unchecked.append(_unanswered("sagas", error))
+        except (SagaError, RPCError, TimeoutError) as error:
+            unchecked.append(_unanswered("sagas", error))
+    if len(stuck) == _MAX_LISTED:
+        more = f"more than {_MAX_LISTED} are stuck; the others were not looked at"
+        unchecked.append(DoctorResult("sagas", False, more, saga_command("list", stuck=True)))
     if not stuck and not unchecked:
         return [_nothing_stuck(databases and scan.complete)]
     return [*_by_reason(stuck), *unchecked]
+
+
+async def _in_time(check: str, reading: Awaitable[T], unchecked: list[DoctorResult]) -> T | None:
+    """The answer; None if there is none, or none in time, which is added to ``unchecked``."""
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            return await reading
+    except (SagaError, RPCError, TimeoutError) as error:
+        unchecked.append(_unanswered(check, error))
+        return None
 
 
 def _nothing_stuck(complete: bool) -> DoctorResult:

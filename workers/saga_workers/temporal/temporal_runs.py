@@ -45,6 +45,7 @@ UNREADABLE = (RPCStatusCode.INTERNAL, RPCStatusCode.DATA_LOSS, RPCStatusCode.RES
 
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
+_PAGE_TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,13 @@ class RunInfo:
     @property
     def running(self) -> bool:
         return self.status is WorkflowExecutionStatus.RUNNING
+
+    @property
+    def begins_at(self) -> datetime:
+        """The time of its first workflow task, before which no worker knows it; later than its start after a delay."""
+        if not self.raw.HasField("execution_time"):
+            return self.start_time
+        return min(_to_datetime(self.raw.execution_time), self.close_time or datetime.max.replace(tzinfo=UTC))
 
     @property
     def ended_from_outside(self) -> bool:
@@ -173,7 +181,9 @@ async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
             namespace=temporal.namespace, query=query, page_size=_PAGE_SIZE, next_page_token=token
         )
         try:
-            answer = await temporal.workflow_service.list_workflow_executions(request, retry=True)
+            answer = await temporal.workflow_service.list_workflow_executions(
+                request, retry=True, timeout=_PAGE_TIMEOUT
+            )
         except RPCError as error:
             raise _query_error(error, query) from error
         for info in answer.executions:

@@ -7,7 +7,7 @@ proof: an unanswered query means that no worker is there, whatever the list of p
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution as Execution
@@ -72,6 +72,8 @@ class Workers:
     async def query(self, described: RunDescription, name: str, timeout: timedelta, *arguments: Any) -> Any:
         """The response of the run, a JSON object or null. Raises Unqueryable."""
         run = described.run
+        if (begins := run.begins_at) > datetime.now(UTC):
+            raise Unqueryable(f"it was started with a delay, and begins at {begins:%Y-%m-%d %H:%M:%S} UTC")
         if not await self.polled(run.task_queue):
             raise Unqueryable(no_poller_message(run.task_queue))
         if run.task_queue in self._silent:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from temporalio.api.enums.v1 import PendingActivityState
@@ -56,7 +56,12 @@ _ACTIVITIES = {
 }
 """The labels of activities that belong to no step; the others are shown by their id, which names their step."""
 
+RUN_TIMEOUT = 15.0
+"""Seconds for one run: it is described, queried, and what it waits for is looked up."""
+
+NOT_IN_TIME = "what Temporal and its worker have of it was not read within"
 _CONCURRENCY = 16
+_PORTION = 400
 _MOST_SHOWN = 200
 """Characters of an error of Temporal."""
 
@@ -75,11 +80,13 @@ async def list_stuck(
     web_ui: str | None = None,
     prepared: Mapping[str, Sequence[str]] | None = None,
     deleted: Sequence[DeletedRun] = (),
+    on_progress: Callable[[int], None] = lambda _: None,
 ) -> AsyncIterator[SagaView]:
     """The views of stuck sagas, with the field ``stuck``: one message per reason.
 
     ``prepared``: further reasons by saga id, of prepared transactions. ``deleted``: sagas without a run, which come
-    first. Raises LedgerUnavailable after the sagas that Temporal has.
+    first. ``on_progress`` is told how many runs have been read. A run that cannot be read, or not in time, is one of
+    them. Raises LedgerUnavailable after the sagas that Temporal has.
     """
     prepared = prepared or {}
     temporal = locator.temporal
@@ -87,15 +94,24 @@ async def list_stuck(
     holders = ParkedHolders(locator, workers)
     gate = asyncio.Semaphore(_CONCURRENCY)
 
+    read = 0
+
     async def look(run: RunInfo) -> SagaView | None:
+        nonlocal read
         async with gate:
             try:
-                return await inspect_run(locator, run, workers, holders, web_ui)
+                async with asyncio.timeout(RUN_TIMEOUT):
+                    return await inspect_run(locator, run, workers, holders, web_ui)
+            except TimeoutError:
+                unreadable = f"{NOT_IN_TIME} {RUN_TIMEOUT:g} s"
             except RPCError as error:
                 if error.status not in UNREADABLE:
                     raise
                 unreadable = f"what Temporal has of it cannot be read ({shorten(error.message, _MOST_SHOWN)})"
-                return replace(await bare_view(run), incomplete=unreadable, stuck=(unreadable,))
+            finally:
+                read += 1
+                on_progress(read)
+            return replace(await bare_view(run), incomplete=unreadable, stuck=(unreadable,))
 
     count = 0
     seen: set[str] = set()
@@ -104,12 +120,12 @@ async def list_stuck(
         count += 1
         yield view
     for status in ("ExecutionStatus = 'Running'", _FROM_OUTSIDE):
-        runs = [run async for run in list_runs(temporal, _with_status(criteria, status))]
-        for view in await asyncio.gather(*(look(run) for run in runs)):
-            if view is not None and view.id not in seen and count < limit:
-                seen.add(view.id)
-                count += 1
-                yield add_reasons(view, prepared)
+        async for runs in _portions(list_runs(temporal, _with_status(criteria, status))):
+            for view in await asyncio.gather(*(look(run) for run in runs)):
+                if view is not None and view.id not in seen and count < limit:
+                    seen.add(view.id)
+                    count += 1
+                    yield add_reasons(view, prepared)
     for saga_id in prepared:
         if count < limit and saga_id not in seen and await _matches(temporal, criteria, saga_id):
             seen.add(saga_id)
@@ -130,6 +146,17 @@ async def list_stuck(
             return
         count += 1
         yield view
+
+
+async def _portions(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]]:
+    """The runs in lists of a bounded length, so that a long list is not read to its end before its first run."""
+    portion: list[RunInfo] = []
+    async for run in runs:
+        portion.append(run)
+        if len(portion) == _PORTION:
+            yield portion
+            portion = []
+    yield portion
 
 
 def remedy(view: SagaView) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from saga_cli.context import load_settings
 from saga_cli.output import echo, print_list, wants_json
+from saga_cli.progress import shown_progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,8 @@ def doctor() -> int:
 
     from saga_workers.doctor.checks import run_checks
 
-    findings = asyncio.run(run_checks(load_settings()))
+    with shown_progress() as show:
+        findings = asyncio.run(run_checks(load_settings(), on_progress=show))
     print_list([finding.to_json() for finding in findings], human=_print_results)
     return 1 if any(finding.ok is False for finding in findings) else 0
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import load_settings, target_line, with_locator
-from saga_cli.output import DIFFERENCES, confirm, echo, make_console, on_ctrl_c, print_document, warn, write_page
+from saga_cli.output import DIFFERENCES, confirm, echo, on_ctrl_c, print_document, warn, write_page
+from saga_cli.progress import shown_progress
 from saga_cli.shared_options import operator_name
 from sagas.errors import UsageError
 from sagas.settings.private_files import make_private_folder, write_private_text
@@ -64,7 +63,7 @@ def reconcile(
         from saga_workers.reconcile.reconciliation import reconcile as look
         from saga_workers.reconcile.repair import repair_findings
 
-        with _progress() as show:
+        with shown_progress() as show:
             report = await look(locator, settings, scope, on_progress=show)
             if repair and not report["consistent"]:
                 show("repairing")
@@ -85,20 +84,6 @@ def reconcile(
         _save_last_run(settings, result["until"])
     print_document(result, human=lambda: _print_report(result, report))
     return 0 if result["consistent"] else DIFFERENCES
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is done now, and for how long already."""
-    if not sys.stderr.isatty():
-        yield lambda what: None
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=make_console(stderr=True), transient=True) as progress:
-        task = progress.add_task("")
-        yield lambda what: progress.update(task, description=what, refresh=True)
 
 
 def _check_packages() -> None:
