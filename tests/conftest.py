@@ -165,7 +165,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What faults and patterns have shown, as tables; here: with xdist the printing process loads no test module."""
+    """Print tables of faults and patterns; here, because with xdist the printing process loads no test module."""
     from tests.patterns.table import row_of
     from tests.patterns.table import table as pattern_table
 

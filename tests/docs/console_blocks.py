@@ -59,7 +59,7 @@ def _plain(line: str) -> str:
 
 
 def environment(*hidden: str, **more: str) -> dict[str, str]:
-    """This process's environment without the variables that begin so, and with ``more``."""
+    """Environment variables of this process except those with a hidden prefix, and ``more``."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TEMPORAL_", "SAGA_", *hidden))}
     return {**kept, "COLUMNS": "160", "NO_COLOR": "1", **more}
 

@@ -1,4 +1,4 @@
-"""What the pages promise by their form: links that lead somewhere, nothing of one machine, and a valid first saga."""
+"""Promises that pages make by their form: links that lead somewhere, nothing of one machine, a valid first saga."""
 
 from __future__ import annotations
 

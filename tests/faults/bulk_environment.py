@@ -48,7 +48,7 @@ class BulkCellEnvironment(CellEnvironment):
         await self._script(self.saga_id, target, *does)
 
     async def script_all(self, target: Target, *does: str) -> None:
-        """The same for all of the sagas."""
+        """Script the next attempts of an operation, of all sagas."""
         await self._script(None, target, *does)
 
     async def _script(self, saga_id: str | None, target: Target, *does: str) -> None:

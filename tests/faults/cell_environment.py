@@ -121,7 +121,7 @@ class CellEnvironment:
 
     @property
     def workflow_queue(self) -> str:
-        """Where the workflows of a split cell run: with all others, unless the cell has a worker of its own."""
+        """Task queue of the workflows of a split cell, shared unless the cell has a worker of its own."""
         return f"flows-{self.database}" if self.kills_workflow_worker else WORKFLOW_QUEUE
 
     async def worker(

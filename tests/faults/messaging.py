@@ -39,7 +39,7 @@ START_TIMEOUT = 90.0
 
 @dataclass
 class Messaging:
-    """What the cells of one row share. ``proxy``, if any, is between the broker and all clients."""
+    """Kafka and processes that the cells of one row share. ``proxy``, if any, is between the broker and all clients."""
 
     folder: Path
     broker: BrokerProcess
@@ -190,12 +190,12 @@ class Messaging:
 
 
 def topic_of(env: CellEnvironment) -> str:
-    """Where the events of a cell's effects go."""
+    """Topic of the events that a cell's effects emit."""
     return f"events-{env.database}"
 
 
 def late_topic_of(env: CellEnvironment) -> str:
-    """Where the event goes that is to come too late."""
+    """Topic of the event that is to come too late."""
     return f"late-{env.database}"
 
 

@@ -25,7 +25,7 @@ from tests.helpers.processes import TemporalServer, WorkerProcess
 
 @dataclass(frozen=True)
 class SharedServers:
-    """What the cells share."""
+    """Servers that all cells share."""
 
     temporal: TemporalServer
     database: DatabaseServer
@@ -82,7 +82,7 @@ def shared_workflow_worker(temporal: TemporalServer, folder: Path) -> WorkerProc
 
 @asynccontextmanager
 async def open_messaging(row: Row, servers: SharedServers) -> AsyncIterator[Messaging]:
-    """What the cells of a row with Kafka share."""
+    """Kafka and processes that the cells of a row share."""
     folder = servers.folder / f"{row.number}-{row.fault}"
     proxy = None
     if row.kafka == "own":

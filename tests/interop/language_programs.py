@@ -86,7 +86,7 @@ class Programs:
         return self._worker.wait(30)
 
     def requests(self, saga_id: str) -> list[dict[str, Any]]:
-        """What the worker was asked for this saga, and its answers, with exact numbers."""
+        """Requests of this saga to the worker, and its answers, with exact numbers."""
         entries = [decode_json(line) for line in self._log.read_bytes().splitlines(keepends=True) if line[-1:] == b"\n"]
         return [entry for entry in entries if str(entry["request"]["_saga"]["key"]).startswith(f"{saga_id}/")]
 

@@ -22,7 +22,7 @@ PORTED = FOLDER.parent / "ported"
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Which process is killed, and when. ``process`` is a long-running command; ``during`` says it for people.
+    """A process to kill, and the moment. ``process`` is a long-running command; ``during`` says it for people.
 
     ``how`` is one way of kills.py, with its argument.
     """

@@ -47,7 +47,7 @@ async def _wait(client: Client, id: str) -> None:
 
 
 def _marks() -> Iterator[str]:
-    """What distinguishes the runs of one scenario: the saga, its undo, its children, their undos."""
+    """Suffixes of the runs of one scenario: the saga, its undo, its children, their undos."""
     yield from ("", "+undo", "+child", "+child-undo")
 
 

@@ -7,8 +7,8 @@ import re
 
 from tests.unit.test_message_form import ROOMS, ROOT
 
-READ_BY_STRANGERS = (*ROOMS, "benchmarks", "definitions", "tests/helpers")
-"""Folders whose code is read apart from the story of its change."""
+CODE = (*ROOMS, "benchmarks", "definitions", "tests")
+"""Folders of Python code."""
 
 DEPENDENT_OPENING = re.compile(
     r"(Of|Its|Those|These|That|This|It|They|Their|None|Only|The same|What|Whether|Who|Which|Where|As)\b"
@@ -20,7 +20,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def test_no_docstring_opens_with_a_word_that_needs_the_line_above_it() -> None:
     openings = [
         f"{path.relative_to(ROOT)}:{node.body[0].lineno}: {docstring[:80]}"
-        for folder in READ_BY_STRANGERS
+        for folder in CODE
         for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, DOCUMENTED)

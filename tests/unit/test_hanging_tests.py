@@ -36,7 +36,7 @@ def test_passes():
 
 
 def run_tests(folder: Path, text: str, *options: str) -> str:
-    """What pytest prints about these tests, with the hooks and settings of the project."""
+    """Output of pytest for these tests, with the hooks and settings of the project."""
     shutil.copyfile(ROOT / "pyproject.toml", folder / "pyproject.toml")
     hooks = "pytest_runtest_makereport, pytest_xdist_make_scheduler"
     (folder / "conftest.py").write_text(f"from tests.conftest import {hooks}\n")

@@ -63,7 +63,7 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
 
 
 def mistake(text: str) -> str | None:
-    """What is wrong with the form of a message; None if nothing is."""
+    """The mistake in the form of a message; None if there is none."""
     if re.search(r"[^.…]\.$", text):
         return "it ends with a full stop"
     word = re.match(r"[A-Z][a-z]\S*", text)

@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tests.unit.test_docstring_openings import CODE
 from tests.unit.test_message_form import ROOMS, ROOT
 
 EMPTY_NAMES = {"one", "found", "it"}
@@ -25,7 +26,7 @@ def bindings(tree: ast.AST) -> Iterator[tuple[int, str]]:
 def test_no_variable_has_a_name_that_fits_anything() -> None:
     names = [
         f"{file.relative_to(ROOT)}:{line}: {name}"
-        for folder in (*ROOMS, "benchmarks", "definitions", "tests")
+        for folder in CODE
         for file in (ROOT / folder).rglob("*.py")
         for line, name in bindings(ast.parse(file.read_text(encoding="utf-8")))
         if name in EMPTY_NAMES

@@ -1,4 +1,4 @@
-"""What `make test` leaves out of many cases, and that `make test-long` has it."""
+"""Sampling: `make test` leaves out many cases, and `make test-long` has them."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _of(id: str, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
 
 
 def moved(journal: Sequence[Sequence[Any]]) -> Mapping[str, int]:
-    """What these effects have moved between the accounts."""
+    """Amounts that the effects of a journal have moved, by account."""
     change: Counter[str] = Counter()
     for step, op, *_ in journal:
         for account, amount in MOVES[step].items():

@@ -1,4 +1,4 @@
-"""What is visible of a saga from outside the engine: tables, Temporal's history, and `saga show`."""
+"""Evidence of a saga from outside the engine: tables, Temporal's history, and `saga show`."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ async def killed_before_it_leaves(env: CellEnvironment) -> None:
 
 
 async def killed_after_it_left(env: CellEnvironment) -> None:
-    """The same, after the start of its own workflow: the bulk workflow does not know of it."""
+    """Kill the worker after the saga's own workflow has started: the bulk workflow does not know of it."""
     await _killed_as_it_leaves(env, started="await whole(self, *arguments)")
     assert await bulk(env).own_workflow(env.saga_id) is not None
     await env.worker()

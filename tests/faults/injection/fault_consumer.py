@@ -24,7 +24,7 @@ async def killed_before_offset(env: CellEnvironment) -> None:
 
 
 async def replaced_before_offset(env: CellEnvironment) -> None:
-    """The same with a frozen consumer: another one gets its partitions, and it resumes as a zombie."""
+    """Freeze a consumer: another one gets its partitions, and the frozen one resumes as a zombie."""
     shared = messaging(env)
     zombie = await _stop_at_note(env)
     await shared.once(shared.start_consumer)

@@ -60,7 +60,7 @@ async def killed_after_release(env: CellEnvironment) -> None:
 
 
 async def killed_after_release_at_commit(env: CellEnvironment) -> None:
-    """The same for locks that are released at the commit point."""
+    """Kill the worker after it has released locks at the commit point."""
     await _killed_after_release(env, unlocked=("ship", "thank"))
 
 
@@ -87,7 +87,7 @@ async def session_terminated_at_release(env: CellEnvironment) -> None:
 
 
 async def session_terminated_at_release_at_commit(env: CellEnvironment) -> None:
-    """The same for locks that are released at the commit point."""
+    """Terminate the session that releases locks at the commit point."""
     await _terminated_at_release(env, unlocked=("ship", "thank"))
 
 

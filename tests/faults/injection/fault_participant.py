@@ -35,7 +35,7 @@ async def keeps_failing(env: CellEnvironment) -> None:
 
 
 async def skipped(env: CellEnvironment) -> None:
-    """The same, but the operator skips it: the remaining effect is reported."""
+    """Let the compensation fail until it parks, and skip it: the remaining effect is reported."""
     await env.worker()
     await env.script_attempts(env.target, "fail")
     await env.start()

@@ -188,7 +188,7 @@ class Bank:
         return await handle.result()
 
     def states(self) -> dict[str, str]:
-        """What the ledger has."""
+        """States by saga id, as the ledger has them."""
         return dict(self.query("select saga_id, state from saga_run"))
 
 

@@ -343,7 +343,7 @@ def nested(levels: int) -> Any:
 async def test_the_deepest_input_shares_a_workflow(
     kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a worker accepts on its own it accepts among others, and what it refuses is a dead letter."""
+    """An input that is accepted alone is accepted among others; a refused one is a dead letter."""
     base, url = bank_project
     topic, settings = kafka.create_topic(), kafka.settings()
     project = with_trigger(base, settings, topic, "{max: 100, wait: 500ms}")

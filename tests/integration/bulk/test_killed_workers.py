@@ -54,7 +54,7 @@ async def held(url: str, statement: str, *values: object) -> AsyncIterator[None]
 
 
 def outcome_of(story: Mapping[str, Any], mark: str) -> Any:
-    """What a story tells of a saga, apart from times and the marks of its names."""
+    """The story of a saga, apart from times and the marks of its names."""
     reason = story["reason"] and {**story["reason"], "at": None}
     steps = [_outcome_of_step(step) for step in story["steps"]]
     return repr((story["state"], reason, story["output"], steps)).replace(f"{mark}-", "")

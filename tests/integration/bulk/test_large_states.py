@@ -79,7 +79,7 @@ def any_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def shown_failure(handle: WorkflowHandle[Any, Any]) -> str:
-    """What Temporal shows of the activity that is repeated."""
+    """Failure messages of the pending activities, as Temporal shows them."""
     pending = (await handle.describe()).raw_description.pending_activities
     return "; ".join(activity.last_failure.message for activity in pending)
 

@@ -1,4 +1,4 @@
-"""Where sagas live: every answer of the locator, and the moves that happen between two of its questions."""
+"""Locations of sagas: every answer of the locator, and the moves that happen between two of its questions."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.integration.bulk.conftest import Bank
 
 
 async def start_by_hand(bank: Bank, inputs: Mapping[str, Any], saga: str = "waiting") -> WorkflowHandle[Any, Any]:
-    """What a client in another language sends, which validates nothing."""
+    """Start a bulk workflow as a client in another language, which validates nothing."""
     definition = bank.project.definition(saga)
     rows = [[id, input, {}] for id, input in inputs.items()]
     with start_headers({DEFINITION_HEADER: to_header({"definition": to_snapshot(definition)})}):

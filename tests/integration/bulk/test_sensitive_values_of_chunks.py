@@ -1,4 +1,4 @@
-"""What the calls of a chunk log has no `x-sensitive` value of any of its sagas."""
+"""Logs of the calls of a chunk have no `x-sensitive` value of any of its sagas."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ async def test_a_saga_that_is_paused_leaves_first(bank: Bank) -> None:
 async def test_actions_on_a_saga_whose_worker_is_gone_are_refused(
     bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot leave its bulk workflow without a worker; a worker that returns may find the cancel."""
+    """A saga cannot leave its bulk workflow without a worker; a worker that returns may find the cancel."""
     monkeypatch.setattr(bulk_updates, "UPDATE_TIMEOUT", 1.0)
     project, url = bank_project
     with psycopg.connect(url) as blocking:

@@ -1,4 +1,4 @@
-"""What the commands say of a saga that a parked nested saga blocks."""
+"""Commands about a saga that a parked nested saga blocks."""
 
 from __future__ import annotations
 

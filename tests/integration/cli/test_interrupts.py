@@ -33,7 +33,7 @@ def restore_interrupts() -> None:
 
 
 async def interrupted(child: Child, when: Callable[[], Awaitable[object]]) -> tuple[str, str]:
-    """Its stdout and stderr."""
+    """Interrupt the process once ``when`` has passed; its stdout and stderr."""
     async with asyncio.timeout(60):
         await when()
         child.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""What `saga show`, `watch`, `list` and `notify` say about notifications, against a real server."""
+"""Notifications in the output of `saga show`, `watch`, `list` and `notify`, against a real server."""
 
 from __future__ import annotations
 

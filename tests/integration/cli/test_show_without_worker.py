@@ -1,4 +1,4 @@
-"""What `show`, `watch` and `list` print for a saga whose worker is dead, at each position of the saga."""
+"""Output of `show`, `watch` and `list` for a saga whose worker is dead, at each position of the saga."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNANSWERED = r"incomplete: no worker (answers on|polls) the task queue \S+, so t
 
 
 async def show_and_list(cli_with_worker_process: CommandLine, id: str) -> tuple[str, dict[str, Any]]:
-    """What `show` prints, and its JSON document; `list` agrees."""
+    """Text and JSON document of `show`; `list` agrees with them."""
     shown = await cli_with_worker_process.saga("show", id)
     document = (await cli_with_worker_process.saga("--json", "show", id)).json
     listed = await until_shown(cli_with_worker_process, ("list",), lambda rows: id in [row["id"] for row in rows])

@@ -17,7 +17,7 @@ from tests.integration.cli.conftest import CommandLine, fresh
 
 
 async def until_shown(cli: CommandLine, words: tuple[str, ...], holds: Callable[[Any], bool]) -> Any:
-    """What a command shows as JSON, when it holds: Temporal's visibility index lags."""
+    """The JSON document of a command, as soon as ``holds`` is true of it: Temporal's visibility index lags."""
 
     async def shown() -> tuple[Any] | None:
         document = (await cli.saga("--json", *words)).json
@@ -310,7 +310,7 @@ def _worker(cli: CommandLine) -> Any:
 
 
 async def test_a_retried_step_shows_its_error(cli: CommandLine) -> None:
-    """Only Temporal knows of attempts within a pending call; the saga has not received them."""
+    """Attempts within a pending call are read from Temporal alone: the saga has not received them."""
     id = fresh("retry")
     (cli.folder / "down").touch()
     await cli.saga("start", "trip", "--id", id, "--set", "mode=retry")

@@ -27,7 +27,7 @@ async def waiting(cli_with_worker_process: CommandLine) -> str:
 
 
 async def stuck(cli_with_worker_process: CommandLine, id: str) -> tuple[list[str], float]:
-    """Its reasons in `list --stuck`, and when they were there."""
+    """Reasons of a saga in `list --stuck`, and the time of the answer."""
 
     def reported(rows: list[dict[str, Any]]) -> bool:
         return id in [row["id"] for row in rows]

@@ -1,4 +1,4 @@
-"""What the shop's actions do to its tables: forward, refused, and undone without a trace."""
+"""Effects of the shop's actions on its tables: forward, refused, and undone without a trace."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ WRITERS = frozenset({GOOD.saga_id, UNDONE.saga_id})
 
 
 def seen(order: int, **facts: Any) -> LakeContents:
-    """What a reader of the lake sees of the closed day."""
+    """The lake with one order of the closed day."""
     fact = {"order_id": order, "sku": "milk", "day": DAY, "quantity": 2, "amount": Decimal("3.98"), "placement": "none"}
     total = {"day": DAY, "placement": "none", "lines": 1, "units": 2, "amount": Decimal("3.98")}
     return LakeContents(

@@ -164,7 +164,7 @@ def test_the_undone_day_was_published_and_each_refusal_has_a_reason(first, proje
 
 
 def test_the_lake_holds_the_good_day_only(first, project):
-    """As another program would read it, with the properties that `saga dev status` prints."""
+    """The lake is read as another program would, with the properties that `saga dev status` prints."""
     [good] = [day for day in json.loads(first.stdout)["days"]["closed"] if day["role"] == "good"]
     status = json.loads(saga(project, "dev", "status", "-o", "json").stdout)
     catalog = load_catalog("lake", **status["catalogs"]["lake"])
@@ -204,7 +204,7 @@ def test_a_second_demo_resets_the_shop(first, second, project):
 
 
 def test_the_guard_purges_the_sagas_of_the_first_demo(first, second, project):
-    """They are below its watermark: no attempt of them can still arrive, and reconciliation ignores them."""
+    """Sagas below the watermark can get no attempt any more, and reconciliation ignores them."""
     ended = max(
         datetime.fromisoformat(show(project, line)["ended_at"]) for line in json.loads(first.stdout)["worth_a_look"]
     )

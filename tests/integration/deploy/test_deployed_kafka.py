@@ -25,7 +25,7 @@ IMAGE_ONLY = {"KAFKA_LOG_DIRS", "KAFKA_NODE_ID"}
 
 
 def filled(text: str) -> str:
-    """As compose does it: each password is its variable's name and `-1`, everything else has its default."""
+    """The text with its variables replaced as compose does: passwords by their names and `-1`, the rest by defaults."""
     return re.sub(
         r"\$\{([A-Z_]+):([?-])([^}]*)\}",
         lambda variable: f"{variable[1]}-1" if variable[2] == "?" else variable[3],
@@ -38,7 +38,7 @@ def environment(service: str) -> dict[str, str]:
 
 
 def properties() -> dict[str, str]:
-    """What the image of Kafka makes of its variables, on this machine's ports."""
+    """Properties that the image of Kafka makes of its variables, on this machine's ports."""
     collected = {}
     for name, value in environment("kafka").items():
         if name.startswith("KAFKA_") and name not in IMAGE_ONLY:

@@ -47,7 +47,7 @@ class ActionCall:
 
 @dataclass
 class Environment:
-    """What happened, and what is to happen."""
+    """A project whose actions answer as ``plan`` says, and record their calls in ``asked``."""
 
     folder: Path
     address: str

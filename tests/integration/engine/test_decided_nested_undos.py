@@ -28,7 +28,7 @@ async def _refused(saga: CancelledSaga) -> ParkedView:
 
 
 async def _skipping(saga: CancelledSaga) -> list[str]:
-    """What `saga resolve … skip --dry-run` says about the undo of ``second``."""
+    """Output of `saga resolve … skip --dry-run` for the undo of ``second``."""
     decision = {"step": "second", "decision": "skip", "reason": "lost", "who": "ada"}
     return await preview_decision(saga.shop.client.locator, saga.id, decision)
 

@@ -147,7 +147,7 @@ async def waiting(client: Client, id: str) -> None:
 
 
 async def check_commands(client: Client, deleted: DeletedRun) -> None:
-    """What the commands tell of a saga without a run; a repair releases nothing."""
+    """Check that each command tells of the deleted run, and that a repair releases nothing."""
     id, settings, locator = deleted.saga_id, client.project.settings, client.locator
     command = f"saga resume {id}"
     [stuck] = [

@@ -235,7 +235,7 @@ async def _scheduled(client: Client, saga_id: str) -> int:
 
 
 async def test_locks_are_requested_while_paused(env: Environment) -> None:
-    """Its time to wait runs, and others would wait for a lock that it does not take."""
+    """A paused saga takes its locks: its time to wait runs, and a lock left free in the queue would hold up others."""
     locked = """
         saga: locked
         locks: {keys: ["k"], wait: 20s}

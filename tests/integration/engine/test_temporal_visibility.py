@@ -1,4 +1,4 @@
-"""What is visible of a saga in Temporal: ids, summaries, details, search attributes, memo, close status."""
+"""Sagas as Temporal shows them: ids, summaries, details, search attributes, memo, close status."""
 
 from __future__ import annotations
 

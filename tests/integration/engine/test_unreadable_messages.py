@@ -1,4 +1,4 @@
-"""What any client of Temporal can send: what no saga can read neither blocks a run nor is retried for ever."""
+"""Messages that no saga can read, from any client of Temporal, neither block a run nor are retried for ever."""
 
 from __future__ import annotations
 

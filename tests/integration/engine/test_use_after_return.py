@@ -1,4 +1,4 @@
-"""What a task or thread of an action does after its function has returned: statements and events are refused."""
+"""Tasks and threads of an action that go on after its function has returned: statements and events are refused."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def hint(id: str) -> str:
 
 
 async def stuck_reasons(client: Client, id: str) -> list[str]:
-    """What `saga list --stuck` says about a saga."""
+    """Reasons in `saga list --stuck` for a saga."""
     queue = client.project.settings.temporal.task_queue
     stuck = [view async for view in list_stuck(client.locator, SagaFilter(task_queue=queue), limit=100)]
     return [reason for view in stuck if view.id == id for reason in view.stuck or ()]

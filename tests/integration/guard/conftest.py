@@ -111,7 +111,7 @@ class GuardDatabase:
         )
 
     async def _event(self, where: str, key: dict[str, Any]) -> str | None:
-        """What has become of the event that each effect has emitted."""
+        """Status of the event that each effect has emitted."""
         statuses = {status for (status,) in await self.rows(f"select status from saga_outbox where {where}", **key)}
         return " and ".join(sorted(statuses)) or None
 
@@ -128,7 +128,7 @@ def clock(seconds: float = 30.0) -> Any:
 
 
 def new_attempt(seconds: float = 30.0) -> AttemptContext:
-    """What a worker knows of an attempt that may take ``seconds``."""
+    """The context of an attempt that may take ``seconds``."""
     times = clock(seconds)
     return AttemptContext(1, times["scheduled_at"], times["deadline"], lambda *_: None, logging.getLogger(__name__))
 
@@ -163,7 +163,7 @@ def database_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str
 
 @pytest_asyncio.fixture(params=["postgres", "mariadb", "sqlite"])
 async def guard_database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[GuardDatabase]:
-    """The same test on each database."""
+    """A guard database of each kind."""
     opened = await open_guard_database(request.param, database_url(request.param, request, tmp_path))
     yield opened
     await opened.connections.close()

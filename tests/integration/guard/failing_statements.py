@@ -151,7 +151,7 @@ def dispatcher(shop: GuardDatabase) -> Dispatcher:
 
 
 async def attempts(shop: GuardDatabase, call: Invocation) -> list[Outcome]:
-    """As many attempts as Temporal makes at most, without the pauses between them."""
+    """Outcomes of as many attempts as Temporal makes at most, without the pauses between them."""
     made: list[Outcome] = []
     while len(made) < 5 and (not made or (made[-1].retryable and made[-1].kind != "done")):
         made.append(await dispatcher(shop).perform(call, attempt_number(len(made) + 1)))

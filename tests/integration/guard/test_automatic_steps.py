@@ -1,4 +1,4 @@
-"""What `saga setup` and `saga doctor` say about the tables of steps with `compensate: auto`."""
+"""Checks of `saga setup` and `saga doctor` on the tables of steps with `compensate: auto`."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 @pytest_asyncio.fixture
 async def other(guard_database: GuardDatabase) -> AsyncIterator[GuardDatabase]:
-    """The same database, seen through a pool that no attempt is cancelled in."""
+    """A second pool on the database of the test: no attempt is cancelled in it."""
     opened = await open_guard_database(guard_database.kind, guard_database.url)
     yield opened
     await opened.connections.close()
@@ -196,7 +196,7 @@ async def test_a_lost_request_to_cancel_a_statement_leaves_nothing(
 async def test_a_cancel_of_a_plain_function_during_a_statement_leaves_nothing(
     guard_database: GuardDatabase, other: GuardDatabase
 ) -> None:
-    """Its thread cannot be cancelled; its statement can."""
+    """The thread of a plain function cannot be cancelled; its statement can."""
     address = new_address()
     reached = asyncio.Event()
     threads: list[asyncio.Task[Any]] = []

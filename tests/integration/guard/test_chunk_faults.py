@@ -88,7 +88,7 @@ def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
 
 
 async def left(database: GuardDatabase, saga_id: str) -> tuple[int, int, int]:
-    """Its effects, guard rows and events."""
+    """Numbers of effects, guard rows and events of a saga."""
     counts: Mapping[str, str] = {"chunk_note": "id", "saga_guard": "saga_id", "saga_outbox": "saga_id"}
     totals = [
         (await database.rows(f"select count(*) from {table} where {column} = :id", id=saga_id))[0][0]

@@ -1,4 +1,4 @@
-"""What one item of a chunk does, or takes, is never another one's business."""
+"""Items of a chunk are isolated: an effect or a delay of one is never another one's business."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
 
 
 async def noted(database: GuardDatabase, sagas: Sequence[str]) -> list[bool]:
-    """Which of the sagas have had their effect."""
+    """True for each saga that has had its effect."""
     noted_ids = {id for (id,) in await database.rows("select id from isolated_note where id = any(:ids)", ids=[*sagas])}
     return [id in noted_ids for id in sagas]
 

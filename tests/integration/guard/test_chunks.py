@@ -94,7 +94,7 @@ def arguments(form: str, saga_id: str, op: str, how: str, n: int) -> Mapping[str
 
 @dataclass(frozen=True)
 class Form:
-    """What the calls of a chunk have in common."""
+    """The action, operation and guard mode that the calls of a chunk have in common."""
 
     action: str
     op: CallOperation
@@ -136,7 +136,7 @@ def summary(outcome: Outcome | None, saga_id: str) -> Any:
 
 
 def without_ids(facts: Any, saga_id: str) -> str:
-    """As text, without the ids of the saga and its events."""
+    """The facts as text, without the ids of the saga and its events."""
     return _UUID.sub("UUID", repr(facts).replace(saga_id, "ID"))
 
 

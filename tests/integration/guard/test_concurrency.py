@@ -184,7 +184,7 @@ async def test_concurrent_undos_of_a_confirmed_step(levels: GuardDatabase) -> No
 
 
 async def race_confirm_against_open_undo(guard_database: GuardDatabase) -> tuple[bool, int]:
-    """Whether a confirm had to wait for an undo in flight, and how many of the two took effect."""
+    """True if a confirm had to wait for an undo in flight, and how many of the two took effect."""
     guard = guard_database.guard
     address = guard_database.current = new_address()
     await guard.do(address, "h", guard_database.body("applied"), **clock())

@@ -84,7 +84,7 @@ def cases_of(kind: str) -> list[Case]:
 
 @cache
 def _states() -> Mapping[tuple[str, ...], Memory]:
-    """What up to two messages leave. Rows that differ in their results alone are the same to every message."""
+    """States after up to two messages. Rows that differ in their results alone are the same to every message."""
     collected: dict[Any, tuple[tuple[str, ...], Memory]] = {}
     for length in range(3):
         for before in product(MESSAGES, repeat=length):
@@ -124,7 +124,7 @@ def _stored_state(memory: Memory) -> StoredState:
 
 
 class Rendezvous:
-    """Where the two transactions of a case wait for each other before they end."""
+    """A place where the two transactions of a case wait for each other before they end."""
 
     def __init__(self, hold: float) -> None:
         self._hold = hold
@@ -241,7 +241,7 @@ async def _left_by(guard_database: GuardDatabase, messages: Sequence[str]) -> di
 
 
 async def _read(guard_database: GuardDatabase) -> dict[str, StoredState]:
-    """What each case has left; the copies go, so that other tests find small tables."""
+    """Read the rows that each case has left, and delete the copies, so that other tests find small tables."""
     collected: dict[str, tuple[dict[RowOp, GuardRow], State]] = {}
 
     def of(row: Any) -> tuple[dict[RowOp, GuardRow], State]:

@@ -1,4 +1,4 @@
-"""What a guarded transaction has committed is on disk, though the sessions of its role need not wait for that."""
+"""Guarded transactions are on disk once committed, though the sessions of the role need not wait for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a statement of `compensate: auto` writes through views, functions and operators is refused before the change."""
+"""Writes of `compensate: auto` through views, functions and operators are refused before the change."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ async def test_a_table_without_primary_key_is_refused(shop: Shop) -> None:
 
 
 async def test_a_change_of_the_primary_key_is_refused(shop: Shop) -> None:
-    """Only where the database does not return the new keys; and in an upsert."""
+    """Refused where the database does not return the new keys; and in an upsert."""
     if shop.kind == "mariadb":
         assert "changes the primary key" in await refusal(shop, "update stock set sku = 'z' where sku = 'a'")
     upsert = shop.upsert("'a'", "1")

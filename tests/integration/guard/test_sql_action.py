@@ -69,7 +69,7 @@ async def test_control_is_refused(guard_database: GuardDatabase, statement: str)
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 async def test_a_statement_that_is_not_awaited_fails(guard_database: GuardDatabase) -> None:
-    """It would be done without its effect."""
+    """An action that does not await its statement would be done without its effect."""
 
     async def forgetful(sql: SqlSession | None) -> Any:
         assert sql is not None

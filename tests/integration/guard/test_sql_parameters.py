@@ -43,7 +43,7 @@ WRONG = [
 async def test_a_statement_whose_parameters_differ_changes_nothing(
     guard_database: GuardDatabase, statement: str, message: str
 ) -> None:
-    """It fails for good, and the statements before it in the list have not run either."""
+    """The step fails for good, and the statements before it in the list have not run either."""
     guard_database.current = new_address()
     params = {"saga": guard_database.current.saga_id}
     run = [{"sql": INSERT, "params": params}, {"sql": statement, "params": params}]

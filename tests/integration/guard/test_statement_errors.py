@@ -334,7 +334,7 @@ REFUSING = {
 
 @pytest.mark.parametrize("shop", REFUSING, indirect=True)
 async def test_the_refusal_of_a_trigger_may_heal(shop: GuardDatabase) -> None:
-    """Only its author knows why; the errors of MariaDB show the same of SIGNAL."""
+    """Refusals of a trigger are retried: their reason is known to its author alone, like that of SIGNAL on MariaDB."""
     statement, code = REFUSING[shop.kind]
     made = await attempts(shop, invocation(new_address().saga_id, "do", statement))
     assert [outcome.retryable for outcome in made] == [True] * 5

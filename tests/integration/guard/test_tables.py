@@ -88,7 +88,7 @@ async def _check_tables(kind: str, engine: AsyncEngine) -> None:
 
 @pytest.mark.parametrize("empty", ["mariadb"], indirect=True)
 async def test_a_deadlock_with_another_setup_is_repeated(empty: tuple[str, AsyncEngine]) -> None:
-    """Only MySQL and MariaDB lock the gap that a missing row leaves."""
+    """MySQL and MariaDB alone lock the gap that a missing row leaves."""
     _, engine = empty
     await create_tables(engine)
     async with engine.connect() as connection:

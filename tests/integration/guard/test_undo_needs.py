@@ -1,4 +1,4 @@
-"""What an undo will need is made sure of before the change: rights, constraints, values, locks that all others see."""
+"""Needs of an undo are checked before the change: rights, constraints, values, locks that all others see."""
 
 from __future__ import annotations
 

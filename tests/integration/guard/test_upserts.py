@@ -333,7 +333,7 @@ CHANCE = {
 
 
 async def test_a_statement_that_picks_other_rows_each_time_is_refused(tables: Tables) -> None:
-    """It is not taken for a race with another transaction, which is repeated."""
+    """A statement whose rows differ each time is not taken for a race, which is repeated."""
     if tables.kind == MARIADB:
         pytest.skip("only rows of VALUES are allowed there")
     numbers, chosen = CHANCE[tables.kind]

@@ -22,7 +22,7 @@ def at(scheduled_at: float) -> Any:
 
 @pytest.fixture
 async def own(tmp_path: Path) -> Any:
-    """Its own database: the watermark applies to all of its sagas."""
+    """A database for one test: the watermark applies to all of its sagas."""
     opened = await open_guard_database("sqlite", f"sqlite:///{tmp_path / 'own.db'}")
     yield opened
     await opened.connections.close()

@@ -67,7 +67,7 @@ async def test_without_an_answer_in_time_it_is_undone(
 
 
 async def test_the_probe_is_asked(temporal: TemporalServer, server: PaymentServer, tmp_path: Path) -> None:
-    """It finds the booking that was made after the last attempt."""
+    """The probe finds the booking that was made after the last attempt."""
     server.faults({"delay_after": 4.0}, IN_PROGRESS, IN_PROGRESS)
     story = await run(temporal, server, tmp_path, BOOK + PROBE)
     assert (story["state"], story["steps"][0]["outcome"]) == ("COMPLETED", "done")

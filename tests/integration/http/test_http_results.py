@@ -1,4 +1,4 @@
-"""What a step gets out of an answer: the result, its limits, and a probe's view."""
+"""Results that a step gets out of an answer: their limits, and a probe's view."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def test_sagas_go_on_without_the_ledger_and_their_rows_follow(proxied: Pro
 
 
 async def _check_views_without_url(stay: ProxiedStay, known: str) -> None:
-    """As while the embedded PostgreSQL is down: its URL is unknown, and Temporal knows the saga."""
+    """Check the views as while the embedded PostgreSQL is down: its URL is unknown, and Temporal knows the saga."""
     file = stay.folder / "saga.toml"
     head, _, _ = file.read_text().partition("[connections.books]")
     file.write_text(head + '[connections.books]\n[ledger]\nconnection = "books"\n')

@@ -1,4 +1,4 @@
-"""What `saga` commands read in the ledger when Temporal has deleted a run."""
+"""Commands that read the ledger when Temporal has deleted a run."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ async def test_a_slow_attempt_is_not_considered_lost(env: Environment) -> None:
 
 @pytest.mark.slow
 async def test_an_attempt_kept_alive_by_the_worker_receives_no_cancel(env: Environment) -> None:
-    """Only heartbeats configured by the author deliver a cancel to an attempt; this one completes and is undone."""
+    """A cancel reaches attempts by the author's heartbeats alone; without them the attempt completes and is undone."""
     with WorkerProcess("worker", env.folder):
         saga_id = await env.started("slow")
         await env.client.cancel(saga_id, reason="a test")

@@ -1,4 +1,4 @@
-"""What a real `saga worker` writes to its log."""
+"""The log of a real `saga worker`."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ FINAL = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the database has of a saga, and what the engine says about it."""
+    """The rows of a saga in the database, and its state as the engine reports it."""
 
     state: str
     effects: Counter[str]
     locks: int
 
     def harm(self, after: Snapshot) -> str | None:
-        """What is worse afterwards; None: nothing is."""
+        """Damage done since this snapshot; None: there is none."""
         if any(count > 1 for count in after.effects.values()):
             return f"an effect is doubled: {after.effects}"
         if after.state == "COMPENSATED" and after.effects:
@@ -83,7 +83,7 @@ async def follow(stack: Stack, state: State, seen: Sequence[str]) -> list[Follow
 
 
 async def printed(stack: Stack, state: State, id: str) -> list[str]:
-    """What a person reads who asks for this saga, or for the events of the outbox."""
+    """Output of the commands that a person uses for this saga, or for the events of the outbox."""
     asked = [("show", id)] + ([("relay", "--status")] if "event" in state.doctor else [])
     results = [await stack.saga(*words, config=state.config) for words in asked]
     return [f"{result.out}\n{result.err}" for result in results]
@@ -149,7 +149,7 @@ async def rest(stack: Stack, state: State, id: str) -> Snapshot:
 
 
 async def repair(stack: Stack, state: State, id: str) -> str:
-    """What `saga reconcile --repair` does with the finding that it reports for this state."""
+    """Result of `saga reconcile --repair` for the finding that it reports for this state."""
     client = stack.ledger if state.config == "ledger.toml" else stack.client
     settings = client.project.settings
     details: dict[str, Any] = {}

@@ -37,7 +37,7 @@ CONFIGS = sorted({state.config for state in STATES})
 
 @dataclass
 class Observed:
-    """What people and programs see. ``ids``: the saga of each state, by its name."""
+    """Reports of doctor, lists and metrics. ``ids``: the saga of each state, by its name."""
 
     ids: Mapping[str, str]
     doctor: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -124,7 +124,7 @@ async def read_metrics(stack: Stack) -> list[Metric]:
 
 
 async def find_besides_comparison(stack: Stack) -> list[tuple[str, str | None]]:
-    """What `saga reconcile` finds besides its comparison. The suspects are what that finds in the guards."""
+    """Findings of `saga reconcile` besides its comparison; the suspects are the sagas in the guards."""
     settings, locator = stack.client.project.settings, stack.client.locator
     guarded = [id for (id,) in stack.sql("select distinct saga_id from saga_guard")]
     findings = await find_missing_runs(locator, settings, None, guarded)

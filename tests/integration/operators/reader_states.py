@@ -204,7 +204,7 @@ async def created_again(readers: Readers) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def truncated(readers: Readers) -> AsyncIterator[None]:
-    """As after an unclean election of a leader."""
+    """A topic whose end is before the committed offset, as after an unclean election of a leader."""
     readers.produce(1, 2, 3)
     topic_id = KafkaAdmin(readers.project.settings.kafka).topic_id(readers.topic)
     readers.commit(8, DeliveryMark(topic_id))
@@ -221,7 +221,7 @@ async def overtaken(readers: Readers) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def crash_loop(readers: Readers) -> AsyncIterator[TriggerMetrics]:
-    """As after two processes that the first record has ended; the third one handles it."""
+    """A record that has ended two processes; the third one handles it."""
     readers.resting.clear()
     readers.produce(1)
     topic_id = KafkaAdmin(readers.project.settings.kafka).topic_id(readers.topic)
@@ -233,7 +233,7 @@ async def crash_loop(readers: Readers) -> AsyncIterator[TriggerMetrics]:
 
 @asynccontextmanager
 async def reply_crash_loop(readers: Readers) -> AsyncIterator[TriggerMetrics]:
-    """The same for a reply, which cannot be recorded meanwhile."""
+    """A reply that has ended its processes, and that cannot be recorded meanwhile."""
     insert = "insert into saga_request (step_key, saga_id, step, generation, op, reply_topic, created_at) values"
     with closing(sqlite3.connect(readers.project.settings.root / "shop.db", isolation_level=None)) as database:
         database.execute(f"{insert} ('a', 'a', 'a', 1, 'do', ?, 0)", (readers.topic,))

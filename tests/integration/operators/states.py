@@ -171,7 +171,7 @@ async def foreign_prepared(stack: Stack) -> str:
 
 
 async def held_event(stack: Stack) -> str:
-    """As if the relay had asked in vain for half a day."""
+    """A held event for which the relay has asked in vain for half a day."""
     id = await waiting(stack, "held")
     stack.sql("update saga_outbox set checks = 15, note = 'the saga cannot be asked' where saga_id = %s", id)
     return id
@@ -188,7 +188,7 @@ async def completed(stack: Stack, saga: str) -> str:
 
 
 async def refused_event(stack: Stack) -> str:
-    """As if the broker had refused it."""
+    """An event that the broker has refused."""
     id = await completed(stack, "emitting")
     stack.sql("update saga_outbox set status = 'REFUSED', note = 'the topic is closed' where saga_id = %s", id)
     return id

@@ -69,7 +69,7 @@ async def test_doctor_and_an_alert_show_it(
 async def test_a_reader_that_cannot_begin_is_stopped(
     replies: bool, kafka: Broker, temporal: TemporalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its database does not answer, so it does not know where it begins, or which group it is."""
+    """The reader's database does not answer, so neither its first position nor its group is known."""
     readers = await Readers.make(tmp_path, kafka, replies=temporal.address if replies else None)
     readers.produce(1)
     nowhere = SqlConnection.model_validate({"name": "shop", "root": tmp_path, "url": "postgresql://127.0.0.1:1/shop"})

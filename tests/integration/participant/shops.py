@@ -36,7 +36,7 @@ class Shop:
             return [tuple(row) for row in await connection.execute(text(statement), values)]
 
     async def effects(self) -> list[tuple[str, int]]:
-        """What the participant has written, (what, number), in the order of its inserts."""
+        """Effects of the participant, (what, number), in the order of their inserts."""
         return await self.rows("select what, number from effect order by id")
 
     async def outbox(self, topic: str) -> list[tuple[dict[str, str], Any]]:

@@ -196,7 +196,7 @@ class DayCloseProject:
             connection.execute(statement, parameters)  # type: ignore[arg-type]
 
     def lake(self, table: str) -> list[dict[str, Any]] | None:
-        """What a reader of the catalog sees; None: there is no such table."""
+        """Rows of a table in the catalog; None: there is no such table."""
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 

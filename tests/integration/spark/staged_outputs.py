@@ -29,7 +29,7 @@ def stage(
     files: int = 1,
     name: str = "output",
 ) -> Publication:
-    """What a `spark` step of the saga ``saga`` has staged for ``output`` (as written in YAML)."""
+    """Stage ``output`` (as written in YAML), as a `spark` step of the saga ``saga`` does."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
     target = Target(saga, "facts", generation, name)
     folder = Path(settings.stage.removeprefix("file://")) / target.attempt_path(epoch)

@@ -74,7 +74,7 @@ class Shop:
         self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
 
     def with_keys(self, *keys: str, accept: str = "signed") -> Project:
-        """The same project on another machine: with these keys, and without its key file."""
+        """The project as on another machine: with these keys, and without its key file."""
         settings = WorkerSettings(definition_key=" ".join(keys), accept=accept)  # pyright: ignore[reportArgumentType]
         return Project(self.project.settings.model_copy(update={"worker": settings}), self.project.actions)
 

@@ -1,4 +1,4 @@
-"""What a small input may cost: nothing that delays a workflow task, or the sagas of others."""
+"""Costs of a small input: nothing that delays a workflow task, or the sagas of others."""
 
 from __future__ import annotations
 

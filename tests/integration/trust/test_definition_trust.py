@@ -1,4 +1,4 @@
-"""What a client of Temporal can make a worker do: start the project's own definitions, and nothing else."""
+"""Clients of Temporal can make a worker run the project's own definitions, and nothing else."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_an_edited_definition_runs_while_the_worker_stays(shop: Shop) -> N
 
 
 async def test_a_replaced_definition_needs_a_signature(shop: Shop) -> None:
-    """Its header is in the histories of earlier starts."""
+    """The header of a replaced definition is in the histories of earlier starts."""
     async with running_worker(shop.project) as client:
         await (await shop.start(client, "own", {"text": "x"}, shop.header())).result()
         file = shop.project.settings.definitions[0] / "own.saga.yaml"

@@ -1,4 +1,4 @@
-"""What a start claims about the state and the end of its saga: memos and search attributes of any client."""
+"""Claims of a start about the state and the end of its saga: memos and search attributes of any client."""
 
 from __future__ import annotations
 

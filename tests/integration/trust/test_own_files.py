@@ -1,4 +1,4 @@
-"""What is read or executed belongs to the user or to root: each place that opens a file checks it, or says why not."""
+"""Files that are read or executed belong to the user or to root: each place checks it, or has a reason."""
 
 from __future__ import annotations
 

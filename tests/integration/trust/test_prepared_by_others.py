@@ -1,4 +1,4 @@
-"""What other accounts of a database do to prepared transactions: none counts as an effect, no commit goes unseen."""
+"""Prepared transactions and other accounts of a database: none counts as an effect, no commit goes unseen."""
 
 from __future__ import annotations
 

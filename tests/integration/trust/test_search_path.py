@@ -1,4 +1,4 @@
-"""Who may create objects in a schema of the search_path runs no code as the worker through the engine's own SQL."""
+"""Roles that may create objects in a schema of the search_path run no code as the worker through the engine's SQL."""
 
 from __future__ import annotations
 

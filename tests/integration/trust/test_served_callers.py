@@ -1,4 +1,4 @@
-"""What a token of `saga serve` learns and costs: only the project's sagas, and no caller's inputs delay another's."""
+"""Tokens of `saga serve`: each sees only the project's sagas, and no caller's inputs delay another's."""
 
 from __future__ import annotations
 

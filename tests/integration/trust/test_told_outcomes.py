@@ -1,4 +1,4 @@
-"""What readers of outcomes and of histories are not told: words of databases and participants, paths of the machine."""
+"""Outcomes and histories do not tell their readers words of databases and participants, or paths of the machine."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_an_outcome_quotes_no_database_and_no_exception(
 async def test_the_detail_of_a_database_is_in_no_text(
     tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer
 ) -> None:
-    """It has the values of a row, of whoever it is: `Key (text)=(…) already exists`."""
+    """The detail of an error has values of a row, of any saga or user: `Key (text)=(…) already exists`."""
     url = new_database(postgres_server)
     engine = open_engine("shop", url, 1)
     await create_tables(engine)

@@ -65,7 +65,7 @@ def nested_failure() -> bytes:
 
 
 def answer_one_task(address: str, queue: str) -> None:
-    """As a worker of another language that answers the next activity of a task queue."""
+    """Answer the next activity of a task queue as a worker of another language."""
     service = "/temporal.api.workflowservice.v1.WorkflowService/"
 
     def call(channel: grpc.Channel, method: str, data: bytes) -> bytes:

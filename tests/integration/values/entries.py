@@ -171,7 +171,7 @@ ENTRIES: dict[str, Enter] = {
 
 
 def can_enter(name: str, value: Json, typed: bool) -> bool:
-    """Whether the entry has a form for the value."""
+    """True if the entry has a form for the value."""
     match name:
         case "Parquet":
             return fits_parquet(value)

@@ -1,4 +1,4 @@
-"""What a value passes through, and how it leaves: YAML steps, and the value that the rules promise after each."""
+"""Journeys of a value: the YAML steps that it passes, its exit, and the value that the rules promise after each."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 
 
 def _reads(column: str, value: Number | str) -> bool:
-    """Whether the column may take the value: one of numbers none of text, and one of times only times."""
+    """True if the column may take the value: columns of numbers take no text, and columns of times only times."""
     if column == "t":
         return isinstance(value, str) and _TIME.fullmatch(value) is not None
     return column in ("v", "c", "e", "w") or isinstance(value, Number) or is_number(value)
@@ -183,7 +183,7 @@ def is_number(text: str) -> bool:
 
 
 def _as_stored(value: Json, database: str, column: str) -> tuple[Json, Ending]:
-    """What the column gives back, and whether it must take the value."""
+    """The value that the column gives back, and how the journey may end."""
     if column == "t":
         assert isinstance(value, str)
         return _stored_time(value, database)
@@ -312,7 +312,7 @@ def _last(uses: str, arguments: str, path: str) -> str:
 
 
 def can_leave(way: str, value: Json) -> bool:
-    """Whether the exit has a form for the value."""
+    """True if the exit has a form for the value."""
     if way in ("query", "form", "body"):
         return is_scalar(value)
     if way in ("header", "path"):  # strings that are no header or no segment are refused

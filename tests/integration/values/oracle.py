@@ -105,7 +105,7 @@ def read_json(text: str | bytes) -> Json:
 
 
 def same(value: Json, other: Json) -> bool:
-    """The same type and the same digits: 1.10 is not 1.1, and 1e2 is 1E+2 but neither 100 nor 1.0e2."""
+    """True for the same type and the same digits: 1.10 is not 1.1, and 1e2 is 1E+2 but neither 100 nor 1.0e2."""
     if isinstance(value, Number) and isinstance(other, Number):
         if value.parts[1:] == other.parts[1:] == ("0", 0):
             return True  # an integer of zero has no sign
@@ -170,5 +170,5 @@ def is_scalar(value: Json) -> bool:
 
 
 def has_nul(value: Json) -> bool:
-    """Whether a text or a name has the character U+0000, which PostgreSQL stores neither in text nor in jsonb."""
+    """True if a text or a name has the character U+0000, which PostgreSQL stores neither in text nor in jsonb."""
     return "\\u0000" in write_json(value)

@@ -225,7 +225,7 @@ def _text(stage: Stage, way: str) -> str:
 
 
 async def _documents(stage: Stage, way: str, ended: Ended) -> list[Json]:
-    """What has arrived, in each form that this exit has."""
+    """Documents that have arrived, in each form that this exit has."""
     story = ended.view.to_json()
     match way:
         case "request":
@@ -387,7 +387,7 @@ AMBIGUOUS = '{"a": 1, "a": 2}'
 
 @pytest.mark.parametrize("entry", [name for name in ENTRIES if name not in NO_NAMES_TWICE])
 def test_a_name_that_an_object_has_twice_starts_nothing(loop: asyncio.Runner, stage: Stage, entry: str) -> None:
-    """Which of the two values is meant is not guessed."""
+    """Nothing guesses which of the two values is meant."""
     text = AMBIGUOUS if entry != "TOML" else "{a = 1, a = 2}"
     assert_refused(loop, stage, Journey(Text(text), "none", entry, (), "output"))
 

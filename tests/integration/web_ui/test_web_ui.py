@@ -1,4 +1,4 @@
-"""What an unprepared user sees in the Temporal Web UI."""
+"""The Temporal Web UI as an unprepared user sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator reads of an exception in an action's code."""
+"""Messages for operators about exceptions in an action's code."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def step() -> Step:
 
 
 async def raised_by(function: Callable[..., Any]) -> Exception:
-    """What an action's body meets when its function has raised an error."""
+    """The error that the body of an action gets when its function raises."""
     with ThreadPoolExecutor(1) as threads:
         try:
             with (

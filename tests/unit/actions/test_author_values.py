@@ -1,4 +1,4 @@
-"""What becomes of odd values that an author's code gives to its exceptions."""
+"""Odd values that an author's code gives to its exceptions."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def test_a_cancellation_that_counts_cancels_the_work() -> None:
 
 
 async def test_a_task_ends_although_it_loses_a_cancellation() -> None:
-    """As `asyncio.wait_for` does when its result arrives together with the cancellation."""
+    """The task loses a cancellation as `asyncio.wait_for` does when its result arrives at the same time."""
     lost = 0
 
     async def repeat() -> None:

@@ -1,4 +1,4 @@
-"""What an event must be before its row is written, and which shard it belongs to."""
+"""Rules for an event before its row is written, and the shard that it belongs to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_numbers_have_their_digits() -> None:
 
 
 def test_ids_begin_with_the_time() -> None:
-    """What an unordered id costs shows only in a large index, so the form of the id is all that a test can see."""
+    """The cost of an unordered id shows only in a large index, so the form of the id is all that a test can see."""
     began = time.time_ns() // 1_000_000
     ids = [UUID(event_row(event())["event_id"]) for _ in range(1000)]
     assert len(set(ids)) == 1000
@@ -90,7 +90,7 @@ def test_the_size_counts_bytes_of_value_key_and_headers() -> None:
 
 
 def test_the_shard_of_a_key_never_changes() -> None:
-    """These numbers are fixed: an update that changed them would break the order per key of pending events."""
+    """The numbers are fixed: an update that changed them would break the order per key of pending events."""
     assert [shard_hash("orders", key, "e") % 4 for key in ("a", "b", "c", "d", "é")] == [1, 3, 1, 2, 1]
     assert shard_hash("orders", None, "e-1") != shard_hash("orders", None, "e-2")
     assert shard_hash("orders", "a", "e-1") == shard_hash("orders", "a", "e-2")

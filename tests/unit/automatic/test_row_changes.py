@@ -1,4 +1,4 @@
-"""What the analysis of a statement accepts, what it cuts from the text, and what it refuses."""
+"""Analysis of a statement: accepted forms, the parts that it cuts from the text, and refusals."""
 
 from __future__ import annotations
 

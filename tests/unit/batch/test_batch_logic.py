@@ -1,4 +1,4 @@
-"""What a batch decides without a server: how rows are cut, how starts are paced, and what its record believes."""
+"""Decisions of a batch without a server: how rows are cut, how starts are paced, and what its record believes."""
 
 from __future__ import annotations
 

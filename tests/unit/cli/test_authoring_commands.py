@@ -61,7 +61,7 @@ def test_validate_a_good_project(capsys: pytest.CaptureFixture[str]) -> None:
 def test_validate_uses_the_settings(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Spark and Kafka keep their rows: without that a start would refuse what `validate` found good."""
+    """The settings tell where Spark and Kafka keep rows: without them a start would refuse what `validate` accepts."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "definitions").mkdir()
     (tmp_path / "definitions" / "tell.saga.yaml").write_text(

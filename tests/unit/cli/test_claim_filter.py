@@ -1,4 +1,4 @@
-"""Which list filters can be applied to sagas of bulk workflows, and which of them match."""
+"""List filters for sagas of bulk workflows: the ones that can be applied, and the sagas that match."""
 
 from __future__ import annotations
 

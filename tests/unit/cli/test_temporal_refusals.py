@@ -1,4 +1,4 @@
-"""What a person reads when Temporal's server refuses a request for good."""
+"""Messages for a person whose request Temporal's server refuses for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What data brings never reaches a terminal as a control sequence, markup or a line of its own."""
+"""Data never reaches a terminal as a control sequence, markup or a line of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which day is closed how: a pure function of what the days have sold."""
+"""Closing days: a pure function of what the days have sold."""
 
 from __future__ import annotations
 

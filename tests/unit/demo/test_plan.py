@@ -1,4 +1,4 @@
-"""Which saga each basket becomes: a pure function of the week."""
+"""Sagas of the baskets: a pure function of the week."""
 
 from __future__ import annotations
 

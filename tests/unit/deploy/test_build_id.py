@@ -1,4 +1,4 @@
-"""What the Web UI calls the build of a worker: it changes with what the worker decides by, and with nothing else."""
+"""Build ids of workers in the Web UI: one changes with what the worker decides by, and with nothing else."""
 
 from __future__ import annotations
 

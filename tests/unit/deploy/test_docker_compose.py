@@ -241,7 +241,7 @@ def test_the_image_is_named_after_the_version(services: dict[str, Any]) -> None:
 
 
 def test_executors_have_the_packages_of_the_driver(services: dict[str, Any]) -> None:
-    """The same Spark, Python and jobs; the rows that one of them stages are where the others look for them."""
+    """Executors have the driver's Spark, Python and jobs; rows staged by one are where the others look for them."""
     shared = ("image", "build", "volumes")
     for name in ("spark", "spark-worker"):
         assert {key: services[name][key] for key in shared} == {key: services["worker"][key] for key in shared}, name

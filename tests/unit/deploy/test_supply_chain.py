@@ -28,7 +28,7 @@ def test_no_file_names_an_index(name: str) -> None:
 
 
 def test_pip_refuses_a_file_with_another_hash(tmp_path: Path) -> None:
-    """What `make setup` relies on, without an index: a source archive in a folder."""
+    """Hashes, on which `make setup` relies, are checked without an index: a source archive in a folder."""
     archive = tmp_path / "shop-1.0.tar.gz"
     archive.write_bytes(b"not what was locked")
     required = tmp_path / "requirements.txt"

@@ -1,4 +1,4 @@
-"""Which change of a project's files restarts which of its processes."""
+"""Changes of a project's files, and the processes that each of them restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes of one root saga may follow each other on a row: sagas.protocol.undo_scopes."""
+"""Changes of one root saga that may follow each other on a row: sagas.protocol.undo_scopes."""
 
 from __future__ import annotations
 

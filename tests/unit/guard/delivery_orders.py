@@ -16,7 +16,7 @@ Budget = Mapping[tuple[int, Event], int]
 
 @dataclass
 class Walk:
-    """What a walk over all orders found: how many, the promises broken, and where guard and model disagreed."""
+    """Result of a walk over all orders: how many, the promises broken, and where guard and model disagreed."""
 
     orders: int = 0
     violated_orders: int = 0

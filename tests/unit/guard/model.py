@@ -53,7 +53,7 @@ class State:
 
 
 def deliver(state: State, event: Event) -> tuple[CommandResult, State]:
-    """What the guard must answer, and what must be there afterwards."""
+    """The answer that the guard must give to an event, and the state afterwards."""
     match event:
         case "do" | "refused_do":
             if state.do is None:
@@ -105,13 +105,13 @@ def _undo(state: State, event: Event) -> tuple[CommandResult, State]:
 
 @dataclass(frozen=True)
 class Watch:
-    """What has been promised so far: nothing of the step is there, and nothing ever will be."""
+    """Promises so far: nothing of the step is there, and nothing ever will be."""
 
     gone: bool = False
 
 
 def violations(before: State, event: Event, answer: str, after: State, watch: Watch) -> list[str]:
-    """Which promises this delivery broke. ``before`` and ``after`` come from whatever is under test."""
+    """Promises that a delivery broke. ``before`` and ``after`` come from the guard or model under test."""
     told_do = event in ("do", "refused_do") and answer == "done"
     released = after.event == "NEW" and before.event != "NEW"
     told_undo = event in ("undo", "undo_confirmed", "constraint_conflict") and answer in ("done", "nothing_to_undo")

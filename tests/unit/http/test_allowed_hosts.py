@@ -1,4 +1,4 @@
-"""Which hosts and addresses a URL from data may name. Addresses need no resolver."""
+"""Hosts and addresses that a URL from data may name. Addresses need no resolver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which projects need Kafka, what of it, and which topics they name."""
+"""Inventory of a project's Kafka: the parts that need it, and the topics that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be committed while messages end in any order."""
+"""Offsets that may be committed while messages end in any order."""
 
 from __future__ import annotations
 

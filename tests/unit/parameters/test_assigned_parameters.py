@@ -1,4 +1,4 @@
-"""Which parameters reach which columns: the rule that decides whether a number would be rounded."""
+"""Parameters and the columns that they reach: the rule that decides whether a number would be rounded."""
 
 from __future__ import annotations
 

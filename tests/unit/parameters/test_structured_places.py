@@ -1,4 +1,4 @@
-"""Where a statement takes a list or an object as a parameter: all places that are not seen to take one are refused."""
+"""Places where a statement takes a list or an object as a parameter: the rest is refused."""
 
 from __future__ import annotations
 

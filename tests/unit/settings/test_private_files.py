@@ -1,4 +1,4 @@
-"""What quotes data is its owner's alone, even with a umask that gives everything to everybody."""
+"""Files that quote data are their owner's alone, even with a umask that gives everything to everybody."""
 
 from __future__ import annotations
 

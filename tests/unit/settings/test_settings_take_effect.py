@@ -127,7 +127,7 @@ def file_with(table: type[Table], key: str | None) -> str:
 
 
 def observed(settings: Settings) -> Mapping[str, Any]:
-    """What the parts that use the settings make of them."""
+    """The settings as the parts that use them see them."""
     databases = DatabaseConnections(settings.sql_connections())
     guards = [databases.guard(connection.name) for connection in settings.sql_connections()]
     return {

@@ -1,4 +1,4 @@
-"""What is counted from Parquet files is what Spark counts from their rows."""
+"""Counts from Parquet files are the counts that Spark makes of their rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Only one module uses pyiceberg's private API, and it was checked with the installed version."""
+"""One module alone uses pyiceberg's private API, and it was checked with the installed version."""
 
 from __future__ import annotations
 

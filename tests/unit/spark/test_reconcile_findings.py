@@ -144,7 +144,7 @@ def system(tmp_path: Path) -> ShopSystem:
 
 
 def add_what_is_no_finding(system: ShopSystem) -> None:
-    """What looks like a mismatch and is none: open sagas, old rows, events that are not marked yet."""
+    """Add rows that look like a mismatch and are none: open sagas, old rows, events that are not marked yet."""
     system.stories["open"] = story("open", "RUNNING", [])  # its guard rows come and go
     system.guard[("open", "place", 1)] = {"reason": "do", "undone": False, "result": '{"total": "1"}'}
     system.rows["orders"].append({"bound": "open", "row": row(order_id=99), "a0": "1.00"})

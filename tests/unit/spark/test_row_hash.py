@@ -85,7 +85,7 @@ DIFFERENT = {
 
 
 def hashes(spark: SparkSession, all_values: Sequence[str]) -> set[str]:
-    """Those of the rows of each ``VALUES …``, from one query without an aggregation in Spark, so that it has no job."""
+    """Hashes of the rows of each ``VALUES …``, from one query without an aggregation in Spark: it has no job."""
     from pyspark.sql import functions as F
 
     frames = [spark.sql(f"SELECT * FROM VALUES {values}") for values in all_values]

@@ -1,4 +1,4 @@
-"""Which entries of a view are compared with the guards."""
+"""Entries of a view that are compared with the guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is deleted from the stage area, and what must never be deleted."""
+"""Rules for the stage area: files that are deleted, and files that must never be."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MOST_STATEMENTS = 40
 
 
 async def another(shop: TwoPhaseDatabase) -> TwoPhaseDatabase:
-    """The same database with another product and another saga."""
+    """Another product and another saga in the database of ``shop``."""
     return await open_two_phase(shop.database)
 
 

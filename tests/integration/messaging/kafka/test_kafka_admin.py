@@ -1,4 +1,4 @@
-"""What the engine queries and creates in a cluster, against a real broker."""
+"""Queries and changes of the engine in a cluster, against a real broker."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ select 'e-' || n, 'a', 'k', n::text, '{}', 's', 'pay', 1, 'NEW', 0, %s from gene
 
 
 async def test_statistics_of_another_time_make_nothing_slow(env: OutboxEnvironment, engine: AsyncEngine) -> None:
-    """Those from before a large transaction: the planner takes the outbox for empty."""
+    """Statistics from before a large transaction tell the planner that the outbox is empty."""
     with env.connect() as connection, connection.transaction():
         connection.execute(_MANY, (0,))
         with env.connect() as other:
@@ -244,7 +244,7 @@ update saga_relay_progress set cluster = 'another', done = there.snapshot, readi
 
 
 async def test_an_outbox_that_was_restored_into_another_cluster(env: OutboxEnvironment, engine: AsyncEngine) -> None:
-    """Its transaction ids are from elsewhere; nothing is lost or published again."""
+    """Transaction ids from elsewhere: nothing is lost or published again."""
     reading = await _Reading(engine).claim()
     env.emit(*_events("a", *range(10)))
     assert len(await reading.all()) == 10

@@ -51,7 +51,7 @@ def reply(headers: dict[str, str], outcome: str, value: object, *, raw: bytes | 
 
 
 def answer(headers: dict[str, str], how: str) -> tuple[str, object]:
-    """What there is to say about a command, decided once: the effect and the answer are one transaction."""
+    """The outcome and output for a command, decided once: the effect and the answer are one transaction."""
     key, op = headers["sagakey"], headers["sagaop"]
     known = database.execute("select outcome, value from answers where key = ?", (key,)).fetchone()
     if known is not None and (op == "do" or known[0] == "done"):

@@ -98,7 +98,7 @@ class Environment:
         return await until(waiting)
 
     def seen(self, saga_id: str) -> list[str]:
-        """What the participant has received of this saga: ``do``, ``undo`` …"""
+        """Operations of a saga that the participant has received: ``do``, ``undo`` …"""
         return [op for _, op in self.received(saga_id)]
 
     def received(self, saga_id: str) -> list[tuple[str, str]]:

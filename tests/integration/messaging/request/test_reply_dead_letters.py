@@ -70,7 +70,7 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
 
 
 async def test_a_reply_that_ended_its_process_is_a_dead_letter(kafka: Broker, postgres_server: DatabaseServer) -> None:
-    """Its attempts were counted where the end of a process cannot lose them; the replies behind it are recorded."""
+    """Attempts are counted where the end of a process cannot lose them; the replies behind it are recorded."""
     shop, topic, settings = await open_shop(postgres_server), kafka.create_topic(partitions=1), kafka.settings()
     settings = settings.model_copy(update={"outbox": "shop"})
     with shop.connect() as connection:

@@ -77,7 +77,7 @@ async def test_the_worker_dies_while_the_attempt_waits(env: Environment) -> None
 async def test_the_listener_dies_between_recording_and_completing_the_attempt(
     env: Environment, temporal: TemporalServer
 ) -> None:
-    """Its connection to Temporal is silent, so that a request which it has sent by then does not arrive later."""
+    """The listener's connection to Temporal is silent, so that no request of it arrives after its end."""
     host, _, port = temporal.address.rpartition(":")
     async with running_worker(env.project), fault_proxy(int(port)) as proxy:
         settings = await asyncio.to_thread((env.folder / "saga.toml").read_text)

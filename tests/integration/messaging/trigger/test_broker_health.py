@@ -1,4 +1,4 @@
-"""What reads a topic reports an unreachable broker, and recovers when it is back."""
+"""Readers of a topic report an unreachable broker, and recover when it is back."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ async def test_a_poison_message_is_dead_lettered_and_answered(kafka: Broker, sho
 async def test_a_dead_letter_is_processed_when_it_is_published_under_another_id(
     kafka: Broker, shop: Shop, tmp_path: Path
 ) -> None:
-    """As docs/how-to/consume-events.md says: under its own id it stays dead, because its requester was rejected."""
+    """Under its own id the event stays dead, because its requester was rejected: see docs/how-to/consume-events.md."""
     topic, mended = kafka.create_topic(), asyncio.Event()
 
     @consumer(topic, connection="shop", name="mended", max_attempts=1)

@@ -81,7 +81,7 @@ steps:
 async def test_sigterm_of_a_reply_listener_while_the_broker_is_frozen(
     postgres_server: DatabaseServer, temporal: TemporalServer, tmp_path: Path
 ) -> None:
-    """It commits its offsets before it goes on, and would wait for that as long as the broker is frozen."""
+    """The listener commits its offsets before it ends, and would wait for that as long as the broker is frozen."""
     (tmp_path / "kafka").mkdir()
     broker = BrokerProcess(tmp_path / "kafka")
     broker.start()

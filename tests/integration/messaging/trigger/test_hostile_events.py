@@ -71,7 +71,7 @@ def order(id: str, **more: Any) -> bytes:
 
 
 def hostile_records(first: str) -> list[Record]:
-    """What must not start anything; ``first`` is an order whose saga waits for its payment."""
+    """Records that must not start anything; ``first`` is an order whose saga waits for its payment."""
     ids = [
         "a/b#0",
         "x~undo",

@@ -1,4 +1,4 @@
-"""What a consumer does to its database, on every kind: one effect, the rejection, the version table, and purging."""
+"""Changes of a consumer in each kind of database: one effect, the rejection, the version table, and purging."""
 
 from __future__ import annotations
 

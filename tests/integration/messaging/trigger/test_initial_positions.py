@@ -91,7 +91,7 @@ class ConsumerProject:
             await until_in_thread(lambda: fully_consumed(self.kafka, self.group(until_consumed), self.topic))
 
     async def refused(self, project: Project, caplog: pytest.LogCaptureFixture) -> str:
-        """What the process says while the reader waits, and the neighbour goes on; doctor says the same."""
+        """The message of the reader that waits, while its neighbour goes on; doctor says the same."""
         caplog.clear()
         before = len(self.numbers("neighbour"))
         self.kafka.produce(self.other, before)
@@ -163,7 +163,7 @@ async def test_a_consumer_whose_position_is_lost_repeats_nothing(
 async def test_a_consumer_of_a_topic_that_was_created_again_needs_no_decision(
     kafka: Broker, shop: Shop, tmp_path: Path
 ) -> None:
-    """Its inbox has messages of the other topic of this name."""
+    """The inbox has messages of the deleted topic of the same name."""
     world = ConsumerProject(tmp_path, kafka, shop)
     kafka.produce(world.topic, *range(8))
     await world.run(world.project("book"), until_consumed="book")
@@ -177,7 +177,7 @@ async def test_a_consumer_of_a_topic_that_was_created_again_needs_no_decision(
 
 
 def _forget_group(kafka: Broker, group: str) -> None:
-    """What the brokers do sooner or later to a group whose topic was deleted."""
+    """Delete the group, as brokers do sooner or later when its topic was deleted."""
     from confluent_kafka import KafkaException
 
     with contextlib.suppress(KafkaException):  # they have done it

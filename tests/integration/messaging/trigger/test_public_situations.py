@@ -77,7 +77,7 @@ async def test_positions_that_an_operator_has_set_are_taken(kafka: Broker, shop:
 
 
 async def test_a_dead_letter_that_is_published_again_does_not_grow(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
-    """Its headers are those of its last failure; the dead letter topic has fewer partitions than its source."""
+    """A dead letter has the headers of its last failure alone; its topic has fewer partitions than the source."""
     topic = kafka.create_topic(partitions=3)
     project = _project(tmp_path, kafka, shop, topic)
     producer = Producer({"bootstrap.servers": kafka.address})

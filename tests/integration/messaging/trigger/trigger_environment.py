@@ -163,7 +163,7 @@ class Shop:
         return psycopg.connect(self.url, autocommit=True)
 
     def effects(self) -> list[tuple[str, int]]:
-        """What handlers have written, (what, number), in the order of their inserts."""
+        """Effects of the handlers, (what, number), in the order of their inserts."""
         with self.connect() as connection:
             return connection.execute("select what, number from effect order by id").fetchall()
 

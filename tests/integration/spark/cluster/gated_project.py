@@ -115,7 +115,7 @@ async def completed_exactly(client: Client, gated: GatedProject, saga: str, *, a
 
 
 def exact_rows(rows: list[dict[str, Any]] | None) -> bool:
-    """Whether these are the rows of the job, each once."""
+    """True if these are the rows of the job, each once."""
     assert rows is not None
     return sorted((row["id"], float(row["amount"])) for row in rows) == [(n, n * 1.5) for n in range(ROWS)]
 

@@ -1,4 +1,4 @@
-"""What a reconciliation reads: a window of the guard, and what is staged and published against the ledger."""
+"""Sources of a reconciliation: a window of the guard, and staged and published outputs against the ledger."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def clean_up(day_close: DayCloseProject) -> None:
 
 
 async def failures(client: Client, saga: str) -> list[str]:
-    """What pending activities say of their last attempts, as the Web UI shows it."""
+    """Messages of the last failed attempts of pending activities, as the Web UI shows them."""
     described = await client.temporal.get_workflow_handle(saga).describe()
     pending = described.raw_description.pending_activities
     return [activity.last_failure.message for activity in pending if activity.HasField("last_failure")]

@@ -77,7 +77,7 @@ def _waits_at_breakpoint(pid: int, day_close: DayCloseProject) -> bool:
 async def open_crash_runner(
     sink: str, folder: Path, server: DatabaseServer, address: str, outputs: Mapping[str, str], more: str = ""
 ) -> CrashRunner:
-    """Its workers run. ``more`` are lines for saga.toml."""
+    """Make the project and run its workers. ``more`` are lines for saga.toml."""
     day_close = await open_day_close_project(folder / "shop", server, address, outputs, breakpoints=True, more=more)
     client = await Temporal.connect(address, interceptors=[HeaderInterceptor()])
     crash_runner = CrashRunner(sink, outputs, day_close, Client(client, day_close.project))
@@ -105,7 +105,7 @@ async def run_with_kill(crash_runner: CrashRunner, point: str, begin: Callable[[
 
 
 def of_saga(day_close: DayCloseProject, saga: str) -> list[str]:
-    """What a saga that was undone has left in the stage area (reports aside)."""
+    """Files that an undone saga has left in the stage area (reports aside)."""
     keys = [
         row["publish_key"]
         for row in day_close.query("select publish_key from saga_output where saga_id = %(id)s", {"id": saga})

@@ -138,5 +138,5 @@ async def test_an_undo_that_parks_at_one_output(
 
 
 async def saga(day_close: DayCloseProject, *words: str) -> str:
-    """What the command prints."""
+    """The stdout of a command."""
     return (await asyncio.to_thread(run_command, words, day_close.folder)).stdout

@@ -139,7 +139,7 @@ async def test_killed_while_undoing_a_topic(crash_runner: CrashRunner, kafka: Br
 async def test_a_frozen_publisher_resumes_after_another_has_published(
     crash_runner: CrashRunner, kafka: Broker, point: str
 ) -> None:
-    """It freezes during its transaction: the other publisher fences it, and its commit has no effect."""
+    """The publisher freezes during its transaction: another one fences it, and its commit has no effect."""
     saga = f"day-{uuid.uuid4()}"
     with breakpoint_at(crash_runner.day_close.url, point) as stop:
         await crash_runner.client.start("day", {"day": "2026-01-02"}, id=saga)

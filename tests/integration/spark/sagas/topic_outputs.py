@@ -29,7 +29,7 @@ def named(outputs: Mapping[str, str]) -> str:
 
 
 def events_of(broker: Broker, topic: str, saga: str) -> list[Record]:
-    """What read_committed consumers see of a saga. Afterwards nothing holds them back: each event is there once, and
+    """Events of a saga that read_committed consumers see. Afterwards nothing holds them back: each is there once, and
     no transaction is open."""
     records = [record for record in broker.read_committed(topic, settle=SETTLED) if record.headers["sagaid"] == saga]
     ids = [record.headers["ce_id"] for record in records]

@@ -133,7 +133,7 @@ def clock() -> Any:
 
 
 async def open_staging(folder: Path, url: str) -> StagingEnvironment:
-    """Its tables are made in the database of the URL."""
+    """Make the tables in the database of the URL, and a stage area in the folder."""
     databases = DatabaseConnections([SqlConnection(name="books", url=url)], pool_size=5)
     await schema.create_tables(databases.engine("books"))
     await output_records.create_table(databases.engine("books"))

@@ -73,7 +73,7 @@ class Worker:
         self.beats += 1
 
     def read(self) -> list[int]:
-        """What a reader of the output sees."""
+        """Ids in the published output, as a reader sees them."""
         place = self.staging.place
         files = read_pointer(str(place)) if (place / "_current.json").exists() else []
         return sorted(row["id"] for file in files for row in pq.read_table(file).to_pylist())

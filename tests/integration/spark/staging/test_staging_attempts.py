@@ -60,7 +60,7 @@ async def test_a_superseded_attempt_keeps_the_files_of_its_successor(
 async def test_an_attempt_after_the_decision_changes_nothing(
     staging: StagingEnvironment, state: output_records.OutputState
 ) -> None:
-    """It queried the guard earlier, was frozen, and resumes: the row is already linked to the sink's data."""
+    """The attempt queried the guard earlier, was frozen, and resumes: the row is already linked to the sink's data."""
     await staging.done()
     async with transaction(staging.guard.engine) as connection:
         await connection.execute(output_records.set_state(Target(staging.saga, "facts", 1), state))
@@ -169,7 +169,7 @@ async def test_undo_data_is_kept_while_the_guard_has_the_saga(staging: StagingEn
 async def test_an_undo_blocked_in_the_sink_is_retried(
     staging: StagingEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts as an infrastructure failure, not as one of the attempts after which an undo parks."""
+    """A blocked undo counts as an infrastructure failure, not as one of the attempts after which an undo parks."""
     monkeypatch.setattr(parquet_pointer, "LOCK_TIMEOUT", 0.1)
     await staging.done()
     address = EntryKey(staging.saga, "facts", 1)

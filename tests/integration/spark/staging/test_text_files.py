@@ -88,7 +88,7 @@ EXPECTED = [(1, Decimal("2.50"), "grün")]
 def test_csv_is_read_exactly_or_refused(
     content: bytes, options: dict[str, Any], rows: list[Any] | str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """As the how-to guide reads it."""
+    """The file is read with the options that the how-to guide recommends."""
     (tmp_path / "a.csv").write_bytes(content)
     frame = run(spark, tmp_path, tmp_path / "a.csv", "csv", **{**FAILFAST, **options})
     if isinstance(rows, list):

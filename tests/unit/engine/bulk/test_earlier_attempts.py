@@ -113,7 +113,7 @@ def test_attempts_are_known_after_leaving(bulk: BulkMachine) -> None:
 
 
 def test_the_retries_that_are_left_go_on_after_leaving(bulk: BulkMachine) -> None:
-    """Its own workflow makes the rest of the attempts, the next one when it is due, with the next intervals."""
+    """The saga's own workflow makes the remaining attempts, the next one when it is due, with the next intervals."""
     first = start(bulk)
     again = retried(bulk, bulk.chunk_ended(first.id, [LOST], 1.0), 2.0)
     commands = bulk.chunk_ended(again.id, [LOST], 3.0)  # two lost attempts: it leaves
@@ -128,7 +128,7 @@ def test_the_retries_that_are_left_go_on_after_leaving(bulk: BulkMachine) -> Non
 
 
 def test_all_attempts_of_a_lost_chunk_count(bulk: BulkMachine) -> None:
-    """Its worker died each time: the saga goes on alone, with the attempts that are left."""
+    """The worker of the chunk died each time: the saga goes on alone, with the attempts that are left."""
     first = start(bulk)
     assert first.max_attempts == 4
     commands = bulk.chunk_lost(first.id, replace(LOST, attempt=None), 1.0, 3)

@@ -1,4 +1,4 @@
-"""What a row of the wrong definitions is, and the parts they share.
+"""Rows of the wrong definitions, and the parts that they share.
 
 In each text `⟦` precedes the character a diagnostic points at; it is removed before parsing.
 """

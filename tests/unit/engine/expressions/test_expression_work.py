@@ -1,4 +1,4 @@
-"""What an operation is charged follows the work that it does, also where the work grows faster than its operands."""
+"""Charges of an operation follow the work that it does, also where the work grows faster than its operands."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CONTEXT: dict[str, Any] = {
 
 
 def steps(source: str, context: dict[str, Any] | None = None) -> int:
-    """What one evaluation takes, with or without a result."""
+    """Steps that one evaluation takes, with or without a result."""
     meter = WorkMeter()
     with contextlib.suppress(ExpressionError):
         compile_expression(source).evaluate(CONTEXT if context is None else context, meter)

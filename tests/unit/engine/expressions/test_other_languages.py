@@ -1,4 +1,4 @@
-"""What is written in the words of another language gets this language's own form in its error."""
+"""Words of other languages get this language's own form in their error."""
 
 from __future__ import annotations
 

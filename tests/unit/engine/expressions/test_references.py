@@ -1,4 +1,4 @@
-"""What an expression names, where, and whether a null there is handled."""
+"""References of an expression: names, places, and nulls that are handled there."""
 
 from __future__ import annotations
 

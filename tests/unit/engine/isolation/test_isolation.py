@@ -1,4 +1,4 @@
-"""What others can see of a saga, and what covers it: a table of definitions, and the command."""
+"""Effects of a saga that others can see, and whatever covers them: a table of definitions, and the command."""
 
 from __future__ import annotations
 

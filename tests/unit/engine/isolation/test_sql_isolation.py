@@ -1,4 +1,4 @@
-"""What the statements of `sql` steps show about isolation."""
+"""Isolation as the statements of `sql` steps show it."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_correction_stays_in_the_runs_after_a_savepoint(failing: str, restore:
 
 
 def test_a_correction_of_other_arguments_does_not_stay() -> None:
-    """What an operator has given instead of the result of a step says nothing about that of its next run."""
+    """A result that an operator has given for a step says nothing about that of its next run."""
     answers = {
         "b": [Outcome.done({"id": 1}), Outcome.done({"id": 2})],
         "a": ["rejected", "done"],

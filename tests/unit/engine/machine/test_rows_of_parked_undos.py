@@ -1,4 +1,4 @@
-"""What the view and the residue say about the rows of an automatic compensation that is parked."""
+"""Rows of a parked automatic compensation, in the view and in the residue."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ TWO = {**DETAILS, "open_rows": 5, "sql": [OTHER, SQL, OTHER]}
 
 
 def test_the_rows_of_a_residue_are_restored_together() -> None:
-    """They may be in each other's way. Whoever runs all commands of the residue restores them, too."""
+    """Rows may be in each other's way: all commands of the residue together restore them, too."""
     first, second, others = parked(DETAILS, now=TWO).decide("a", "skip").story["residue"]
     assert (first["key"], second["key"]) == (OTHER["row"], SQL["row"])
     assert first["command"] == restoring_command("postgresql", [OTHER, SQL, OTHER])

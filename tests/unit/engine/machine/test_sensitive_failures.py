@@ -1,4 +1,4 @@
-"""What an engine says about a failure quotes no `x-sensitive` value of the input."""
+"""Messages of an engine about a failure quote no `x-sensitive` value of the input."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def unavailable(attempt: int = 1) -> Outcome:
 
 
 def lose(driver: MachineDriver, id: str, attempt: int = 1) -> MachineDriver:
-    """What ran the attempt of this number is lost; those before it in the same call count."""
+    """Lose the worker of the attempt of this number; earlier attempts of the same call count."""
     driver.flights.pop(id)
     return driver.feed(CallEnded(id, unavailable(attempt), driver.now, attempt - 1))
 

@@ -302,7 +302,7 @@ class BulkRunner:
 
 
 def _facts(outcome: Outcome | None, attempt: int) -> Any:
-    """What the machine decides by."""
+    """The parts of an outcome by which the machine decides."""
     if outcome is None:
         return None
     return (
@@ -326,7 +326,7 @@ EVALUATED = ("require", "pass", "finish")
 
 
 def batchable(definition: Definition, choices: ChoiceSequence) -> Definition:
-    """The same saga, most of whose steps can be shared; without notifications, with which none would stay."""
+    """The definition with most steps shareable; without notifications, with which no saga would stay."""
     often, stays = choices.pick((100, 80, 100, 0)), choices.chance(60)
     steps = tuple(_shareable(step, stays) if choices.chance(often) else step for step in definition.steps)
     return replace(definition, steps=steps, notify=())

@@ -1,4 +1,4 @@
-"""The same saga executed in a bulk workflow and on its own, in an environment that answers both alike.
+"""A saga executed in a bulk workflow and on its own, in an environment that answers both alike.
 
 How the n-th attempt of an operation ends depends on the seed, the saga and the operation, not on who makes it or when.
 The bulk execution records in which order a saga's machine got its events; the single execution keeps this order, with
@@ -68,7 +68,7 @@ EventKind = Literal["start", "attempt", "cancelled", "timer", "cancel", "left"]
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a saga got: an ``attempt`` of the call ``id``, the end of one that was ``cancelled`` before its start …
+    """An event of a saga: an ``attempt`` of the call ``id``, the end of one that was ``cancelled`` before its start …
 
     ``left``: from then on it was on its own.
     """
@@ -261,7 +261,7 @@ class Alone:
 
 
 def description(event: MachineEvent, made: int = 0) -> str:
-    """What a machine decides by. ``made``: attempts of the call that ends that it has been told of before."""
+    """The parts of an event by which a machine decides. ``made``: attempts of the ended call that it knew before."""
     match event:
         case CallEnded():
             out = event.outcome
@@ -279,7 +279,7 @@ def description(event: MachineEvent, made: int = 0) -> str:
 
 @dataclass
 class Kept:
-    """What is recorded of one member. ``repeats``: a call was cancelled between two of its attempts.
+    """The record of one member. ``repeats``: a call was cancelled between two of its attempts.
 
     ``between_attempts``: it has left between two attempts of a call.
     """

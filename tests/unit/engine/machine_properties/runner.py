@@ -364,7 +364,7 @@ class Runner:
         self.continuing = False
 
     def _check_replay(self) -> None:
-        """The same events give the same commands and the same story, in any other process."""
+        """Check that a replay of the events gives the same commands and the same story, in any other process."""
         fresh = self.segment.make()
         for event, answer in zip(self.segment.events, self.segment.answers, strict=True):
             if list(fresh.next(event)) != answer:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def valid_runs(simulate: Callable[[int], T | None], seeds: Iterable[int]) -> Iterator[T]:
-    """What the runs return, except None. Raises AssertionError with the seed of one that breaks a rule."""
+    """Results of the runs, except None. Raises AssertionError with the seed of one that breaks a rule."""
     for seed in seeds:
         try:
             run = simulate(seed)

@@ -84,7 +84,7 @@ def test_bulk_execution_equals_single_execution() -> None:
 
 
 def in_line(definition: Definition) -> Definition:
-    """The same steps one after the other, so that a saga never has two calls whose order could matter."""
+    """The definition with its steps in a line, so that a saga never has two calls whose order could matter."""
     steps: list[StepDefinition] = []
     for step in definition.steps:
         needs = (steps[-1].id,) if steps else ()

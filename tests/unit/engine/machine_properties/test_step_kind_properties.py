@@ -65,7 +65,7 @@ def with_step_kinds(definition: Definition, source: random.Random, kinds: Sequen
 
 
 def _with_kind(step: StepDefinition, kind: str) -> StepDefinition:
-    """As the builder makes them: the engine brings `compensate` and `confirm`."""
+    """A step as the builder makes it: the engine brings `compensate` and `confirm`."""
     if kind == "as before":
         return step
     do = replace(

@@ -96,7 +96,7 @@ class MemoryTransaction:
 
 @dataclass
 class MemoryDatabase:
-    """What is stored: committed rows, the committed effects by their result, and the prepared transaction."""
+    """A database in memory: committed rows, the committed effects by their result, and the prepared transaction."""
 
     rows: dict[str, GuardRow] = field(default_factory=dict)
     effects: list[str] = field(default_factory=list)

@@ -68,7 +68,7 @@ class Operation:
 
 @dataclass
 class Promises:
-    """What was answered so far, and what must be true from then on."""
+    """Answers so far, and what must be true from then on."""
 
     done_results: set[str] = field(default_factory=set)
     gone: bool = False

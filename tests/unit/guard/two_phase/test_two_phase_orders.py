@@ -18,7 +18,7 @@ from tests.unit.guard.two_phase.orders import Operation, Order, perform, violati
 
 
 def breaks(promise: str, some: Iterable[Order] | None = None) -> bool:
-    """Whether an order of at most three operations, or one of ``some``, breaks the promise."""
+    """True if an order of at most three operations, or one of ``some``, breaks the promise."""
     examined = some if some is not None else itertools.chain(orders.orders(2), orders.orders(3))
     return any(promise in perform(order) for order in examined)
 
@@ -40,7 +40,7 @@ def test_no_order_with_two_stopped_operations_breaks_a_promise() -> None:
 
 
 def test_an_attempt_after_the_commit_sees_that_it_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without the row `committed`: the row is written, and nobody looks at it."""
+    """A guard that writes no row `committed`, and looks for none, breaks a promise."""
     monkeypatch.setattr(rules, "is_committed", lambda rows: False)
     real = MemoryTransaction.insert
 

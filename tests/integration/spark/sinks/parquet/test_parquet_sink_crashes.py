@@ -138,7 +138,7 @@ def test_two_concurrent_publishers_publish_once(settings: SparkSettings, sink: P
 
 
 def test_a_reader_never_sees_a_mix(settings: SparkSettings, sink: ParquetSink, ours: Publication) -> None:
-    """As often as it takes until the reader has looked several times."""
+    """Publish and revert until the reader has looked several times."""
     over = threading.Event()
     seen: list[list[dict[str, Any]]] = []
 

@@ -118,7 +118,7 @@ BEYOND = {
 @pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize("name", BEYOND)
 def test_a_value_that_the_old_type_cannot_hold_is_a_changed_row(warehouse: Warehouse, name: str) -> None:
-    """Its conversion to the old type, for the comparison, would be an error of the database."""
+    """The value's conversion to the old type, for the comparison, would be an error of the database."""
     old, new, value, shown = BEYOND[name]
     warehouse.run(f"create table wide (id int primary key, v {old})")
     rows = [{"id": 1, "v": date(2026, 1, 1) if old == "date" else 1}, {"id": 2, "v": None}]

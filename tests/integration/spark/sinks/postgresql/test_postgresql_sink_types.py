@@ -1,4 +1,4 @@
-"""What the rows are on the way into PostgreSQL: types, odd texts, and values that would lose something."""
+"""Rows on the way into PostgreSQL: types, odd texts, and values that would lose something."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Environment:
         return self.sink.publish([publication], None, together=False)[0]
 
     def ids(self) -> list[int]:
-        """What read_committed consumers see, as soon as nothing is undecided."""
+        """Ids that read_committed consumers see, as soon as nothing is undecided."""
         return sorted(record.json()["id"] for record in self.kafka.read_committed(self.topic, settle=SETTLED))
 
     def is_settled(self) -> bool:
@@ -141,7 +141,7 @@ def test_hanging_transactions_of_others_block_nobody(env: Environment) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["C6 in the first transaction", "C8 in the second transaction"])
 def test_an_undo_after_a_killed_publisher(env: Environment, point: str) -> None:
-    """It aborts the open transaction: readers see what was committed, and nothing more is published."""
+    """The undo aborts the open transaction: readers see what was committed, and nothing more is published."""
     killed, files = POINTS[point]
     publication = env.stage()
     code, printed = env.publisher(publication, killed).outcome()

@@ -1,4 +1,4 @@
-"""Which computed names and paths are allowed, and what becomes of them when the step runs."""
+"""Computed names and paths: the allowed ones, and their checks when the step runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the input's schema declares, and which of it is sensitive."""
+"""Paths that the input's schema declares, and the sensitive ones among them."""
 
 from __future__ import annotations
 

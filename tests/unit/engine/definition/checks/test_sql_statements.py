@@ -1,4 +1,4 @@
-"""Which statements a step may run: one row per trick."""
+"""Statements that a step may run: one row per trick."""
 
 from __future__ import annotations
 

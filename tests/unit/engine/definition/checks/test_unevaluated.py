@@ -43,7 +43,7 @@ SCHEMAS = st.recursive(LEAVES | st.just({"$ref": "#/$defs/d"}), combined, max_le
 
 @dataclass
 class Evaluation:
-    """Of a schema for one value: whether it fits, and the names and places that the schema has evaluated."""
+    """Result of a schema for one value: its validity, and the names and places that the schema has evaluated."""
 
     valid: bool = True
     evaluated: set[Any] = field(default_factory=set)
@@ -52,7 +52,7 @@ class Evaluation:
         self.valid = self.valid and condition
 
     def take(self, other: Evaluation) -> None:
-        """What a schema that does not fit has evaluated does not count."""
+        """Add the places of a part; a schema that does not fit has evaluated none."""
         if other.valid:
             self.evaluated |= other.evaluated
 
@@ -119,7 +119,7 @@ HUSH = {"type": "string", "x-sensitive": True}
 
 
 def test_only_what_nothing_else_evaluates_is_masked() -> None:
-    """Where the schema itself says so; behind `allOf` and the like everything is masked that may be meant."""
+    """Masked are values where the schema itself says so; behind `allOf` and the like, all that may be meant."""
     by_name = {"properties": {"a": {}}, "unevaluatedProperties": HUSH}
     assert masked(by_name, {"a": "shown", "b": "4111"}) == {"a": "shown", "b": "•••"}
     assert masked({"prefixItems": [{}], "unevaluatedItems": HUSH}, ["shown", "4111"]) == ["shown", "•••"]

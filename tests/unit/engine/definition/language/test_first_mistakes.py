@@ -1,4 +1,4 @@
-"""What newcomers write in the words of other products, or in YAML that is none: one sentence, and what to write."""
+"""Mistakes of newcomers, in the words of other products or in invalid YAML: one sentence, and what to write."""
 
 from __future__ import annotations
 

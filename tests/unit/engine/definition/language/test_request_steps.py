@@ -1,4 +1,4 @@
-"""What a `kafka.request` step becomes, and what its simulation shows."""
+"""Operations of a `kafka.request` step, and its simulation."""
 
 from __future__ import annotations
 

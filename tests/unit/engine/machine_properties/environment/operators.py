@@ -102,7 +102,7 @@ def correctable(ledger: Ledger, entry: str, op: str) -> bool:
 
 
 def _unsure(ledger: Ledger, entry: str, op: str) -> bool:
-    """It may have happened, or may be happening now."""
+    """True if the operation may have happened, or may be happening now."""
     in_flight = any(call.entry == entry for call in ledger.calls.values())
     maybe = in_flight or ledger.entry(entry)["outcome"] == "unknown"
     return op == "do" and maybe and ledger.step(entry).kind != "read"

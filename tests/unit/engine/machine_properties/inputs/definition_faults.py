@@ -18,18 +18,18 @@ FRAGILE = ".result.id"
 
 
 def repaired(definition: Definition) -> Definition:
-    """The same saga with every broken expression corrected, as `saga resolve --definition` gets it."""
+    """The definition with every broken expression corrected, as `saga resolve --definition` gets it."""
     text = json.dumps(to_snapshot(definition)).replace(LOST, "input.")
     return replace(from_snapshot(json.loads(text)), digest=f"{definition.digest}:mended")
 
 
 def broken(value: Any) -> bool:
-    """This part of a definition can never be evaluated."""
+    """True if a part of a definition can never be evaluated."""
     return LOST in json.dumps(value)
 
 
 def fragile(value: Any) -> bool:
-    """It depends on the results whether this part can be evaluated."""
+    """True if the results decide whether a part of a definition can be evaluated."""
     return FRAGILE in json.dumps(value)
 
 

@@ -23,7 +23,7 @@ HALF_OF_THE_SAGAS = [
 
 
 class Fault(NamedTuple):
-    """What goes wrong: the first ``times`` attempts of one operation of one step."""
+    """A fault of the first ``times`` attempts of one operation of one step."""
 
     step: str | None = None
     op: str = "do"

@@ -73,7 +73,7 @@ def _call(ledger: Ledger, call: Call, event: CallEnded) -> set[str]:
 
 
 def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> set[str]:
-    """What the story after the event shows for the first time."""
+    """Situations that the story after the event shows for the first time."""
     story = ledger.story
     situations = {story["state"]} | ({"finished early"} if ledger.finished_by is not None else set())
     old = {e["id"]: e["state"] for e in before["steps"]} if before else {}

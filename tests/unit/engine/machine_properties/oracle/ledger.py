@@ -1,4 +1,4 @@
-"""What the oracle records during a run: work in flight, causes, outcomes received, decisions."""
+"""Records of the oracle during a run: work in flight, causes, outcomes received, decisions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def index_of(entry: str) -> int:
 
 
 def operation_of(call: Call) -> str:
-    """What makes two calls the same operation: its key, and where the guard decides it."""
+    """Identity of the operation of a call: its key, and where the guard decides it."""
     where = "" if call.guard is None else f"{call.guard.mode} {call.guard.connection}"
     return f"{call.op} {call.key} {where}"
 
@@ -132,7 +132,7 @@ class Ledger:
         return next(e for e in self.story["steps"] if e["id"] == id)
 
     def op_of(self, id: str) -> str:
-        """Which operation of an entry a decision is about."""
+        """The operation of an entry that a decision is about."""
         parked = next((p["op"] for p in self.story["parked"] if p["step"] == id), None)
         if parked is not None or id == "output":
             return parked or "do"

@@ -145,7 +145,7 @@ class Oracle:
             ledger.causes.append(event.outcome.kind)
 
     def _listen(self, call: Call, event: CallEnded) -> None:
-        """What is known about the key of a forward call: done, or possibly made by an attempt that never reported."""
+        """Record the fate of the key of a forward call: done, or possibly made by an attempt that never reported."""
         ledger, outcome = self.ledger, event.outcome
         step = ledger.step(call.entry)
         if call.op == "probe":
@@ -168,7 +168,7 @@ class Oracle:
 
     @staticmethod
     def _says_absent(step: StepDefinition, outcome: Outcome) -> bool:
-        """What the author of the probe reads in its answer."""
+        """True if the author of the probe would read the answer as absent."""
         if step.probe is None or not definition_faults.understood(step.probe):
             return False
         if step.probe.done is None:
@@ -227,7 +227,7 @@ class Oracle:
                 pass
 
     def _asked_before(self, call: Call) -> bool:
-        """Only reissued in a new run: it was allowed the first time, and has to be the same."""
+        """True if the call is only reissued in a new run: it was allowed the first time, and has to be the same."""
         before = self.asked.get(call.id)
         if before is not None and (before.key, before.op, before.arguments) != (call.key, call.op, call.arguments):
             raise Violation("snapshot", f"{call.id} became another call in the new run")

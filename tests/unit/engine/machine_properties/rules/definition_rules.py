@@ -42,7 +42,7 @@ def check_call(ledger: Ledger, call: Call) -> None:
 
 
 def _check_correction(ledger: Ledger, step: StepDefinition, call: Call, asked: Operation) -> None:
-    """What does not follow the correction of its step is called only after a decision about it."""
+    """Check that a call which does not follow the correction of its step has a decision about it."""
     corrected = ledger.given.get((call.entry, "do"))
     if corrected is None or ledger.arguments.get(call.entry) != corrected or not asked.with_:
         return
@@ -91,7 +91,7 @@ def check_story(ledger: Ledger) -> None:
 
 
 def never_evaluable(ledger: Ledger, entry: str) -> bool:
-    """This entry's forward action cannot be called with the current definition."""
+    """True if an entry's forward action cannot be called with the current definition."""
     step = ledger.step(entry)
     if "#" in entry:
         return definition_faults.broken([step.do.with_, step.fairness_key]) and (entry, "do") not in ledger.given

@@ -67,7 +67,7 @@ def _check_one(notification: Notification, reported: Notify) -> None:
 
 
 def silenced(machine: Machine) -> Machine:
-    """The same machine without notifications: it has to behave the same."""
+    """The machine without notifications: it has to behave the same."""
     run = machine._run  # pyright: ignore[reportPrivateUsage]
     run.definition = without(run.definition)
     return machine

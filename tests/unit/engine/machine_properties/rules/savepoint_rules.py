@@ -69,7 +69,7 @@ def _check_generations(ledger: Ledger, before: Mapping[str, Any]) -> None:
 
 
 def _forget(ledger: Ledger, followers: set[str]) -> None:
-    """What was noted of the run before does not apply to the next."""
+    """Forget the notes of the run before: they do not apply to the next."""
     for noted in (ledger.given, ledger.given_for, ledger.withdrawn, ledger.asked_at):
         for key in [key for key in noted if step_id(key[0]) in followers]:
             del noted[key]  # pyright: ignore[reportArgumentType]
