@@ -1,4 +1,4 @@
-"""The budget of a process for checking inputs, whoever sends them: this module owns it.
+"""The budget of a process for checking the inputs of all callers.
 
 A check that is quick is made at once. A costly one has a thread, so it delays no event loop; all threads together use
 half a core, in portions of a millisecond, so that the rest of the process goes on; and the inputs of one caller are
@@ -41,7 +41,7 @@ class _CallerTurn:
 
 
 class _Pace:
-    """The turn of one check in its thread: the threads work one at a time, and each rests as long as it has worked."""
+    """Schedules one check in its thread: the threads work one at a time, and each rests as long as it has worked."""
 
     _working = threading.Lock()
 
@@ -51,7 +51,7 @@ class _Pace:
         return self
 
     def rest(self) -> None:
-        """Let the others of the process go on, and then another check."""
+        """Let other threads of the process go on, and then another check."""
         time.sleep(min(time.perf_counter() - self._began, _LONGEST_REST))
         self._working.release()
         time.sleep(_HANDOVER)
@@ -71,8 +71,8 @@ class InputChecks:
 
     def is_busy(self, caller: Hashable) -> bool:
         """True if so many inputs of this caller wait that a further one should be sent again later."""
-        known = self._callers.get(caller)
-        return known is not None and known.waiting > MAX_WAITING_CHECKS
+        caller_turn = self._callers.get(caller)
+        return caller_turn is not None and caller_turn.waiting > MAX_WAITING_CHECKS
 
     async def run(
         self,
@@ -83,7 +83,7 @@ class InputChecks:
         steps: int = MAX_CHECK_STEPS,
         aside: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext,
     ) -> _Checked:
-        """Return what the call returns, which checks an input of ``caller``: at once if that is quick, else in turn.
+        """Return the result of a call that checks an input of ``caller``: at once if that is quick, else in turn.
 
         ``size``: bytes that the call reads first. ``aside``: entered while a costly check waits and runs.
 
@@ -153,17 +153,17 @@ class CheckedInputs:
 async def check_together(definition: Definition, inputs: Mapping[str, Any]) -> CheckedInputs:
     """Check inputs of sagas that start together, by the ids of their sagas.
 
-    They share the steps of one input. A quarter of these is kept for all in equal parts, so that an input which uses up
-    the rest is the one that is refused, and none of the others for it.
+    All inputs share the steps of one. A quarter of the steps is kept for all in equal parts, so that only the input
+    that uses up the rest is refused.
     """
     refused: dict[str, str] = {}
     completed: dict[str, Any] = {}
-    left = MAX_CHECK_STEPS
+    remaining_steps = MAX_CHECK_STEPS
     kept = MAX_CHECK_STEPS // 4 // max(len(inputs), 1)
     for number, (id, input) in enumerate(inputs.items(), 1):
-        most = left - kept * (len(inputs) - number)
+        most = remaining_steps - kept * (len(inputs) - number)
         value, problems, used = await _validated(definition, input, most)
-        left -= used
+        remaining_steps -= used
         if problems:
             refused[id] = invalid_input(definition.saga, problems)
         elif not is_normalised(input, value):
@@ -172,13 +172,13 @@ async def check_together(definition: Definition, inputs: Mapping[str, Any]) -> C
 
 
 async def _validated(definition: Definition, input: Any, steps: int) -> tuple[Any, list[str], int]:
-    """The normalised input, what is wrong with it, and the steps that this takes, at most so many."""
+    """The normalised input, its problems, and the steps taken, at most ``steps``."""
 
     def check() -> tuple[Any, list[str], int]:
         with bounded() as budget:
-            before = budget.left
+            before = budget.remaining
             value, problems = validate_input(definition, input)
-            return value, problems, before - budget.left
+            return value, problems, before - budget.remaining
 
     try:
         return await INPUT_CHECKS.run(check, caller=definition.saga, steps=steps)

@@ -36,7 +36,7 @@ def validate_input(definition: Definition, input: Any) -> tuple[Any, list[str]]:
     schema = definition.input
     try:
         with bounded() as budget:
-            most = min(MAX_INPUT_VALUES, _VALUES_PER_STEP * max(budget.left, 0))
+            most = min(MAX_INPUT_VALUES, _VALUES_PER_STEP * max(budget.remaining, 0))
             if problem := json_problem(input, max_values=most):
                 if most < MAX_INPUT_VALUES:  # perhaps only because few steps are left
                     budget.give_up()

@@ -14,10 +14,10 @@ from functools import cached_property
 from math import ceil, floor, gcd, lcm
 from typing import Any, NamedTuple
 
+from sagas.definition.json_types import has_type
 from sagas.definition.schema_messages import shown_value
 from sagas.definition.schema_nodes import Path, SchemaNode, always_applied, closure
 from sagas.definition.schema_patterns import matches_pattern, may_match
-from sagas.definition.schema_verdicts import has_type
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import charge
 from sagas.text.exact_json import canonical_json

@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 from sagas.builtins.messaging import FORM_DESCRIPTION
 from sagas.definition.diagnostics import suggestion_help
+from sagas.definition.json_types import has_type
 from sagas.definition.schema_messages import TYPE_DESCRIPTIONS, describe_types
 from sagas.definition.schema_patterns import may_match
-from sagas.definition.schema_verdicts import has_type
 from sagas.text.exact_numbers import is_equal
 
 

@@ -16,10 +16,12 @@ from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
 
+from sagas.definition.json_types import has_type
 from sagas.definition.schema_formats import fits_format
+from sagas.definition.schema_keywords import LIMITS, comparable_text
 from sagas.definition.schema_nodes import DATA_KEYWORDS, SchemaNode, default_nodes, leading_to, root_node
 from sagas.definition.schema_patterns import matches_pattern
-from sagas.definition.schema_verdicts import LIMITS, SchemaVerdicts, comparable_text, has_type
+from sagas.definition.schema_verdicts import SchemaVerdicts
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import charge
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
@@ -184,8 +186,8 @@ def _fast_descend() -> Callable[..., Any]:
     def part_of(self: Any, schema: Any, resolver: Any) -> Any:
         if resolver is None:
             resolver = self._resolver.in_subresource(DRAFT202012.create_resource(schema))
-        known = [(name, value, apply) for name, value in schema.items() if (apply := self.VALIDATORS.get(name))]
-        part = parts[id(schema)] = (self.evolve(schema=schema, _resolver=resolver), known)
+        keywords = [(name, value, apply) for name, value in schema.items() if (apply := self.VALIDATORS.get(name))]
+        part = parts[id(schema)] = (self.evolve(schema=schema, _resolver=resolver), keywords)
         return part
 
     def follow(evolved: Any, reference: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -204,8 +206,8 @@ def _fast_descend() -> Callable[..., Any]:
         if schema is False:
             yield _excluded(instance, path, schema_path)
             return
-        evolved, known = parts.get(id(schema)) or part_of(self, schema, resolver)
-        for name, value, apply in known:
+        evolved, keywords = parts.get(id(schema)) or part_of(self, schema, resolver)
+        for name, value, apply in keywords:
             if name == "$ref":
                 apply = follow
             for error in apply(evolved, value, instance, schema) or ():
@@ -389,16 +391,16 @@ def _required(validator: Any, names: Any, instance: Any, schema: Any) -> Iterato
         yield _error("required")  # one for all missing names
 
 
-def _additional_properties(validator: Any, rest: Any, instance: Any, schema: Any) -> Iterator[Any]:
+def _additional_properties(validator: Any, part: Any, instance: Any, schema: Any) -> Iterator[Any]:
     if not isinstance(instance, dict):
         return
     extra = additional_names(schema, instance)
-    if rest is False and extra:
+    if part is False and extra:
         yield _error("additionalProperties")
-    elif isinstance(rest, Mapping):
+    elif isinstance(part, Mapping):
         for name in extra:
-            if not validator.fits(instance[name], rest):
-                yield from validator.descend(instance[name], rest, path=name)
+            if not validator.fits(instance[name], part):
+                yield from validator.descend(instance[name], part, path=name)
 
 
 def additional_names(schema: Mapping[str, Any], instance: Mapping[str, Any]) -> list[str]:

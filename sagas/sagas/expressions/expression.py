@@ -52,7 +52,7 @@ class Expression:
         """
         meter = meter or WorkMeter()
         budget = current_budget()
-        most = MAX_VALUE_STEPS if budget is None else min(MAX_VALUE_STEPS, max(budget.left, 0))
+        most = MAX_VALUE_STEPS if budget is None else min(MAX_VALUE_STEPS, max(budget.remaining, 0))
         limit = min(MAX_STEPS, most)
         run = Evaluation(context, self._slots, limit)
         try:

@@ -18,36 +18,39 @@ class TooComplex(UsageError):
 
 
 class WorkBudget:
-    """The steps that are ``left``; below zero they are used up. ``pause`` is called between two portions of steps."""
+    """A number of steps; they are used up when ``remaining`` is below zero.
 
-    __slots__ = ("_pause", "_stop_at", "left")
+    ``pause`` is called between two portions of steps.
+    """
+
+    __slots__ = ("_pause", "_stop_at", "remaining")
 
     def __init__(self, steps: int = MAX_CHECK_STEPS, pause: Callable[[], None] | None = None) -> None:
-        self.left = steps
+        self.remaining = steps
         self._pause = pause
         self._stop_at = self._next_stop()
 
     @property
     def is_spent(self) -> bool:
-        """True if the work was stopped because no steps were left."""
-        return self.left < 0
+        """True if the work was stopped because no steps remained."""
+        return self.remaining < 0
 
     def give_up(self) -> None:
         """Stop the work at its next step, which may be made in another thread."""
-        self.left = -1
+        self.remaining = -1
 
     def charge(self, steps: int) -> None:
         """Count steps. Raises TooComplex when they are used up."""
-        self.left -= steps
-        if self.left < self._stop_at:
-            if self.left < 0:
+        self.remaining -= steps
+        if self.remaining < self._stop_at:
+            if self.remaining < 0:
                 raise TooComplex
             if self._pause is not None:
                 self._pause()
             self._stop_at = self._next_stop()
 
     def _next_stop(self) -> int:
-        return 0 if self._pause is None else max(self.left - _PAUSE_STEPS, 0)
+        return 0 if self._pause is None else max(self.remaining - _PAUSE_STEPS, 0)
 
 
 _current: ContextVar[WorkBudget] = ContextVar("work_budget")
@@ -67,7 +70,7 @@ def current_budget() -> WorkBudget | None:
 
 @contextmanager
 def bounded(budget: WorkBudget | int = MAX_CHECK_STEPS) -> Iterator[WorkBudget]:
-    """A context in which all work counts as that on one input. An outer one goes on, and its budget is shared."""
+    """A context in which all work counts as work on one input. Inside another one the budget of the outer is shared."""
     if (outer := _current.get(None)) is not None:
         yield outer
         return

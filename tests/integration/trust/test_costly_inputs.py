@@ -74,7 +74,7 @@ def project(shop: Shop, tmp_path: Path, temporal: TemporalServer) -> Project:
 def steps(project: Project, input: Any) -> int:
     with bounded() as budget:
         assert validate_input(project.definition("tree"), input)[1] == []
-    return MAX_CHECK_STEPS - budget.left
+    return MAX_CHECK_STEPS - budget.remaining
 
 
 async def test_a_costly_input_is_checked_outside_of_the_workflow_task(project: Project) -> None:

@@ -97,12 +97,12 @@ class SagaStarter:
         """Validate an input and derive the id and labels from it. Raises UsageError with the first problems."""
         name = self._definition.saga
         with bounded() as budget:
-            before = budget.left
+            before = budget.remaining
             try:
                 checked, problems = validate_input(self._definition, input)
             except TooComplex as error:
                 checked, problems = input, [f"input: {error.message}"]
-            steps = before - budget.left
+            steps = before - budget.remaining
         if problems:
             raise UsageError(invalid_input(name, problems))
         context = {"input": checked, "vars": self._variables, "saga": {"name": name}}

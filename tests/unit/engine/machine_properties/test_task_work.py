@@ -130,7 +130,7 @@ def test_no_valid_input_makes_a_task_long(definition: Definition, input: Any, re
         try:
             validate_input(definition, input)
         except TooComplex:
-            assert budget.left > -MAX_TASK_CHECK_STEPS  # it stops soon; the activity `saga.verify` goes on
+            assert budget.remaining > -MAX_TASK_CHECK_STEPS  # it stops soon; the activity `saga.verify` goes on
     answers = {f"{rejected}#0": "rejected", rejected: "rejected"}
     work = work_of_tasks(MachineDriver(definition, value, answers))
     assert max(work) <= MAX_TASK_STEPS + MAX_VALUE_STEPS

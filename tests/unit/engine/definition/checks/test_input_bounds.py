@@ -169,7 +169,7 @@ def test_a_megabyte_of_ordinary_orders_is_accepted(with_address: bool) -> None:
         value, problems = validate_input(a_definition(ORDERS), orders)
     assert problems == []
     assert value["orders"][-1]["currency"] == "EUR"
-    assert budget.left > MAX_CHECK_STEPS // 10
+    assert budget.remaining > MAX_CHECK_STEPS // 10
 
 
 def test_the_one_wrong_order_of_many_is_named() -> None:
@@ -253,7 +253,7 @@ def test_inputs_of_one_context_share_its_steps() -> None:
     definition = a_definition({"items": {"type": "string"}})
     with bounded(1_000) as budget:
         assert validate_input(definition, ["x"] * 600)[1] == []
-        assert 350 < budget.left < 450
+        assert 350 < budget.remaining < 450
         with pytest.raises(TooComplex):
             validate_input(definition, ["x"] * 800)
     assert validate_input(definition, ["x"] * (MAX_CHECK_STEPS // 2))[1] == []

@@ -134,7 +134,7 @@ async def test_expressions_and_validation_share_the_steps_of_an_input() -> None:
     loops = compile_expression("input.all(a, input.all(b, a + b >= 0))")
     with bounded() as budget:
         loops.evaluate({"input": list(range(100))})
-        assert 10_000 < 400_000 - budget.left < 40_000
+        assert 10_000 < 400_000 - budget.remaining < 40_000
     with bounded(5_000), pytest.raises(TooComplex):
         loops.evaluate({"input": list(range(100))})
     thread = await InputChecks().run(
