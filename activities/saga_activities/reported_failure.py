@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.size_limits import omitted
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, omitted
 from sagas.settings.masking import mask, mask_known_secrets, mask_properties
 from sagas.text.exact_json import encode_json
 from sagas.text.json_values import encodable
 from sagas.text.shortening import shorten_middle
 
 MAX_DETAILS_BYTES = 256 * 1024
-MAX_MESSAGE_CHARACTERS = 8 * 1024
-"""Bytes of a failure's details, characters of its message: larger ones would not reach Temporal's server."""
+"""Bytes of a failure's details: larger ones would not reach Temporal's server."""
 
 
 def reported_failure(outcome: Outcome) -> Failure:

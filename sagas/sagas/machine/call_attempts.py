@@ -52,6 +52,17 @@ def may_retry(run: SagaRun, entry: Entry) -> bool:
     return retry.give_up_after is None or since is None or run.now - since < retry.give_up_after
 
 
+def gives_up_uncounted(run: SagaRun, entry: Entry, outcome: Outcome) -> bool:
+    """True when a worker of another project has not counted as many attempts as the step may make.
+
+    An action that no worker knows is not of them: its worker may be about to be deployed.
+    """
+    operation = run.step(entry).do
+    if outcome.counted or operation.local:
+        return False
+    return entry.uncounted >= operation.retry.max_attempts or not may_retry(run, entry)
+
+
 def retries_without_limit(run: SagaRun, entry: Entry) -> bool:
     """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
     return is_retried_without_limit(run, run.step(entry), "do")

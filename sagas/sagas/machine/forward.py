@@ -19,6 +19,7 @@ from sagas.machine import (
 from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.expressions import context, evaluation, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
+from sagas.machine.failure_reasons import failure_message
 from sagas.machine.internal_events import (
     CarryOutDecision,
     CompensateEntry,
@@ -200,7 +201,7 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     elif run.phase == "backward":
         leave_to_rollback(run, entry)
     elif entry.uncounted and not commit.pivot_is_blocked(run, entry):
-        call_attempts.schedule_retry(run, entry, row_locks.retry_interval(run, entry) or step.do.retry.max_interval)
+        _uncounted_attempt_ended(run, entry, outcome)
     elif outcome.park_reason is not None:
         run.park(entry, "do", outcome.park_reason)
     elif step.pivot:
@@ -215,6 +216,16 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         call_attempts.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
     else:
         attempts_ended(run, entry)
+
+
+def _uncounted_attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
+    """Repeat the attempt; one of another project's worker only as often as the step may make attempts."""
+    if call_attempts.gives_up_uncounted(run, entry, outcome):
+        run.park(entry, "do", f"not counted as an attempt, {entry.uncounted} times: {failure_message(entry, 'do')}")
+        entry.uncounted = 0
+    else:
+        seconds = row_locks.retry_interval(run, entry) or run.step(entry).do.retry.max_interval
+        call_attempts.schedule_retry(run, entry, seconds)
 
 
 def _record_attempt(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None) -> None:

@@ -10,19 +10,23 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from sagas.actions.signature import ENVELOPE
 from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
 from sagas.protocol.compression import compress, decompress
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Marker, Outcome
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
 from sagas.text.digests import sha256_hex
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
 from sagas.text.exact_numbers import comparable
+from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten, shorten_middle
 
 if TYPE_CHECKING:
     from sagas.protocol.messages import Call, GuardSpec
 
+T = TypeVar("T", str, bool)
 
 REJECTED_TYPE = "Rejected"
 ALREADY_COMPENSATED_TYPE = "AlreadyCompensated"
@@ -261,7 +265,7 @@ def decode_result(value: Any) -> Outcome:
     if envelope is None or attempt is None:
         return Outcome.done(value, attempt=None)
     repeats = _count(envelope.get("repeats")) or 0
-    return Outcome("done", value.get("result"), attempt=attempt, marker=envelope.get("marker"), repeats=repeats)
+    return Outcome("done", value.get("result"), attempt=attempt, marker=_marker(envelope), repeats=repeats)
 
 
 def _count(value: Any) -> int | None:
@@ -295,13 +299,14 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
     attempt = _count(details.get("attempt")) if isinstance(details, dict) else None
     ours = None if attempt is None else details
     repeats = (_count(ours.get("repeats")) or 0) if ours else 0
-    clean = ours is not None and ours.get("nothing_before", False)
+    clean = ours is not None and _typed(ours, "nothing_before", False)
     if ours is None or "details" not in ours:
         inner = details if ours is None else {name: value for name, value in ours.items() if name != "attempt"}
     else:
         inner = ours["details"]
     shown = inner if isinstance(inner, dict) else ({} if inner is None else {"details": inner})
-    failure = Failure(type or "Error", message, shown)
+    name = printable_line(shorten(type or "Error", MAX_TYPE_CHARACTERS))
+    failure = Failure(name, shorten_middle(message, MAX_MESSAGE_CHARACTERS), shown)
     if type == REJECTED_TYPE:
         return Outcome(
             "rejected", failure=failure, attempt=attempt, nothing_before=clean, retryable=False, repeats=repeats
@@ -312,18 +317,30 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         return Outcome("failed", failure=failure, attempt=attempt, not_started=True)
     if ours is None:
         return Outcome("unknown", failure=failure)
+    parks = _typed(ours, "parks", "")
     return Outcome(
         "failed" if ours.get("outcome") == "failed" else "unknown",
         failure=failure,
         attempt=attempt,
         nothing_before=clean,
-        marker=ours.get("marker"),
-        retryable=ours.get("retryable", True),
-        infrastructure=ours.get("infrastructure", False),
-        counted=ours.get("counted", True),
-        park_reason=ours.get("parks"),
+        marker=_marker(ours),
+        retryable=_typed(ours, "retryable", True),
+        infrastructure=_typed(ours, "infrastructure", False),
+        counted=_typed(ours, "counted", True),
+        park_reason=shorten_middle(parks, MAX_MESSAGE_CHARACTERS) or None,
         repeats=repeats,
     )
+
+
+def _marker(details: Mapping[str, Any]) -> Marker | None:
+    """The marker in a field that any worker may fill; None if it is none of those that a guard or a probe adds."""
+    return next((marker for marker in get_args(Marker) if marker == details.get("marker")), None)
+
+
+def _typed(details: Mapping[str, Any], name: str, default: T) -> T:
+    """The value of a field that any worker may fill; the default if it is of another type."""
+    value = details.get(name)
+    return value if type(value) is type(default) else default
 
 
 def pack_state(state: Mapping[str, Any]) -> str:

@@ -16,6 +16,10 @@ MAX_PAYLOAD_BYTES = 2 * 1024 * 1024 - 64 * 1024
 MAX_STATE_CHARACTERS = MAX_PAYLOAD_BYTES - 64 * 1024
 """Characters of a packed machine in a payload; the rest of it is for the other fields."""
 
+MAX_MESSAGE_CHARACTERS = 8 * 1024
+MAX_TYPE_CHARACTERS = 200
+"""Characters of the message and the type of a failure; a worker in another language may send megabytes."""
+
 
 def size_problem(what: str, size: int) -> str:
     """The sentence about a value that is too large for a payload."""

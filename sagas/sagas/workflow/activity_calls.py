@@ -84,6 +84,8 @@ class ActivityCalls:
             value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
         except FailureError as error:
             outcome = activity_outcome(error)
+            if not call.local and call.op != "do":
+                outcome = replace(outcome, counted=True)  # only a worker of this project may try without end
             if outcome.kind in ("unknown", "rejected") and outcome.attempt is None:
                 outcome = replace(outcome, attempt=attempts_made(error, _retry_policy(call).maximum_attempts))
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ import pytest
 
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import decode_failure, decode_result, encode_result
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
 
 
 def test_an_argument_that_is_returned_is_the_result() -> None:
@@ -43,3 +44,23 @@ def test_a_rejection_keeps_its_details(detail: Any, attempt: int | None, shown: 
     assert (outcome.kind, outcome.attempt, outcome.repeats, outcome.retryable) == ("rejected", attempt, 0, False)
     assert outcome.failure is not None
     assert outcome.failure.details == shown
+
+
+def test_a_failure_is_shortened_and_its_type_is_one_line() -> None:
+    outcome = decode_failure("\x1b[2J\u202e\n" + "T" * 100_000, "m" * 3_000_000, None)
+    assert outcome.failure is not None
+    assert outcome.failure.type.startswith(r"\x1b[2J\u202e\nTTT")
+    assert len(outcome.failure.type) <= MAX_TYPE_CHARACTERS + 20
+    assert len(outcome.failure.message) <= MAX_MESSAGE_CHARACTERS
+
+
+@pytest.mark.parametrize("value", ["no", "", 0, [1], {"a": 1}, None])
+def test_fields_of_another_type_mean_nothing(value: Any) -> None:
+    names = ("retryable", "infrastructure", "counted", "nothing_before", "marker", "parks")
+    detail = {"outcome": "failed", "attempt": 1, "details": {}, **dict.fromkeys(names, value)}
+    if isinstance(value, str):
+        del detail["parks"]
+    outcome = decode_failure("Error", "m", detail)
+    assert outcome == Outcome("failed", failure=outcome.failure, attempt=1)
+    done = decode_result({"result": 1, "_saga": {"attempt": 1, "marker": value}})
+    assert done == Outcome.done(1, attempt=1)

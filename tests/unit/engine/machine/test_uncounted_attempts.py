@@ -88,3 +88,39 @@ def test_uncounted_failures_survive_serialization() -> None:
     failure = output.failure
     assert failure is not None
     assert decode_failure(failure.type, failure.message, encode_failure(output, 1)) == output
+
+
+@pytest.mark.parametrize("kind", ["compensatable", "pivot", "retriable"])
+def test_a_worker_of_another_project_does_not_repeat_without_end(kind: str) -> None:
+    steps = [step("p", kind="pivot")] if kind == "retriable" else [step("a")]
+    foreign = op("act.b", {}, local=False, task_queue="other", retry=Retry(max_attempts=3))
+    driver = MachineDriver(saga(*steps, step("b", kind=kind, do=foreign)), hold=["b"]).start()
+    for _ in range(2):
+        lose(driver, "b")
+        assert driver.state != "PARKED"
+        driver.fire("b~retry")
+    lose(driver, "b")
+    [parked] = driver.story["parked"]
+    assert parked["why"] == "not counted as an attempt, 3 times: Infrastructure: the runner was killed"
+    assert driver.state == "PARKED"
+
+
+def test_a_worker_of_another_project_does_not_repeat_beyond_the_time_of_the_step() -> None:
+    foreign = op("act.b", {}, local=False, task_queue="other", retry=Retry(max_attempts=30, give_up_after=90.0))
+    driver = MachineDriver(saga(step("a"), step("b", do=foreign)), hold=["b"]).start()
+    for _ in range(2):
+        lose(driver, "b")
+        driver.fire("b~retry")
+    lose(driver, "b")
+    assert driver.state == "PARKED"
+
+
+def test_an_action_that_no_foreign_worker_knows_yet_is_waited_for() -> None:
+    foreign = op("act.b", {}, local=False, task_queue="other", retry=Retry(max_attempts=2))
+    driver = MachineDriver(saga(step("a"), step("b", do=foreign)), hold=["b"]).start()
+    for _ in range(5):
+        driver.flights.pop("b")
+        unknown = decode_failure("NotFoundError", "no such action", {"attempt": 1})
+        driver.feed(CallEnded("b", unknown, driver.now, 0)).fire("b~retry")
+    driver.end("b", ("done", 1))
+    assert driver.state == "COMPLETED"

@@ -1,0 +1,71 @@
+"""A worker of another project that never counts an attempt is called no more often than the step says."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from sagas import Rejected, action
+from sagas.protocol.size_limits import MAX_TYPE_CHARACTERS
+from sagas.text.exact_json import decode_json
+from tests.helpers.local_worker import make_project, running_worker
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
+
+AWAY = """
+saga: away
+steps:
+  - id: book
+    uses: elsewhere
+    with: {n: 1}
+    task_queue: QUEUE
+    retry: {max_attempts: 3, max_interval: 1s}
+    compensate: {uses: elsewhere-undo, with: {}, task_queue: QUEUE, retry: {max_attempts: 2, max_interval: 1s}}
+  - {id: close, uses: refuses, effect: none}
+"""
+
+
+@pytest.mark.parametrize("operation", ["do", "undo"])
+async def test_attempts_that_are_not_counted_end(temporal: TemporalServer, tmp_path: Path, operation: str) -> None:
+    queue = f"other-{uuid.uuid4()}"
+    calls: Counter[str] = Counter()
+
+    @activity.defn(dynamic=True)
+    async def foreign(args: Sequence[RawValue]) -> int:
+        op = decode_json(args[0].payload.data)["_saga"]["op"]
+        calls[op] += 1
+        if op != operation:
+            return 1
+        details = {"outcome": "failed", "attempt": 2, "details": {}, "counted": False}
+        raise ApplicationError("never", details, type="\x1b[2J" + "T" * 50_000, non_retryable=True)
+
+    @action("refuses")
+    async def refuses() -> None:
+        raise Rejected("closed")
+
+    text = AWAY.replace("QUEUE", queue)
+    project = make_project(tmp_path, {"away": text}, [refuses], address=temporal.address)
+    async with running_worker(project) as client, Worker(client.temporal, task_queue=queue, activities=[foreign]):
+        run = await client.start("away", {})
+
+        async def is_parked() -> bool:
+            return (await client.show(run.id))["state"] == "PARKED"
+
+        await until(is_parked, limit=60)
+        made = calls[operation]
+        assert made <= 3
+        await asyncio.sleep(3)
+        assert calls[operation] == made
+        [parked] = (await client.show(run.id))["parked"]
+        assert "TTT" in parked["why"]
+        assert "\x1b" not in parked["why"]
+        assert len(parked["why"]) < MAX_TYPE_CHARACTERS + 200
