@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from saga_activities.automatic.restoration_script import HandChange, restoration_script
-from saga_activities.automatic.row_image import Images, RowImage
+from saga_activities.automatic.row_image import Images, RowImage, encoded_image
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
 from saga_activities.guard.sql_session import SqlSession
@@ -176,8 +176,7 @@ async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, cur
     if current is None:
         later = await sql.one_or_none(_SELECT_LATER_DELETE, values)
     else:
-        image = encode_json(dict(current)).decode()
-        later = await sql.one_or_none(_SELECT_LATER, {**values, "image": image})
+        later = await sql.one_or_none(_SELECT_LATER, {**values, "image": encoded_image(current)})
     if later is None:
         return "something without automatic compensation"
     return printable_line(f"step {later['step']} of the saga {later['saga_id']}")

@@ -13,7 +13,7 @@ from saga_activities.automatic import row_locks
 from saga_activities.automatic.postgresql import merge_with_returning
 from saga_activities.automatic.restore_order import rehearse
 from saga_activities.automatic.row_changes import INSERT_IMAGE, check_scope, number_changes
-from saga_activities.automatic.row_image import RowImage
+from saga_activities.automatic.row_image import RowImage, encoded_image
 from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.statement_check import check_statement
 from saga_activities.automatic.table_access import (
@@ -277,8 +277,8 @@ class ImageRecorder:
                 "row_hash": row.hash,
                 "table_name": row.table,
                 "row_key": row.key_text,
-                "before_image": _encoded(first),
-                "after_image": _encoded(last),
+                "before_image": encoded_image(first),
+                "after_image": encoded_image(last),
             }
             self._bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in stored.values() if text)
             self._stored.append({**stored, "statement": self._statements})
@@ -307,10 +307,6 @@ class ImageRecorder:
         empty = {"before_image": None, "after_image": None}
         rows = [{**empty, **entry, **image, "sequence": index} for index, image in enumerate([header, *self._stored])]
         await self._sql.run(INSERT_IMAGE, rows)
-
-
-def _encoded(image: Image | None) -> str | None:
-    return None if image is None else encode_json(dict(image)).decode()
 
 
 def _without_keys(rows: Iterable[Row]) -> list[Row]:

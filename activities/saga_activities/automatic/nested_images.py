@@ -6,16 +6,14 @@ nested saga that was terminated, or is refused, never comes, so its images are c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from saga_activities.automatic.changed_rows import StepRows, cannot_restore, unrestored_rows
+from saga_activities.automatic.changed_rows import cannot_restore, unrestored_rows
 from saga_activities.automatic.image_types import ImageTypes
-from saga_activities.automatic.restoration import load_images, open_tables, present_rows
+from saga_activities.automatic.restoration import load_images, step_rows
 from saga_activities.automatic.restore_order import CannotRestore
 from saga_activities.automatic.row_changes import images_digest, mark_undone
-from saga_activities.automatic.row_image import RowImage, net_images
-from saga_activities.automatic.table_access import TableAccess
 from saga_activities.automatic.unread_rows import shows_images, unread_rows
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.rules import ScriptResult
@@ -78,7 +76,7 @@ async def _close(sql: SqlSession, name: str, saga_id: str, decided: str | None, 
     if not stored or digest == decided:
         return None
     try:
-        rows = await _step_rows(sql, loaded, digest)
+        rows = await step_rows(sql, loaded)
     except (NeedsOperator, CannotRestore) as error:
         details = {**unread_rows(sql.dialect, loaded), "system": name}
         if skip:
@@ -93,18 +91,3 @@ async def _close(sql: SqlSession, name: str, saga_id: str, decided: str | None, 
     why = "the images of the nested saga say that rows are not as before it: restore them, then decide again"
     refused = await cannot_restore(sql, entries[-1], rows, why)
     raise NeedsOperator(refused.why, **refused.details, system=name)
-
-
-async def _step_rows(sql: SqlSession, loaded: Sequence[tuple[ImageTypes, list[Row]]], digest: str) -> StepRows:
-    """The rows of all entries, each of which has its own types."""
-    tables: dict[str, TableAccess] = {}
-    images: list[RowImage] = []
-    for types, stored in loaded:
-        opened, own = await open_tables(sql, types, stored)
-        for name, table in opened.items():
-            table.has_other_keys |= name in tables and tables[name].has_other_keys
-        tables |= opened
-        images += own
-    images.sort(key=lambda image: image.change)
-    first, last = net_images(images)
-    return StepRows(tables, first, last, await present_rows(tables, last), digest, images)

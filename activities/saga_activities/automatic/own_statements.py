@@ -25,12 +25,11 @@ from saga_activities.automatic.row_changes import (
     is_undone_by_statement,
     replace_images,
 )
-from saga_activities.automatic.row_image import Images
-from saga_activities.automatic.table_access import Image, TableAccess
+from saga_activities.automatic.row_image import Images, encoded_image
+from saga_activities.automatic.table_access import TableAccess
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, NeedsOperator
-from sagas.text.exact_json import encode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,8 @@ async def confirm_by_statement(sql: SqlSession, body: ActionBody, entry_key: Ent
             "row_hash": row.hash,
             "table_name": row.table,
             "row_key": row.key_text,
-            "before_image": _encoded(before),
-            "after_image": _encoded(now[row]),
+            "before_image": encoded_image(before),
+            "after_image": encoded_image(now[row]),
         }
         for row, before in rows.before.items()
         if before != now[row]
@@ -93,7 +92,7 @@ async def undo_by_statement(
     now = await read_rows(rows.tables, rows.before)
     for row, before in rows.before.items():
         chain = chains[row.hash]
-        _take_out(chain, entry_key, _encoded(before), _encoded(now[row]))
+        _take_out(chain, entry_key, encoded_image(before), encoded_image(now[row]))
         await replace_images(sql, chain)
     return result
 
@@ -142,7 +141,3 @@ async def _own_rows(sql: SqlSession, entry_key: EntryKey) -> _OwnRows | None:
         return _OwnRows(tables, before, present, own[0]["undo_scope"])
     except (NeedsOperator, CannotRestore):
         return None
-
-
-def _encoded(image: Image | None) -> str | None:
-    return None if image is None else encode_json(dict(image)).decode()

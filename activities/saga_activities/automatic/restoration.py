@@ -30,16 +30,16 @@ from saga_activities.automatic.row_changes import (
     pass_on_to_the_last,
     types_of_entry,
 )
-from saga_activities.automatic.row_image import Images, RowImage, differing, net_images
+from saga_activities.automatic.row_image import Images, RowImage, decoded_image, differing, encoded_image, net_images
 from saga_activities.automatic.row_locks import locked_row
-from saga_activities.automatic.table_access import Image, Key, TableAccess, shape_of_table
+from saga_activities.automatic.table_access import Key, TableAccess, shape_of_table
 from saga_activities.automatic.table_shape import DeclaredType, check_change
 from saga_activities.automatic.unread_rows import shows_images, unread_rows
 from saga_activities.guard.sql_session import Row, SqlSession
 from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
 from sagas.sql_text.row_changes import NotImageable, RowChange
-from sagas.text.exact_json import canonical_json, decode_json, encode_json
+from sagas.text.exact_json import canonical_json, decode_json
 
 _SELECT_IMAGES = (
     "SELECT sequence, statement, row_hash, row_change, undo_scope, table_name, row_key, before_image, after_image"
@@ -92,7 +92,7 @@ async def restore(
     except CannotRestore as error:
         raise NeedsOperator(error.why, **unread_rows(sql.dialect, [(types, loaded)])) from error
     # A row that is as before this step is restored, unless it is so by a later step, whose undo would change it again.
-    built_upon = frozenset(row for row, image in passed.built_upon.items() if current.get(row) == _decoded(image))
+    built_upon = frozenset(row for row, image in passed.built_upon.items() if current.get(row) == decoded_image(image))
     rows = StepRows(tables, first, last, current, digest, images, built_upon | passed.blocked)
     if rows.changed_rows:
         raise await changed_since(sql, entry_key, rows)
@@ -130,9 +130,7 @@ async def check_decision(sql: SqlSession, *, entry_key: EntryKey, digest: str | 
         loaded.append((types, stored))
         if not stored or images_digest(stored) == digest:
             return
-        tables, images = await open_tables(sql, types, stored)
-        first, last = net_images(images)
-        rows = StepRows(tables, first, last, await present_rows(tables, last), images_digest(stored), images)
+        rows = await step_rows(sql, loaded)
     except (NeedsOperator, CannotRestore) as error:
         if shows_images(digest, stored):
             return
@@ -152,15 +150,13 @@ async def skip_restoration(sql: SqlSession, entry_key: EntryKey) -> dict[str, An
     """
     await mark_undone(sql, entry_key)
     try:
-        types, stored = await load_images(sql, entry_key)
+        loaded = [await load_images(sql, entry_key)]
     except NeedsOperator:
         return None
     try:
-        tables, images = await open_tables(sql, types, stored)
-        first, last = net_images(images)
-        rows = StepRows(tables, first, last, await present_rows(tables, last), images_digest(stored), images)
+        rows = await step_rows(sql, loaded)
     except (NeedsOperator, CannotRestore):
-        return unread_rows(sql.dialect, [(types, stored)])
+        return unread_rows(sql.dialect, loaded)
     return await unrestored_rows(sql, entry_key, rows)
 
 
@@ -173,6 +169,27 @@ async def load_images(sql: SqlSession, entry_key: EntryKey) -> tuple[ImageTypes,
     if header is None or int(header["row_key"]) != len(rows) - 1:
         raise NeedsOperator("the images of the changed rows are missing, so the step cannot be undone automatically")
     return ImageTypes.of_header(header), [row for row in rows if row is not header]
+
+
+async def step_rows(sql: SqlSession, loaded: Sequence[tuple[ImageTypes, Sequence[Row]]]) -> StepRows:
+    """The rows of one step, or of all steps of a nested saga, locked: before and after it, and as they are now.
+
+    ``loaded``: the images of each entry with the types of the columns when it ran. Raises :class:`NeedsOperator` and
+    :class:`CannotRestore` if rows cannot be read.
+    """
+    tables: dict[str, TableAccess] = {}
+    images: list[RowImage] = []
+    for types, stored in loaded:
+        opened, own = await open_tables(sql, types, stored)
+        for name, table in opened.items():
+            table.has_other_keys |= name in tables and tables[name].has_other_keys
+        tables |= opened
+        images += own
+    if len(loaded) > 1:
+        images.sort(key=lambda image: image.change)
+    first, last = net_images(images)
+    digest = images_digest([row for _, stored in loaded for row in stored])
+    return StepRows(tables, first, last, await present_rows(tables, last), digest, images)
 
 
 async def present_rows(tables: Mapping[str, TableAccess], last: Images) -> Images:
@@ -189,10 +206,6 @@ async def present_rows(tables: Mapping[str, TableAccess], last: Images) -> Image
                 " key now; look for it, restore it by hand if it is there, then decide done",
             )
     return current
-
-
-def _decoded(text: str | None) -> Image | None:
-    return None if text is None else decode_json(text)
 
 
 async def open_tables(
@@ -213,7 +226,7 @@ async def open_tables(
                 raise NotImageable(
                     f"the primary key of {shape.name} was {', '.join(key)} when the step ran, and is {now} now"
                 )
-            before, after = _decoded(row["before_image"]), _decoded(row["after_image"])
+            before, after = decoded_image(row["before_image"]), decoded_image(row["after_image"])
             image = RowImage(
                 locked_row(tables[name], Key(row["row_hash"], tuple(key.values()))),
                 before,
@@ -276,8 +289,8 @@ def _as_present(
             {
                 **row,
                 "row_key": image.row.key_text,
-                "before_image": _encoded(image.before),
-                "after_image": _encoded(image.after),
+                "before_image": encoded_image(image.before),
+                "after_image": encoded_image(image.after),
             }
         )
         for row, image in zip(stored, images, strict=True)
@@ -292,22 +305,13 @@ def _present_image(sql: SqlSession, tables: Mapping[str, TableAccess]) -> Presen
         key, shape = entry_of(other), tables[other["table_name"]].shape
         if key not in types_of:
             types_of[key] = await types_of_entry(sql, key)
-        types, image = types_of[key].of(other), _decoded(other[name])
+        types, image = types_of[key].of(other), decoded_image(other[name])
         if image is None or types == shape.types:
             return other[name]
         changed = await converted_texts(sql, shape, types, [image])
-        return _encoded(
-            {
-                name: changed[name][text] if name in changed and text is not None else text
-                for name, text in image.items()
-            }
-        )
+        return encoded_image(_converted(image, changed))
 
     return read
-
-
-def _encoded(image: Image | None) -> str | None:
-    return None if image is None else encode_json(dict(image)).decode()
 
 
 def _check_table(table: TableAccess, image: RowImage) -> None:

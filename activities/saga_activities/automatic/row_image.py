@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image
 from sagas.sql_text.row_changes import ChangeKind
+from sagas.text.exact_json import decode_json, encode_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,13 @@ def net_images(images: Sequence[RowImage]) -> tuple[Images, Images]:
         first.setdefault(image.row, image.before)
         last[image.row] = image.after
     return first, last
+
+
+def encoded_image(image: Image | None) -> str | None:
+    """The text of an image in ``saga_image``; None for no row."""
+    return None if image is None else encode_json(dict(image)).decode()
+
+
+def decoded_image(text: str | None) -> Image | None:
+    """The image that :func:`encoded_image` has written."""
+    return None if text is None else decode_json(text)

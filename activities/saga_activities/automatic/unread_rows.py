@@ -11,9 +11,9 @@ from saga_activities.automatic import mysql, sqlite
 from saga_activities.automatic.changed_rows import MAX_SHOWN_ROWS, bounded
 from saga_activities.automatic.image_types import ImageTypes
 from saga_activities.automatic.row_changes import images_digest
+from saga_activities.automatic.row_image import decoded_image
 from saga_activities.automatic.table_access import Image, shown_text
 from saga_activities.guard.sql_session import Row
-from sagas.text.exact_json import decode_json
 from sagas.text.printable import printable_line
 
 _UNREAD = "unread:"
@@ -48,7 +48,7 @@ def shows_images(decided: str | None, stored: Sequence[Row]) -> bool:
 def _described(dialect: str, images: Sequence[tuple[ImageTypes, Row]]) -> dict[str, Any]:
     """The columns that differ between the first and the last image of one row; all, if one of them is no row."""
     (first_types, first), (last_types, last) = images[0], images[-1]
-    key, before, after = map(_decoded, (first["row_key"], first["before_image"], last["after_image"]))
+    key, before, after = map(decoded_image, (first["row_key"], first["before_image"], last["after_image"]))
     names = [name for name in before if before[name] != (after or before).get(name)] if before else []
     names = names or list(before or after or ())
 
@@ -76,10 +76,6 @@ def _described(dialect: str, images: Sequence[tuple[ImageTypes, Row]]) -> dict[s
         "now": None,
         "unread": True,
     }
-
-
-def _decoded(text: str | None) -> Image | None:
-    return None if text is None else decode_json(text)
 
 
 def _readable(dialect: str, kind: str | None, text: str) -> str:

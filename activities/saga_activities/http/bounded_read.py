@@ -16,8 +16,7 @@ import httpx
 from saga_activities.http.response import HttpResponse
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from sagas.input_limits import MAX_INPUT_VALUES
-from sagas.text.exact_json import decode_unambiguous, encode_json
-from sagas.text.json_values import map_texts, parse_json
+from sagas.text.exact_json import decode_unambiguous
 
 ACCEPT_ENCODING = "gzip"
 _IDENTITY = ("", "identity")
@@ -49,8 +48,8 @@ async def send_bounded(client: httpx.AsyncClient, request: httpx.Request, mask: 
         text, undecodable = _decoded(body, response.charset_encoding)
         if _has_too_many_values(text):
             return HttpResponse(response.status_code, headers, omitted=len(body))
-        text = _masked_spellings(mask(text), mask)
-        return HttpResponse(response.status_code, headers, text, undecodable=undecodable)
+        received = HttpResponse(response.status_code, headers, mask(text), undecodable=undecodable)
+        return received.with_masked_spellings(mask)
     finally:
         await response.aclose()
 
@@ -70,18 +69,6 @@ def _has_too_many_values(text: str) -> bool:
             count += len(value)
             waiting += value.values() if isinstance(value, dict) else value
     return count > MAX_INPUT_VALUES
-
-
-def _masked_spellings(text: str, mask: Callable[[str], str]) -> str:
-    """The text without secrets that JSON spells in another way, as in ``\\u0073ecret``."""
-    if "\\" not in text:
-        return text
-    try:
-        value = parse_json(text)
-    except ValueError:
-        return text
-    masked = map_texts(value, mask)
-    return text if masked == value else encode_json(masked).decode()
 
 
 async def _read_body(response: httpx.Response, headers: Mapping[str, str]) -> bytes | int:

@@ -6,7 +6,7 @@ The outcome of the attempt is decided in ``attempt``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -18,8 +18,8 @@ from sagas.builtins.http_statuses import status_range, written_statuses
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.expressions.values import OmittedValue, UnusableValue
 from sagas.protocol.size_limits import omitted
-from sagas.text.exact_json import RepeatedName
-from sagas.text.json_values import parse_json
+from sagas.text.exact_json import RepeatedName, encode_json
+from sagas.text.json_values import map_texts, parse_json
 
 MAX_RETRY_AFTER = 3600.0
 """Seconds. Longer delays that a participant asks for are cut to this."""
@@ -77,20 +77,6 @@ class HttpResponse:
 
     def _parsed(self) -> Any:
         """The body as JSON; None if it is empty. Raises ResultError as :meth:`body`, ValueError if it is not JSON."""
-        value, error = self._parsed_once
-        if error is not None:
-            raise error
-        return value
-
-    @cached_property
-    def _parsed_once(self) -> tuple[Any, ValueError | None]:
-        """The body as JSON, or the error of reading it: the body of a hostile service takes a second."""
-        try:
-            return self._parse(), None
-        except ValueError as error:
-            return None, error
-
-    def _parse(self) -> Any:
         if self.undecodable:
             raise ResultError(
                 f"{self.undecodable}; correct the service or the charset in its content-type, or write a `result` that"
@@ -98,21 +84,45 @@ class HttpResponse:
             )
         if not self.text.strip():
             return None
-        try:
-            value = parse_json(self.text.removeprefix(_BYTE_ORDER_MARK))
-        except RepeatedName as error:
+        value, error = self._document
+        if isinstance(error, RepeatedName):
             raise ResultError(
                 f"its body has the name {error.name!r} twice in one object, and which value counts is not known;"
                 f" {_AS_TEXT}"
-            ) from None
+            )
+        if error is not None:
+            raise error
         if self.text.startswith(_BYTE_ORDER_MARK):
             raise ResultError(f"its body begins with a byte order mark, which JSON does not allow; {_AS_TEXT}")
         return value
 
+    @cached_property
+    def _document(self) -> tuple[Any, ValueError | None]:
+        """The JSON value of the text, or the error of reading it: the body of a hostile service takes a second."""
+        try:
+            return parse_json(self.text.removeprefix(_BYTE_ORDER_MARK)), None
+        except ValueError as error:
+            return None, error
+
+    def with_masked_spellings(self, mask: Callable[[str], str]) -> HttpResponse:
+        """The response without secrets that JSON spells in another way, as in ``\\u0073ecret``."""
+        if "\\" not in self.text:
+            return self
+        value, error = self._document
+        masked = value if error is not None else map_texts(value, mask)
+        if masked == value:
+            return self
+        mark = _BYTE_ORDER_MARK if self.text.startswith(_BYTE_ORDER_MARK) else ""
+        return replace(self, text=mark + encode_json(masked).decode())
+
     @property
     def problem(self) -> ValueError | None:
         """Why the body is not used as JSON; None if it is."""
-        return self._parsed_once[1]
+        try:
+            self._parsed()
+        except ValueError as error:
+            return error
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """The value of ``response`` in expressions, and the result of a probe.

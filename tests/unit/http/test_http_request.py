@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from saga_activities.http import response as response_module
 from saga_activities.http.request import InvalidRequestError, build_request, encode_key, redirect_target
 from saga_activities.http.response import MAX_RETRY_AFTER, HttpResponse, check_patterns, retry_after
 from sagas.builtins.http_statuses import classify_status
+from sagas.text.json_values import parse_json
 
 BASE = "https://crm.example.com/v1/"
 
@@ -210,3 +212,23 @@ def test_an_escaped_surrogate_pair_is_a_character() -> None:
 def test_cookies_are_not_recorded() -> None:
     seen = HttpResponse(200, {"set-cookie": "session=1", "x-a": "b"}, '{"a": 1}').to_json()
     assert seen == {"status": 200, "headers": {"x-a": "b"}, "json": {"a": 1}, "text": '{"a": 1}'}
+
+
+def test_a_body_with_escapes_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    monkeypatch.setattr(response_module, "parse_json", lambda text: parsed.append(text) or parse_json(text))
+
+    response = HttpResponse(200, text='{"note": "a\\nb"}').with_masked_spellings(lambda text: text)
+
+    assert (response.body(), response.to_json()["json"], response.problem) == ({"note": "a\nb"},) * 2 + (None,)
+    assert len(parsed) == 1
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte order mark"])
+def test_a_masked_body_is_refused_as_the_unmasked_one(mark: str) -> None:
+    response = HttpResponse(200, text=f'{mark}{{"echo": "\\u0073ecret"}}')
+
+    masked = response.with_masked_spellings(lambda text: text.replace("secret", "•••"))
+
+    assert masked.text == f'{mark}{{"echo":"•••"}}'
+    assert type(masked.problem) is type(response.problem)

@@ -19,8 +19,9 @@ from saga_workers.bulk.bulk_updates import update_bulk_workflow
 from saga_workers.interventions import ask_each
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.run_history import first_input
 from saga_workers.temporal.run_states import visible_state
-from saga_workers.temporal.temporal_runs import count_pollers, describe_run, first_input, list_runs
+from saga_workers.temporal.temporal_runs import count_pollers, describe_run, list_runs
 from sagas.bulk.wire_format import CANCEL_UPDATE
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.cancel import CancelResponse

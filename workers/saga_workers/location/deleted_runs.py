@@ -20,7 +20,8 @@ from saga_workers.location.traces import (
     open_origin,
     read_holdings,
 )
-from saga_workers.temporal.temporal_runs import RunDescription, first_input
+from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.protocol.origin import Origin, same_start
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings

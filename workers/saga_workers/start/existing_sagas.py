@@ -13,8 +13,8 @@ from saga_activities.ledger.rows import RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from saga_workers.start.start_requests import StartRequest, StartResult
+from saga_workers.temporal.run_history import first_input
 from saga_workers.temporal.run_states import closed_state
-from saga_workers.temporal.temporal_runs import first_input
 from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import input_digest

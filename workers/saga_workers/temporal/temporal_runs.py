@@ -15,7 +15,6 @@ from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
@@ -23,13 +22,11 @@ from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     DescribeWorkflowExecutionRequest,
     DescribeWorkflowExecutionResponse,
-    GetWorkflowExecutionHistoryRequest,
     ListWorkflowExecutionsRequest,
 )
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
-    WorkflowHistoryEventFilterType,
 )
 from temporalio.client import Client as Temporal
 from temporalio.converter import DataConverter, decode_search_attributes
@@ -37,7 +34,6 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.payloads import DETACHED_HEADER, unpack_state
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
 UNREADABLE = (RPCStatusCode.INTERNAL, RPCStatusCode.DATA_LOSS, RPCStatusCode.RESOURCE_EXHAUSTED)
@@ -114,54 +110,6 @@ async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDesc
             return None
         raise
     return RunDescription(_run_info(temporal, answer.workflow_execution_info), answer)
-
-
-async def first_input(temporal: Temporal, described: RunDescription) -> Any:
-    """The saga's input: that of the first run of a chain that was continued as new; None if it had none.
-
-    A saga that has left a bulk workflow was started with its state, which contains it.
-    """
-    first_run = described.run.raw.first_run_id or described.run.run_id
-    handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
-    async for event in handle.fetch_history_events(
-        page_size=1, event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
-    ):
-        started = event.workflow_execution_started_event_attributes
-        values = await temporal.data_converter.decode(started.input.payloads)
-        value = values[0] if values else None
-        return _input_of_state(value) if DETACHED_HEADER in started.header.fields else value
-    return None
-
-
-async def readable_events(temporal: Temporal, run: RunInfo) -> AsyncIterator[HistoryEvent]:
-    """The events of a run, up to one that cannot be decoded; the SDK would ask for that again and again."""
-    token = b""
-    while True:
-        request = GetWorkflowExecutionHistoryRequest(
-            namespace=temporal.namespace,
-            execution=Execution(workflow_id=run.id, run_id=run.run_id),
-            next_page_token=token,
-        )
-        try:
-            answer = await temporal.workflow_service.get_workflow_execution_history(
-                request, retry=False, timeout=timedelta(seconds=10)
-            )
-        except RPCError as error:
-            if error.status in UNREADABLE:
-                return
-            answer = await temporal.workflow_service.get_workflow_execution_history(request, retry=True)
-        for event in answer.history.events:
-            yield event
-        token = answer.next_page_token
-        if not token:
-            return
-
-
-def _input_of_state(value: Any) -> Any:
-    try:
-        return unpack_state(value["machine"])["input"]
-    except (KeyError, TypeError, ValueError):
-        return value  # any client may send the header
 
 
 def undoes(undo: RunInfo, run: RunInfo) -> bool:

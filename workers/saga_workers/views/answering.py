@@ -10,16 +10,13 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from temporalio.api.common.v1 import WorkflowExecution as Execution
-from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.temporal.run_history import last_task_timed_out
 from saga_workers.temporal.temporal_runs import (
     POLLER_TIMEOUT,
-    UNREADABLE,
     RunDescription,
     last_poll,
     no_poller_message,
@@ -31,8 +28,6 @@ DUE = 10.0
 
 _UNANSWERED = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 _NO_POLLER = "no poller seen"  # the server's message some time after the last poll; its status code has many meanings
-_RECENT_EVENTS = 5
-_READ_TIMEOUT = timedelta(seconds=5)
 NO_VIEW = "the answer of its worker is no view of a saga"
 _ANSWER: Any = dict[str, Any] | None
 
@@ -91,7 +86,7 @@ class Workers:
         run, task = described.run, described.raw.pending_workflow_task
         unanswered = isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
         if not unanswered and task.attempt > 1:
-            if not await timed_out(self._temporal, described):
+            if not await last_task_timed_out(self._temporal, described.run):
                 return Unqueryable(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
             unanswered = True  # the server passes no query on while it retries a task
         if not unanswered:
@@ -110,28 +105,3 @@ def waits_for_task(task: Any) -> float:
     """Seconds since the workflow task was started or scheduled; 0.0 if there is none."""
     since = task.started_time if task.HasField("started_time") else task.scheduled_time
     return time.time() - since.ToMicroseconds() / 1e6 if since.seconds else 0.0
-
-
-async def timed_out(temporal: Temporal, described: RunDescription) -> bool:
-    """Return whether the workflow task is retried because it timed out, and not because the code failed.
-
-    False if its history cannot be read: the worker cannot read it either.
-    """
-    run = described.run
-    try:
-        answer = await temporal.workflow_service.get_workflow_execution_history_reverse(
-            GetWorkflowExecutionHistoryReverseRequest(
-                namespace=temporal.namespace,
-                execution=Execution(workflow_id=run.id, run_id=run.run_id),
-                maximum_page_size=_RECENT_EVENTS,
-            ),
-            retry=False,
-            timeout=_READ_TIMEOUT,
-        )
-    except RPCError as error:
-        if error.status in UNREADABLE:
-            return False
-        raise
-    ends = (EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
-    types = [event.event_type for event in answer.history.events if event.event_type in ends]
-    return types[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT]

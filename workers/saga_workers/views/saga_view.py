@@ -22,8 +22,9 @@ from temporalio.exceptions import FailureError
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.run_states import carried_start, closed_view, may_be_undone, visible_state
-from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, readable_events
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications

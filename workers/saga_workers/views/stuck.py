@@ -22,6 +22,7 @@ from saga_workers.location.deleted_runs import RUN_DELETED, DeletedRun, replaced
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.temporal.machine_query import read_definition
+from saga_workers.temporal.run_history import last_task_timed_out
 from saga_workers.temporal.temporal_runs import (
     UNREADABLE,
     RunDescription,
@@ -32,7 +33,7 @@ from saga_workers.temporal.temporal_runs import (
     nobody_answers,
     quote,
 )
-from saga_workers.views.answering import DUE, Workers, timed_out
+from saga_workers.views.answering import DUE, Workers
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
@@ -320,7 +321,7 @@ async def temporal_reasons(
     elif workers.unanswered(described):
         reasons.append(nobody_answers(run.task_queue))
     elif attempt > 1:
-        fails = "times out" if await timed_out(temporal, described) else "fails"
+        fails = "times out" if await last_task_timed_out(temporal, described.run) else "fails"
         reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log or the Web UI")
     for activity in raw.pending_activities:
         what = _ACTIVITIES.get(activity.activity_type.name, activity.activity_id)

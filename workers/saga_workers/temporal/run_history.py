@@ -1,0 +1,94 @@
+"""Histories of runs, read below the SDK's own iterator, which asks again and again for events it cannot decode."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio.api.common.v1 import WorkflowExecution as Execution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import (
+    GetWorkflowExecutionHistoryRequest,
+    GetWorkflowExecutionHistoryReverseRequest,
+)
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowHistoryEventFilterType
+from temporalio.service import RPCError
+
+from saga_workers.temporal.temporal_runs import UNREADABLE, RunDescription, RunInfo
+from sagas.protocol.payloads import DETACHED_HEADER, unpack_state
+
+_READ_TIMEOUT = timedelta(seconds=10)
+_RECENT_EVENTS = 5
+
+_Answer = TypeVar("_Answer")
+
+
+async def first_input(temporal: Temporal, described: RunDescription) -> Any:
+    """The saga's input: that of the first run of a chain that was continued as new; None if it had none.
+
+    A saga that has left a bulk workflow was started with its state, which contains it.
+    """
+    first_run = described.run.raw.first_run_id or described.run.run_id
+    handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
+    async for event in handle.fetch_history_events(
+        page_size=1, event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
+    ):
+        started = event.workflow_execution_started_event_attributes
+        values = await temporal.data_converter.decode(started.input.payloads)
+        value = values[0] if values else None
+        return _input_of_state(value) if DETACHED_HEADER in started.header.fields else value
+    return None
+
+
+def _input_of_state(value: Any) -> Any:
+    try:
+        return unpack_state(value["machine"])["input"]
+    except (KeyError, TypeError, ValueError):
+        return value  # any client may send the header
+
+
+async def readable_events(temporal: Temporal, run: RunInfo) -> AsyncIterator[HistoryEvent]:
+    """The events of a run, up to one that cannot be decoded."""
+    token = b""
+    while True:
+        request = GetWorkflowExecutionHistoryRequest(
+            namespace=temporal.namespace, execution=_execution(run), next_page_token=token
+        )
+        answer = await _readable(temporal.workflow_service.get_workflow_execution_history, request)
+        for event in () if answer is None else answer.history.events:
+            yield event
+        if answer is None or not (token := answer.next_page_token):
+            return
+
+
+async def last_task_timed_out(temporal: Temporal, run: RunInfo) -> bool:
+    """Return whether the workflow task of a run is retried because it timed out, and not because the code failed.
+
+    False if its history cannot be read: the worker cannot read it either.
+    """
+    request = GetWorkflowExecutionHistoryReverseRequest(
+        namespace=temporal.namespace, execution=_execution(run), maximum_page_size=_RECENT_EVENTS
+    )
+    answer = await _readable(temporal.workflow_service.get_workflow_execution_history_reverse, request)
+    if answer is None:
+        return False
+    ends = (EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
+    types = [event.event_type for event in answer.history.events if event.event_type in ends]
+    return types[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT]
+
+
+def _execution(run: RunInfo) -> Execution:
+    return Execution(workflow_id=run.id, run_id=run.run_id)
+
+
+async def _readable(call: Callable[..., Awaitable[_Answer]], request: Any) -> _Answer | None:
+    """The answer to a request; None if it cannot be decoded, for which no retry helps."""
+    try:
+        return await call(request, retry=False, timeout=_READ_TIMEOUT)
+    except RPCError as error:
+        if error.status in UNREADABLE:
+            return None
+    return await call(request, retry=True)
