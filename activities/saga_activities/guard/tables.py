@@ -245,6 +245,8 @@ inbox_table = sa.Table(
     # `partition` and `offset` are reserved words of MySQL.
     sa.Column("topic_partition", sa.Integer, nullable=False),
     sa.Column("topic_offset", sa.BigInteger, nullable=False),
+    # SHA-256 of key and value: another message may have the same id.
+    sa.Column("digest", short_text(64), nullable=False),
     sa.Column("status", short_text(12), nullable=False),
     sa.Column("reason", long_text()),
     sa.Column("received_at", sa.Double, nullable=False),

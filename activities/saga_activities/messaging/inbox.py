@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -22,9 +22,12 @@ from sagas.errors import UsageError
 InboxStatus = Literal["DONE", "REJECTED", "DEAD"]
 """The result of a message: it had its effect, was rejected, or had no effect because every attempt failed."""
 
-_COLUMNS = "(consumer, event_id, topic, topic_id, topic_partition, topic_offset, status, reason, received_at)"
-_VALUES = "(:consumer, :event_id, :topic, :topic_id, :partition, :offset, :status, :reason, :at)"
-_SELECT_ENTRY = "SELECT status, reason FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id"
+_COLUMNS = "(consumer, event_id, topic, topic_id, topic_partition, topic_offset, digest, status, reason, received_at)"
+_VALUES = "(:consumer, :event_id, :topic, :topic_id, :partition, :offset, :digest, :status, :reason, :at)"
+_SELECT_ENTRY = (
+    "SELECT topic, topic_partition, topic_offset, digest, status, reason FROM saga_inbox"
+    " WHERE consumer = :consumer AND event_id = :event_id"
+)
 _RAISE_VERSION = (
     "UPDATE saga_version_seen SET version = :version"
     " WHERE consumer = :consumer AND entity = :entity AND version < :version"
@@ -33,7 +36,7 @@ _RAISE_VERSION = (
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
-    """One message of one consumer."""
+    """One message of one consumer. ``digest``: of its content."""
 
     consumer: str
     event_id: str
@@ -41,6 +44,7 @@ class InboxEntry:
     topic_id: str
     partition: int
     offset: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,15 @@ class TopicUse:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The existing entry of a message that was recorded before."""
+    """The existing entry of a message that was recorded before.
+
+    ``other``: topic/partition/offset of a message with the same id and other content, which the entry belongs to; None
+    if it is the same message.
+    """
 
     status: InboxStatus
     reason: str | None
+    other: str | None = None
 
 
 def _insert_ignore(dialect: str, table: str) -> str:
@@ -82,6 +91,7 @@ async def record(
         topic_id=entry.topic_id,
         partition=entry.partition,
         offset=entry.offset,
+        digest=entry.digest,
         status=status,
         reason=None if reason is None else reason.replace("\0", ""),  # PostgreSQL's text cannot contain it
         at=time.time(),
@@ -90,8 +100,10 @@ async def record(
         return None
     # On MySQL a plain read would not see the row that the insert has waited for, if the transaction has read before.
     read = f"{_SELECT_ENTRY} LOCK IN SHARE MODE" if dialect in MYSQL_DIALECTS else _SELECT_ENTRY
-    row: Mapping[str, str] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
-    return Duplicate(row["status"], row["reason"])  # pyright: ignore[reportArgumentType]
+    row: Mapping[str, Any] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
+    is_same = row["digest"] == entry.digest
+    place = "{topic}/{topic_partition}/{topic_offset}".format_map(row)
+    return Duplicate(row["status"], row["reason"], None if is_same else place)
 
 
 async def topic_uses(engine: AsyncEngine, topic: str, topic_id: str) -> list[TopicUse]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saga_activities.guard.guard import Guard
+from saga_activities.guard.rules import OTHER_ARGUMENTS
 from saga_activities.kafka.record_codec import CONFIRMS_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER, UNDOES_HEADER
 from saga_activities.messaging import inbox
 from saga_activities.participants import CommandCall, ParticipantCommands, is_refusal
@@ -56,6 +57,8 @@ class CommandHandler(ConsumerHandler):
             await self._send_rejection(record, outcome.failure.message, outcome.failure.details)
         else:
             await self._raise_failure(outcome)
+        if outcome.park_reason in OTHER_ARGUMENTS:
+            return f"the key {call.key} belongs to a command with another value, so {record.position} has no effect"
         self._metrics.consumed(self._consumer.name, record.topic, "done" if outcome.kind == "done" else "rejected")
         return None
 

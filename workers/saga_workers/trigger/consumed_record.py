@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from datetime import UTC, datetime
 from functools import cached_property
@@ -11,6 +12,7 @@ from saga_activities.kafka.record_codec import MalformedRecord, RawHeaders, deco
 from saga_workers.trigger.delivery import Delivery
 from sagas.actions.consumers import Message, message_id
 from sagas.actions.message_headers import readable_headers
+from sagas.protocol.payloads import arguments_hash
 
 __all__ = ["ConsumedRecord", "MalformedRecord"]
 
@@ -38,6 +40,7 @@ class ConsumedRecord:
         self.key: bytes | None = message.key()
         self.value: bytes | None = message.value()
         self.malformed: str | None = None
+        self._digest: str | None = None
         self.raw_headers: RawHeaders = ()
         try:
             self.raw_headers = raw_headers(message)
@@ -64,11 +67,24 @@ class ConsumedRecord:
         """See :class:`sagas.actions.consumers.Message`."""
         return message_id(self.headers, self.topic, self.partition, self.offset, self.topic_id)
 
+    @property
+    def digest(self) -> str:
+        """SHA-256 of key and value; the same for equal JSON values."""
+        if self._digest is None:
+            try:
+                self.message()
+            except MalformedRecord:
+                raw = b"".join(b"%d:%b" % (len(part), part) for part in (self.key or b"", self.value or b""))
+                self._digest = hashlib.sha256(raw).hexdigest()
+        assert self._digest is not None
+        return self._digest
+
     def message(self) -> Message:
         """Decode a new message. Raises MalformedRecord if a part of it cannot be used by anyone."""
         if self.malformed is not None:
             raise MalformedRecord(self.malformed)
         read = decode(self._message)
+        self._digest = self._digest or arguments_hash({"key": read.key, "value": read.value})
         timestamp = datetime.fromtimestamp(read.timestamp or 0, UTC).isoformat(timespec="milliseconds")
         when = timestamp.replace("+00:00", "Z")
         return Message(self.id, self.topic, self.partition, self.offset, when, read.key, read.value, read.headers)

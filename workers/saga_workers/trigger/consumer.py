@@ -111,7 +111,7 @@ class ConsumerHandler:
             await self._dead_letters.send(record, self._group, earlier, self._stop, any_prefix=True)
 
     async def _attempt(self, record: ConsumedRecord, number: int) -> str | None:
-        """One attempt; returns the reason if the message had been given up before.
+        """One attempt; returns the reason if the message had been given up before, or has the id of another one.
 
         Raises PoisonMessage, DependencyUnavailable, ConsumerFailed.
         """
@@ -123,6 +123,8 @@ class ConsumerHandler:
         outcome = await self._handled(record, number, once)
         match outcome.kind:
             case "done" if isinstance(outcome.result, inbox.Duplicate):
+                if outcome.result.other is not None:
+                    return _used_id(record, outcome.result.other)
                 self._metrics.consumed(self._consumer.name, record.topic, "duplicate")
                 return (outcome.result.reason or "") if outcome.result.status == "DEAD" else None
             case "done":
@@ -152,6 +154,9 @@ class ConsumerHandler:
     async def _run_effect(self, record: ConsumedRecord, handle: Handle, sql: SqlSession) -> Any:
         recorded = await inbox.record(sql, self._inbox_entry(record), "DONE")
         if recorded is not None:
+            if recorded.other is not None:
+                value = {"reason": _used_id(record, recorded.other), "details": _dead_letter_details(record)}
+                await self._reply(sql, record, REJECTED_OUTCOME, value)
             return recorded
         await self._reply(sql, record, "done", await handle(sql))
         return None
@@ -223,7 +228,7 @@ class ConsumerHandler:
         False if it has had its effect: its process ended only afterwards. If the reply cannot be written, it is left
         out: no message may block those behind it.
         """
-        about, details = fields(group=self._group, record=record.position), {"dead_letter": record.position}
+        about, details = fields(group=self._group, record=record.position), _dead_letter_details(record)
         earlier: list[inbox.Duplicate | None] = []
         for reply in (True, False):
 
@@ -232,7 +237,7 @@ class ConsumerHandler:
 
             why = await retry_until_done(record_dead, about=about, stop=self._stop, max_attempts=_RECORD_ATTEMPTS)
             if why is None:
-                return earlier[-1] is None or earlier[-1].status == "DEAD"
+                return earlier[-1] is None or earlier[-1].status == "DEAD" or earlier[-1].other is not None
             log.error("dead letter not recorded %s: %s", "with a reply" if reply else "in the inbox", why, extra=about)
         return True
 
@@ -250,7 +255,7 @@ class ConsumerHandler:
 
         async def body(sql: SqlSession) -> inbox.Duplicate | None:
             recorded = await inbox.record(sql, self._inbox_entry(record), status, reason)
-            if recorded is None and reply:
+            if (recorded is None or recorded.other is not None) and reply:
                 await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": dict(details)})
             return recorded
 
@@ -323,12 +328,23 @@ class ConsumerHandler:
 
     def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
         name, place = self._consumer.name, (record.topic, record.topic_id, record.partition, record.offset)
-        return inbox.InboxEntry(name, record.id, *place)
+        return inbox.InboxEntry(name, record.id, *place, record.digest)
 
 
 def usable_saga_id(saga_id: str | None) -> str:
     """The saga id of a header, empty if the outbox cannot hold it."""
     return saga_id if saga_id and fits_guard_key(saga_id) else ""
+
+
+def _dead_letter_details(record: ConsumedRecord) -> Mapping[str, Any]:
+    return {"dead_letter": record.position}
+
+
+def _used_id(record: ConsumedRecord, other: str) -> str:
+    return (
+        f"its id {record.id} is that of {other}, which has another key or value, so {record.position} has no effect: "
+        "send it with an id of its own"
+    )
 
 
 class ConsumerFailed(AttemptFailed):

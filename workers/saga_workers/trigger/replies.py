@@ -170,7 +170,10 @@ class ReplyListener:
                 if record.malformed is not None:
                     raise MalformedReply(record.malformed)
                 reply = decode_reply(record.topic, decode_headers(record.raw_headers), record.value)
-                results.append(await self._record_reply(engine, reply))
+                result, conflict = await self._record_reply(engine, reply)
+                results.append(result)
+                if conflict is not None:
+                    raise PoisonMessage(conflict)
             except RefusedReply as error:
                 results.append("refused")
                 raise PoisonMessage(str(error)) from None
@@ -195,23 +198,25 @@ class ReplyListener:
         self.counts[result] += 1
         self._metrics.replied(result)
 
-    async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> str:
-        """Record a reply and wake its saga; returns the result, see ``counts``."""
+    async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> tuple[str, str | None]:
+        """Record a reply and wake its saga; returns the result, see ``counts``, and what it contradicts."""
         required = not self._kafka.accept_replies_without_token
         first, request = await kafka_request.record_reply(engine, reply, time.time(), token_required=required)
         if request is None:
             log.warning("reply without a request ignored", extra=fields(key=reply.key, outcome=reply.outcome))
-            return "unknown"
-        if not first and request.outcome != reply.outcome:
-            log.warning(
-                "second reply %s ignored, the first one was %s",
-                reply.outcome,
-                request.outcome,
-                extra=fields(key=reply.key),
-            )
+            return "unknown", None
         # Also for a reply read twice: the first time may have ended before the wake-up.
         woken = await complete_attempt(self._client, request, reply.key)
-        return "woken" if woken else "late" if first else "duplicate"
+        return "woken" if woken else "late" if first else "duplicate", _contradiction(request, reply)
+
+
+def _contradiction(request: RequestRow, reply: Reply) -> str | None:
+    """How a later reply differs from the recorded one; None if it is the same, or the recorded one itself."""
+    if (request.outcome, request.data) == (reply.outcome, reply.data) or request.outcome is None:
+        return None
+    if request.outcome == reply.outcome:
+        return f"the first reply to {reply.key}, {request.outcome}, has another value, and it counts"
+    return f"the first reply to {reply.key} was {request.outcome}, and it counts; this one is {reply.outcome}"
 
 
 async def read_outbox_id(engine: AsyncEngine) -> str:

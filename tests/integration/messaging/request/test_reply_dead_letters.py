@@ -69,6 +69,35 @@ async def test_other_replies_are_recorded_while_a_dead_letter_waits(
     await databases.close()
 
 
+async def test_a_reply_that_contradicts_the_first_one_is_a_dead_letter(
+    kafka: Broker, postgres_server: DatabaseServer
+) -> None:
+    shop, topic = await open_shop(postgres_server), kafka.create_topic(partitions=1)
+    insert = "insert into saga_request (step_key, saga_id, step, generation, op, created_at) values"
+    with shop.connect() as connection:
+        connection.execute(f"{insert} ('s/1', 's', 'x', 1, 'do', 1)")
+    for outcome, value in (("done", {"a": 1}), ("done", {"a": 1}), ("done", {"a": 2}), ("rejected", {"reason": "no"})):
+        kafka.produce(topic, value, headers={"sagakey": "s/1", "sagaoutcome": outcome})
+    reasons: list[str] = []
+
+    async def send_dead_letter(record: Any, group: str, reason: str, stop: Any) -> None:
+        reasons.append(reason)
+
+    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
+    client: Any = None  # no attempt waits for these replies
+    settings = kafka.settings(outbox="shop")
+    listener = ReplyListener(client, settings, databases, [topic], dead_letter_sink=send_dead_letter)
+    async with running_listener(listener):
+        await until_in_thread(lambda: listener.counts == {"late": 1, "duplicate": 3})
+    await databases.close()
+    assert sorted(reasons) == [
+        "the first reply to s/1 was done, and it counts; this one is rejected",
+        "the first reply to s/1, done, has another value, and it counts",
+    ]
+    with shop.connect() as connection:
+        assert connection.execute("select outcome, data from saga_request").fetchall() == [("done", '{"a":1}')]
+
+
 async def test_a_reply_that_ended_its_process_is_a_dead_letter(kafka: Broker, postgres_server: DatabaseServer) -> None:
     """Attempts are counted where the end of a process cannot lose them; the replies behind it are recorded."""
     shop, topic, settings = await open_shop(postgres_server), kafka.create_topic(partitions=1), kafka.settings()

@@ -17,8 +17,8 @@ from sqlalchemy import text
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
 from saga_activities.messaging import inbox
+from saga_workers.trigger.commands import CommandHandler
 from saga_workers.trigger.consumed_record import ConsumedRecord
-from saga_workers.trigger.consumer import ConsumerHandler
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, Rejected, consumer
@@ -75,10 +75,10 @@ class ConsumerSetup:
 
     def consuming(
         self, function: Callable[..., Any], settings: KafkaSettings = NOWHERE, *, other: bool = False, **options: Any
-    ) -> ConsumerHandler:
+    ) -> CommandHandler:
         made = getattr(consumer(self.topic, connection="shop", name=self.name, **options)(function), HANDLER_ATTRIBUTE)
         databases = self.others if other else self.databases
-        return ConsumerHandler(
+        return CommandHandler(
             made,
             databases.guard("shop"),
             f"group-{self.name}",
@@ -201,6 +201,54 @@ async def test_a_dead_letter_is_not_processed_again(setup: ConsumerSetup, kafka:
     assert "price" in answer["reason"]
     letters = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
     assert [letter.headers["sagadlqoffset"] for letter in letters] == ["1"]
+
+
+@pytest.mark.sampled("setup")
+async def test_an_id_with_other_content_is_a_dead_letter(setup: ConsumerSetup, kafka: Broker) -> None:
+    """A producer has used the id twice. Equal JSON in other bytes is a repetition."""
+
+    async def book(message: Message) -> None:
+        if message.value["n"] == 9:
+            raise Rejected("too many")
+        await note(message, setup.name, "booked", message.value["n"])
+
+    kafka.create_topic(setup.topic)
+    handle, answers = setup.consuming(book, kafka.settings()), f"{setup.topic}-answers"
+    same = {"ce_id": "one", "ce_source": "till", "sagareplyto": answers, "sagakey": "s/ask"}
+    refused = {"ce_id": "two", "ce_source": "till"}
+    await handle(setup.record(1, b'{"n": 1, "of": 2}', **same))
+    await handle(setup.record(2, b'{"of":2,"n":1}', **same))
+    for _ in range(2):  # its offset was not committed
+        await handle(setup.record(3, {"n": 3, "of": 2}, **same))
+    await handle(setup.record(4, {"n": 9}, **refused))
+    await handle(setup.record(5, {"n": 5}, **refused))
+    assert await setup.effects() == [("booked", 1)]
+    assert [status for _, status in await setup.inbox()] == ["DONE", "REJECTED"]
+    letters = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
+    assert [letter.headers["sagadlqoffset"] for letter in letters] == ["3", "5"]
+    for letter, first, second in zip(letters, (1, 4), (3, 5), strict=True):
+        for offset in (first, second):
+            assert f"{setup.topic}/0/{offset}" in letter.headers["sagadlqreason"]
+    done, *rejections = await setup.outbox(answers)
+    assert done is None
+    assert {"another key or value" in rejection["reason"] for rejection in rejections} == {True}
+
+
+@pytest.mark.sampled("setup")
+async def test_a_command_with_the_key_of_another_one_is_a_dead_letter(setup: ConsumerSetup, kafka: Broker) -> None:
+    async def book(message: Message) -> None:
+        await note(message, setup.name, "booked", message.value)
+
+    kafka.create_topic(setup.topic)
+    handle, key = setup.consuming(book, kafka.settings()), f"{setup.name}/ask"
+    command = {"sagaop": "do", "sagakey": key, "sagareplyto": f"{setup.topic}-answers"}
+    for offset, value in ((1, 1), (2, 1), (3, 2)):
+        await handle(setup.record(offset, value, **command))
+    assert await setup.effects() == [("booked", 1)]
+    [letter] = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
+    assert letter.headers["sagadlqreason"] == (
+        f"the key {key} belongs to a command with another value, so {setup.topic}/0/3 has no effect"
+    )
 
 
 UNUSABLE = {
