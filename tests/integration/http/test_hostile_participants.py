@@ -66,16 +66,17 @@ async def test_a_decompression_bomb_is_cut_off(participant: RawServer, crm: Http
 async def test_a_body_of_many_small_values_is_not_kept(
     participant: RawServer, crm: HttpConnection, result: str | None
 ) -> None:
-    """Two megabytes of empty lists took fourteen seconds of CPU: they were read four times, and copied."""
+    """Two megabytes of empty lists took fourteen seconds of CPU: they were read four times, and copied.
+
+    That a body is read once is the next test; what is copied is in the memory.
+    """
     body = gzip.compress(b"[" + b"[]," * 690_000 + b"0]")
     participant.answer = [response(body, "Content-Encoding: gzip", "Content-Type: application/json")]
     arguments = {**CHARGE, "rejected_when": "response.status == 299", **({"result": result} if result else {})}
-    began = time.process_time()
     outcome, peak = await peak_of(crm, arguments=arguments)
     assert outcome.kind == "done"
     assert outcome.result == {"omitted": "size", "bytes": 2_070_003}
     assert peak < 150 * MEGABYTE
-    assert time.process_time() - began < 2
 
 
 async def test_a_body_is_read_once(
