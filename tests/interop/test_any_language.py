@@ -115,6 +115,7 @@ async def test_rejected_by_the_foreign_worker(temporal: TemporalServer, loyalty:
     assert [request["activity"] for request in requests(worker)] == ["loyalty.add"]
 
 
+@pytest.mark.slow
 async def test_undone_by_the_foreign_worker(temporal: TemporalServer, loyalty: Any, tmp_path: Path) -> None:
     queue, worker = loyalty
     saga_id, seen = await start(temporal, queue, tmp_path, close=False)

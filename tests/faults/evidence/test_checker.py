@@ -122,7 +122,7 @@ CORRUPTIONS: tuple[tuple[str, str, str, Corruption], ...] = (
 )
 
 
-@pytest.mark.sampled(keep=15)
+@pytest.mark.sampled(keep=4)
 @pytest.mark.parametrize(
     ("rule", "run", "what", "corrupt"),
     CORRUPTIONS,

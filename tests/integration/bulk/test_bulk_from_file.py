@@ -132,6 +132,7 @@ async def test_sagas_that_leave_are_waited_for_and_can_be_cancelled(shop: Comman
     assert await counted(bank, "select count(*) = 7 from note")
 
 
+@pytest.mark.slow
 async def test_a_cancel_reaches_all_sagas_of_bulk_workflows_and_can_be_repeated(shop: CommandLine, bank: Bank) -> None:
     """The first command is killed when the sagas have its request; they are undone where they are."""
     batch = fresh("cancel")
@@ -260,6 +261,7 @@ async def has_workflow(client: Client, id: str) -> bool:
     return await describe_run(client.temporal, id) is not None
 
 
+@pytest.mark.slow
 async def test_a_saga_that_has_left_is_not_started_twice(shop: CommandLine, bank: Bank) -> None:
     batch = fresh("left")
     file = write(shop, [{"id": f"{batch}-{n}", "waits": n == 1} for n in range(1, 4)])

@@ -168,6 +168,7 @@ async def test_a_start_that_no_worker_has_claimed_is_repeated(
             await client.close()
 
 
+@pytest.mark.slow
 async def test_starts_that_are_too_large_together_are_started_in_parts(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -303,6 +303,7 @@ def owned(kafka: Broker, group: str) -> list[int]:
     return sorted(len(member.assignment.topic_partitions) for member in described.members)
 
 
+@pytest.mark.slow
 async def test_events_wait_until_a_worker_claims_them(
     kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -340,6 +341,7 @@ def nested(levels: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 async def test_the_deepest_input_shares_a_workflow(
     kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +364,7 @@ async def test_the_deepest_input_shares_a_workflow(
     assert bank.balances() == {"a1": 24}
 
 
+@pytest.mark.slow
 async def test_a_workflow_that_is_refused_later_keeps_no_other_event_from_starting(
     kafka: Broker, bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

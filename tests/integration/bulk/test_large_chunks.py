@@ -6,6 +6,8 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from saga_workers.start.start_requests import BulkRow
 from sagas.settings.project import Project
 from sagas.workflow.limits import TASK_LIMIT
@@ -35,6 +37,7 @@ STEP = """
 """
 
 
+@pytest.mark.slow
 async def test_one_workflow_task_sends_no_more_than_the_limit(
     bank_project: tuple[Project, str], tmp_path: Path
 ) -> None:

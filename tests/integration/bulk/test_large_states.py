@@ -133,6 +133,7 @@ async def test_a_saga_with_a_huge_input_is_not_started_in_bulk(large_project: tu
         await client.close()
 
 
+@pytest.mark.slow
 async def test_an_undo_whose_state_no_payload_carries_is_refused(large_project: tuple[Project, str]) -> None:
     project, _ = large_project
     async with running_worker(project) as client:
@@ -145,6 +146,7 @@ async def test_an_undo_whose_state_no_payload_carries_is_refused(large_project: 
         await client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("any_input")
 async def test_others_leave_beside_a_saga_with_a_large_state(large_project: tuple[Project, str]) -> None:
     project, url = large_project

@@ -7,6 +7,7 @@ import uuid
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
@@ -28,6 +29,7 @@ steps:
 """
 
 
+@pytest.mark.slow
 async def test_sagas_that_wait_again_and_again_leave(postgres_server: DatabaseServer, tmp_path: Path) -> None:
     name = f"bank_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_server.url(), autocommit=True) as administrator:

@@ -39,6 +39,7 @@ async def retried(bank_project: tuple[Project, str]) -> AsyncIterator[Bank]:
         await client.close()
 
 
+@pytest.mark.slow
 async def test_it_makes_the_attempts_that_are_left_when_they_are_due(retried: Bank) -> None:
     bank = retried
     result = await bank.start("retried", [{"id": "left-1"}])

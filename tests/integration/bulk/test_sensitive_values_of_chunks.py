@@ -64,6 +64,7 @@ connection = "bank"
 """
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("format", ["text", "json"])
 async def test_the_log_of_a_chunk_has_no_sensitive_value(
     tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer, format: str

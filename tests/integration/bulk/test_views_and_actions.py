@@ -134,6 +134,7 @@ async def test_a_saga_that_is_paused_leaves_first(bank: Bank) -> None:
     assert bank.query("select text from note where id = 'r-1'") == [("second",)]
 
 
+@pytest.mark.slow
 async def test_actions_on_a_saga_whose_worker_is_gone_are_refused(
     bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

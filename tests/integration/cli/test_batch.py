@@ -6,6 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.protocol.payloads import BATCH_PREFIX
 from tests.helpers.command_processes import RunningCommand
@@ -106,6 +108,7 @@ async def test_pause_resume_and_cancel(cli: CommandLine) -> None:
     assert (await cli.saga("--json", "batch", "show", batch)).json["state"] == "CANCELLED"
 
 
+@pytest.mark.slow
 async def test_a_second_command_takes_the_batch_over(cli: CommandLine) -> None:
     batch = fresh("over")
     file = write(cli, [{"nights": n} for n in range(100)])  # 20 s of the first command
@@ -167,6 +170,7 @@ async def test_a_report_that_cannot_be_read_changes_nothing(cli: CommandLine) ->
     assert (await cli.saga("--json", "batch", "show", batch)).json["rows"]["started"] == 12
 
 
+@pytest.mark.slow
 async def test_without_a_worker_the_sagas_are_started_all_the_same(cli_without_worker: CommandLine) -> None:
     cli, batch = cli_without_worker, fresh("alone")
     file = write(cli, [{"nights": n} for n in range(3)])

@@ -101,6 +101,7 @@ def test_the_patterns_are_part_of_the_wheel(environment: Path, tmp_path: Path) -
     assert names == {"README.md", "airline.sql", "hotel.sql", "saga.toml", "tcc.saga.yaml"}
 
 
+@pytest.mark.slow
 def test_a_custom_worker_next_to_modules_with_common_names(
     environment: Path, temporal: TemporalServer, tmp_path: Path
 ) -> None:

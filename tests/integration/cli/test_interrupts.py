@@ -80,7 +80,7 @@ def files_of(pid: int) -> list[str]:
     return collected
 
 
-@pytest.mark.sampled(keep=2)
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -42,6 +42,7 @@ async def test_show_before_the_first_workflow_task(cli_with_worker_process: Comm
     assert (document["state"], document["steps"]) == ("RUNNING", [])
 
 
+@pytest.mark.slow
 async def test_show_during_a_step(cli_with_worker_process: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("trip")
     (cli_with_worker_process.folder / "down").touch()

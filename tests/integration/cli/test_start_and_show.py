@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from saga_workers.temporal.temporal_runs import describe_run
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import CommandLine, fresh
@@ -181,6 +183,7 @@ async def test_an_undone_saga_has_no_output_and_names_who_decided(cli: CommandLi
         assert "output" not in text
 
 
+@pytest.mark.slow
 async def test_waiting_shows_progress_on_a_terminal(cli: CommandLine) -> None:
     id = fresh("ask")
     terminal, given = os.openpty()

@@ -25,6 +25,7 @@ def write(cli: CommandLine, name: str, lines: list[str]) -> Path:
     return file
 
 
+@pytest.mark.slow
 async def test_each_row_starts_one_saga_and_a_rerun_starts_none(cli: CommandLine) -> None:
     rows = [json.dumps({"nights": number, "mode": "reject" if number == 7 else "ok"}) for number in range(40)]
     file = write(cli, "trips.jsonl", rows)

@@ -125,6 +125,7 @@ def test_each_service_reaches_its_own_topics_only(
     assert (message.error(), message.value()) == (None, b"1")
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_not_listed_any_more_is_revoked(
     deployed: BrokerProcess, settings_of: Callable[[str], KafkaSettings]
 ) -> None:

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import connect
 from sagas.settings import load_settings
@@ -81,6 +83,7 @@ async def test_a_pivot_attempt_is_never_cut_off_at_shutdown(temporal: TemporalSe
     assert not (tmp_path / "begun-2").exists()
 
 
+@pytest.mark.slow
 async def test_other_attempts_are_cancelled_after_the_grace_and_repeated(
     temporal: TemporalServer, tmp_path: Path
 ) -> None:

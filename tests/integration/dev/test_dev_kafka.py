@@ -115,6 +115,7 @@ def test_a_project_without_kafka_starts_none(tmp_path: Path) -> None:
     assert stack._needed_services() == ["temporal", "postgres", "worker"]
 
 
+@pytest.mark.slow
 def test_a_configured_broker_is_not_started(with_kafka: Project) -> None:
     settings = with_kafka.root / "saga.toml"
     settings.write_text(settings.read_text() + 'bootstrap_servers = "127.0.0.1:1"\n', encoding="utf-8")

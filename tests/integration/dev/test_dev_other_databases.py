@@ -21,6 +21,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     made.call("dev", "down", "--wipe")
 
 
+@pytest.mark.slow
 def test_what_still_needs_setup(project: Project) -> None:
     first = project.saga("dev", "up", "--only", "temporal")
     assert "the connection lite is not set up: there is no file " in first

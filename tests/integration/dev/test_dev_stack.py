@@ -126,6 +126,7 @@ create type mood as enum ('calm');
 """
 
 
+@pytest.mark.slow
 def test_what_an_owner_creates_does_not_run_as_superuser(project: Project) -> None:
     """Each `up` enters the databases as superuser."""
     sql(project.up("--only", "postgres"), SHADOWED_BY_ITS_OWNER)
@@ -323,6 +324,7 @@ def test_a_copied_project_gets_its_own_stack(project: Project) -> None:
     assert project.status() == original
 
 
+@pytest.mark.slow
 def test_a_configured_server_is_not_started(project: Project) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -364,6 +366,7 @@ def test_a_non_root_user_can_run_the_stack(project: Project) -> None:
     assert sql(project.status(), "select 1") == [(1,)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming the user nobody needs root")
 def test_root_without_user_namespaces_gets_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL then runs as `nobody`, which needs access to the project's folder."""

@@ -64,6 +64,7 @@ def stranger_at(port: int) -> Iterator[Stranger]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_program_on_the_old_port_gets_no_password(project: Project) -> None:
     first = project.up("--only", "temporal,postgres,worker")
     old = make_url(first["connections"]["shop"])

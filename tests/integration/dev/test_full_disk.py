@@ -43,6 +43,7 @@ def test_a_server_on_a_full_disk_reports_it(project: Project, service: str, size
     assert project.status()[service]["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_initdb_on_a_full_disk_is_reported(project: Project) -> None:
     done = up_on_a_small_disk(project, "postgres", "1m")
     assert done.returncode == 1, done.stdout

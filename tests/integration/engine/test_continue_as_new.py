@@ -56,6 +56,7 @@ async def runs(client, saga: str) -> int:
     return number
 
 
+@pytest.mark.slow
 async def test_a_pause_survives_continue_as_new(env: Environment) -> None:
     definition = """
         saga: paused

@@ -33,6 +33,7 @@ async def _skipping(saga: CancelledSaga) -> list[str]:
     return await preview_decision(saga.shop.client.locator, saga.id, decision)
 
 
+@pytest.mark.slow
 @everywhere
 async def test_no_later_undo_leaves_a_row_to_a_nested_saga_that_is_done_by_hand(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest

@@ -36,7 +36,7 @@ async def beat_and_fail(step: Step) -> Any:
     raise ValueError("no")
 
 
-@pytest.mark.sampled(keep=2)
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("options", ["", "heartbeat: 10s, ", "timeout: 2s, "])
 async def test_a_step_whose_attempts_were_all_rolled_back_parks_as_failed(
     options: str, temporal: TemporalServer, tmp_path: Path

@@ -172,6 +172,7 @@ async def check_commands(client: Client, deleted: DeletedRun) -> None:
     assert command in done[0]["done"]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("ends", ["cancelled", "completed"])
 async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank: AsyncEngine, ends: str) -> None:
     sku = await add_goods(bank)

@@ -195,6 +195,7 @@ async def repair(shop: Shop, cells: list[tuple[Cause, str]]) -> None:
         )
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 async def test_each_cause_in_each_phase(
     kind: str,

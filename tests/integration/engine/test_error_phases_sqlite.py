@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from saga_activities.connections import open_engine
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
@@ -45,6 +47,7 @@ def definition(phase: str, cause: Cause) -> str:
     )
 
 
+@pytest.mark.slow
 async def test_each_cause_in_each_phase(patient_heartbeats: None, temporal: TemporalServer, tmp_path: Path) -> None:
     file, attempts = tmp_path / "shop.db", Counter[str]()
     engine = open_engine("owner", f"sqlite:///{file}", 1)

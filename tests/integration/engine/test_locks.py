@@ -125,6 +125,7 @@ async def test_a_cancelled_waiter_lets_the_next_one_pass(locks: Environment) -> 
     assert await nothing_is_left(locks)
 
 
+@pytest.mark.slow
 async def test_a_waiter_that_was_terminated_keeps_nobody_waiting(locks: Environment) -> None:
     move, begun, go = gate()
     locks.plan["do a"] = [move, {"value": 2}]
@@ -217,6 +218,7 @@ async def test_locks_are_kept_while_parked(locks: Environment) -> None:
         assert [row.saga_id for row in await rows(locks, "saga_lock")] == [story["id"]]
 
 
+@pytest.mark.slow
 async def test_a_waiter_and_a_holder_continue_on_another_worker(locks: Environment) -> None:
     move, begun, go = gate()
     locks.plan["do a"] = [move, {"value": 2}]

@@ -44,6 +44,7 @@ async def test_no_later_undo_leaves_a_row_to_a_skipped_one(
         assert (view.state, view.residue, await saga.value()) == ("COMPENSATED", (), 0)
 
 
+@pytest.mark.slow
 @on_postgresql
 async def test_a_skip_is_recorded_as_soon_as_the_database_answers(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
@@ -85,6 +86,7 @@ async def test_done_is_compared_with_the_rows_that_nobody_has_shown(
         assert (view.state, await saga.value()) == ("COMPENSATED", 40)
 
 
+@pytest.mark.slow
 @everywhere
 async def test_rows_that_cannot_be_read_are_shown_as_their_images(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest
@@ -101,6 +103,7 @@ async def test_rows_that_cannot_be_read_are_shown_as_their_images(
         assert (view.state, view.residue, await saga.value()) == ("COMPENSATED", (), 1)
 
 
+@pytest.mark.slow
 @everywhere
 async def test_the_residue_names_rows_that_cannot_be_read(
     kind: str, temporal: TemporalServer, tmp_path: Path, request: pytest.FixtureRequest

@@ -102,6 +102,7 @@ TABLES = (
 PLACES = "select id, code, v from place"
 
 
+@pytest.mark.sampled(keep=1)
 @everywhere
 @pytest.mark.parametrize("saga", ["replaced", "replaced-nested"])
 async def test_a_nested_saga_with_a_compensate_changes_no_row_of_another_step(
@@ -126,6 +127,7 @@ async def test_a_step_that_stays_waits_for_a_nested_saga_that_may_be_undone_alon
         assert (view.state, await place.read(PLACES)) == ("COMPLETED", [(1, "X", 1)])
 
 
+@pytest.mark.sampled(keep=1)
 @everywhere
 @pytest.mark.parametrize("saga", ["at-once", "again"])
 async def test_the_rows_of_a_nested_saga_that_has_ended_are_restored_with_those_of_its_parent(

@@ -97,6 +97,7 @@ async def test_a_message_that_cannot_be_read_is_ignored_and_blocks_nothing(env: 
         assert await started.result() == json.loads(AT_BOUND.data)
 
 
+@pytest.mark.slow
 async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: Environment) -> None:
     queue = f"other-{uuid.uuid4()}"
     results = {

@@ -132,6 +132,7 @@ async def test_locks_of_a_parked_saga(env: Environment) -> None:
         assert (await finished(client, waiting))["state"] == "COMPLETED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holder", ["locked", "parent"])
 async def test_a_holder_that_parks_later_or_is_blocked_by_a_nested_saga(env: Environment, holder: str) -> None:
     await create_tables(env.engine)

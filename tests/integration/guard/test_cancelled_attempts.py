@@ -167,6 +167,7 @@ async def test_a_cancel_during_a_statement_leaves_nothing(
     await nothing_is_left(other, address)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("guard_database", ["postgres"], indirect=True)
 async def test_a_lost_request_to_cancel_a_statement_leaves_nothing(
     guard_database: GuardDatabase, other: GuardDatabase, monkeypatch: pytest.MonkeyPatch

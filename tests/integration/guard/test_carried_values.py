@@ -12,6 +12,8 @@ from decimal import Decimal, InvalidOperation
 from itertools import product
 from typing import Any
 
+import pytest
+
 from sagas.protocol.outcomes import Outcome
 from tests.helpers.sampling import scaled
 from tests.integration.guard.conftest import GuardDatabase
@@ -254,6 +256,7 @@ def _statement(flow: str, first: str, last: str, kind: str) -> str:
     return flow.format(first=first, last=last, type=COLUMNS[kind][first].partition("(")[0])
 
 
+@pytest.mark.sampled(keep=1)
 async def test_a_value_that_a_column_gives_on_is_stored_whole_or_refused(guard_database: GuardDatabase) -> None:
     database, kind = guard_database, guard_database.kind
     await _new_tables(database)
@@ -324,6 +327,7 @@ EDGES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(keep=1)
 async def test_values_at_the_edges_are_refused_before_the_statement_is_sent(guard_database: GuardDatabase) -> None:
     await _new_tables(guard_database)
     for flow, value in EDGES[guard_database.kind]:

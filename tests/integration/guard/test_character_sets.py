@@ -46,6 +46,7 @@ async def tables(mariadb_server: DatabaseServer) -> AsyncIterator[Tables]:
     await database.connections.close()
 
 
+@pytest.mark.sampled(keep=2)
 @pytest.mark.parametrize("charset", mostly_slow([*ONE_BYTE, *WIDE], [*SOME, "ucs2"]))
 async def test_every_code_is_restored(tables: Tables, charset: str) -> None:
     codes = WIDE.get(charset) or [f"{byte:02X}" for byte in range(1, 256)]

@@ -231,6 +231,7 @@ async def perform_and_freeze(kind: str, url: str, uses: str, *sagas: str) -> Non
     print(*kinds(await perform(database, calls, seconds=600.0)), flush=True)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("uses", [pytest.param("note", marks=pytest.mark.slow), "notes"])
 async def test_a_frozen_worker_loses_its_locks_before_the_time_of_its_chunk_ends(
     server_guard_database: GuardDatabase, uses: str

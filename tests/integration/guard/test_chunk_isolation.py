@@ -150,6 +150,7 @@ def hanging(uses: str, saga_id: str, n: int, timeout: float, how: str) -> Invoca
     return sql(saga_id, run, timeout, a=n, id=saga_id, seconds=0 if how == "ok" else 60)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(
     ("uses", "timeout", "how"),
     [

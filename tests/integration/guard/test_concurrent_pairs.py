@@ -15,6 +15,7 @@ from itertools import combinations_with_replacement, product
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import sqlalchemy as sa
 
 from saga_activities.connections import DatabaseConnections
@@ -182,6 +183,7 @@ async def send(
     raise AssertionError(f"{name} of {case.pair} after {case.before} never got through: {outcome}")
 
 
+@pytest.mark.sampled(keep=1)
 async def test_every_concurrent_pair_is_serializable(guard_database: GuardDatabase) -> None:
     pairs_at_once = PAIRS_AT_ONCE[guard_database.kind]
     connections = DatabaseConnections([SqlConnection(name="shop", url=guard_database.url)], pool_size=2 * pairs_at_once)

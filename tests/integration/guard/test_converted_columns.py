@@ -246,6 +246,7 @@ async def test_numbers_and_texts_are_not_compared_anywhere(database: GuardDataba
     assert [tuple(row) for row in await database.rows("select id, n, e from converted")] == [(1, 5, None)]
 
 
+@pytest.mark.sampled(keep=1)
 async def test_what_functions_make_of_a_parameter_is_stored_whole(database: GuardDatabase) -> None:
     if database.kind != "mariadb":
         pytest.skip("SQLite has neither these types nor functions")

@@ -11,6 +11,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from saga_activities.guard import EntryKey
 from tests.helpers.sampling import scaled
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
@@ -48,6 +50,7 @@ async def _prepared(guard_database: GuardDatabase, path: Sequence[Event]) -> Ent
     return address
 
 
+@pytest.mark.sampled(keep=1)
 async def test_random_orders_over_two_generations(guard_database: GuardDatabase) -> None:
     dice = random.Random(7)
     for _ in range(scaled(12, 200)):

@@ -132,6 +132,7 @@ async def run_all(kind: str, seeds: range, request: pytest.FixtureRequest, folde
     return ends
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_generated_steps_are_restored_or_refused(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
@@ -141,6 +142,7 @@ async def test_generated_steps_are_restored_or_refused(
     assert ends["restored"] >= RESTORED_SHARE * len(SEEDS), ends
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_two_sagas_with_two_spellings_take_turns(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str

@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from saga_activities.guard import SqlSession
 from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
@@ -59,6 +61,7 @@ async def test_a_frozen_process_loses_its_transaction_before_its_attempt_ends(
     assert (await guard_database.state(address)).do == "undo"
 
 
+@pytest.mark.sampled(keep=1)
 async def test_a_busy_process_keeps_its_transaction(guard_database: GuardDatabase) -> None:
     """Also one that runs statements itself meanwhile; and the next transaction of its connection has its own limits."""
     address = guard_database.current = new_address()

@@ -41,6 +41,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.sampled(keep=1)
 async def test_a_frozen_worker_is_cut_off_and_the_undo_wins(server_guard_database: GuardDatabase) -> None:
     guard_database, address = server_guard_database, new_address()
     guard_database.current = address
@@ -67,6 +68,7 @@ async def test_a_frozen_worker_is_cut_off_and_the_undo_wins(server_guard_databas
     assert (state.applied, state.do) == (0, "undo")
 
 
+@pytest.mark.sampled(keep=1)
 async def test_waiting_too_long_is_infrastructure(guard_database: GuardDatabase) -> None:
     address = guard_database.current = new_address()
     reached, done = asyncio.Event(), asyncio.Event()

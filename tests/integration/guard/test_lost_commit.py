@@ -94,6 +94,7 @@ async def test_server_down_and_stale_connections(behind_proxy: tuple[GuardDataba
     assert (await guard_database.guard.undo(address, guard_database.body("undone"), **clock())).kind == "done"
 
 
+@pytest.mark.sampled(keep=1)
 async def test_a_commit_response_that_never_arrives(
     behind_proxy: tuple[GuardDatabase, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:

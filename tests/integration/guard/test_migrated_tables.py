@@ -178,6 +178,7 @@ r0_0 saga_action saga_merge saga_rows started read write
 """.split()  # noqa: SIM905
 
 
+@pytest.mark.sampled(keep=1)
 async def test_columns_may_have_the_names_that_the_engine_uses(tables: Tables) -> None:
     quote, decimal = ("`", "decimal") if tables.kind == "mariadb" else ('"', "numeric")
     quoted = [f"{quote}{name}{quote}" for name in NAMES]

@@ -126,6 +126,7 @@ async def test_an_undo_names_those_to_which_it_leaves_rows(
         assert await tables.dump() == before
 
 
+@pytest.mark.slow
 @everywhere
 async def test_images_that_are_passed_on_are_in_the_order_of_their_changes(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -81,6 +81,7 @@ def _statement(chance: random.Random, columns: list[str]) -> tuple[str, Sequence
     return f"update @place set {assigned} where {where}", conditions, True
 
 
+@pytest.mark.sampled(keep=1)
 async def test_each_place_has_its_own_form(tables: Tables) -> None:
     chance = random.Random(0)
     done = 0

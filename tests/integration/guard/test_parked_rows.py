@@ -309,6 +309,7 @@ async def test_the_sql_says_that_something_is_in_the_way(tables: Tables) -> None
     await accepted(tables, before, 0)
 
 
+@pytest.mark.sampled(keep=1)
 async def test_many_rows_are_shown_and_restored_in_parts(tables: Tables) -> None:
     rows = ", ".join(f"({id}, 0, '{'x' * 300}')" for id in range(1, 71))
     await tables.sql("create table @t (id int primary key, n int, note varchar(300))", f"insert into @t values {rows}")

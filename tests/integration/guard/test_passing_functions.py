@@ -166,6 +166,7 @@ async def _stored(database: GuardDatabase, column: str) -> list[str]:
     return [str(value) for (value,) in await database.rows(f"select {column} from passing_times")]
 
 
+@pytest.mark.sampled(keep=1)
 async def test_a_cast_that_is_written_as_a_function_keeps_a_value(server_guard_database: GuardDatabase) -> None:
     database, columns = server_guard_database, TIMES[server_guard_database.kind]
     table = ", ".join(map(" ".join, columns.items()))

@@ -111,6 +111,7 @@ def ends() -> Iterator[set[str]]:
     assert kinds == {"restored", "parked"}
 
 
+@pytest.mark.sampled(keep=2)
 @examples(12, 400, suppress_health_check=[HealthCheck.function_scoped_fixture])  # each example empties the table
 @given(chance=st.randoms(use_true_random=False))
 async def test_every_row_is_restored_or_nothing_is_changed(shop: Shop, ends: set[str], chance: random.Random) -> None:

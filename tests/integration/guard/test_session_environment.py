@@ -67,6 +67,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 def test_variables_of_libpq_do_not_change_the_engines_sessions(postgres_server: DatabaseServer, encoding: str) -> None:
     environment = {**os.environ, **VARIABLES, "PGCLIENTENCODING": encoding}

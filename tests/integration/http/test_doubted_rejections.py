@@ -45,6 +45,7 @@ async def run(
         return await finished(client, (await client.start("book", {}, id=f"doubt-{uuid.uuid4()}")).id)
 
 
+@pytest.mark.slow
 async def test_it_is_retried_until_the_booking_is_there(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ async def test_after_refused_connections_a_rejection_is_believed(temporal: Tempo
         assert server.ledger()["undone"] == []
 
 
+@pytest.mark.slow
 async def test_an_undo_is_repeated_before_its_rejection_is_believed(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:

@@ -175,6 +175,7 @@ async def test_the_probe_decides_when_retries_are_exhausted(
     assert step(story, "charge")["outcome"] == "done"
 
 
+@pytest.mark.slow
 async def test_an_unknown_charge_is_undone_by_its_key(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path
 ) -> None:

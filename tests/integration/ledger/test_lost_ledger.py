@@ -126,6 +126,7 @@ async def test_reconciliation_writes_what_a_killed_worker_has_lost(proxied: Prox
         await client.close()
 
 
+@pytest.mark.slow
 async def test_a_terminated_saga_replaces_its_parked_row(proxied: ProxiedStay) -> None:
     proxied.break_undo(True)
     async with using_ledger(proxied.project.settings) as ledger, running_worker(proxied.project) as client:

@@ -89,6 +89,7 @@ async def test_a_receiver_that_was_down_is_notified_once(env: Environment, recei
         assert await listed(client) == [story["id"]], "a notification is no saga"
 
 
+@pytest.mark.slow
 async def test_an_error_response_is_retried_under_the_same_id(env: Environment, receiver: Receiver) -> None:
     receiver.server.start().faults({"status": 500}, {"status": 404}, {"drop": "before"}, {"status": 409})
     async with env.serving(TOLD) as client:
@@ -102,6 +103,7 @@ async def test_an_error_response_is_retried_under_the_same_id(env: Environment, 
     assert len(set(receiver.headers("webhook-signature"))) == len(set(stamps)), "signed anew when the time is another"
 
 
+@pytest.mark.slow
 async def test_an_unanswered_notification_is_abandoned_and_can_be_resent(env: Environment, receiver: Receiver) -> None:
     async with env.serving(TOLD) as client:
         story = await settled(client, (await run_saga(client, "told"))["id"])

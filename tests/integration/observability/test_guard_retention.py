@@ -201,6 +201,7 @@ async def test_only_undoable_sagas_hold_back_the_watermark(quiet_shop: Shop) -> 
     assert await retention_horizon(client.temporal, before=began - 1) is None
 
 
+@pytest.mark.slow
 async def test_a_continued_saga_counts_from_its_first_run(tmp_path: Path) -> None:
     server = TemporalServer(tmp_path / "temporal", extra=["limit.historyCount.suggestContinueAsNew=40"])
     server.start()

@@ -7,6 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.observability.shop import connect, make_shop
@@ -51,6 +53,7 @@ async def test_the_text_log_has_one_line_per_event(temporal: TemporalServer, tmp
     ]
 
 
+@pytest.mark.slow
 async def test_the_json_log_has_one_object_per_line(temporal: TemporalServer, tmp_path: Path) -> None:
     text, ids = await run_the_shop(temporal, tmp_path / "shop", "--log-format", "json")
     lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
@@ -69,6 +72,7 @@ async def test_the_json_log_has_one_object_per_line(temporal: TemporalServer, tm
     assert where.count("File ") == 1
 
 
+@pytest.mark.slow
 async def test_debug_shows_successful_attempts(temporal: TemporalServer, tmp_path: Path) -> None:
     text, ids = await run_the_shop(temporal, tmp_path / "shop", "--debug")
     assert text.count("RuntimeError: the till is jammed") == 2  # the line, and the end of its traceback

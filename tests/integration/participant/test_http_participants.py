@@ -85,6 +85,7 @@ async def test_each_broken_promise_is_reported_by_its_check_alone(settings: Sett
     assert set(promises) == ({fault} if fault else set())
 
 
+@pytest.mark.slow
 async def test_what_only_a_count_shows_passes_without_one(settings: Settings) -> None:
     assert await broken_promises(settings, "response cut off", count=None) == {}
 
@@ -111,6 +112,7 @@ async def test_the_reference_participant_passes_and_keeps_nothing(settings: Sett
     assert statuses == [400, 400, 400, 422, 422]
 
 
+@pytest.mark.slow
 async def test_an_undo_that_needs_the_result_is_reported(settings: Settings) -> None:
     async with serving(FaultyParticipant().app) as url:
         bodies = {**BODIES, "undo-data": {"id": "${{ steps.participant.result.id }}"}}
@@ -158,6 +160,7 @@ async def test_the_settings_that_fit_are_proposed(tmp_path: Path) -> None:
     assert proposals == {200: {'rejected_when: "has(response.json.ok) && !response.json.ok"'}, 410: {"rejected: [410]"}}
 
 
+@pytest.mark.slow
 async def test_a_busy_participant_is_asked_again(settings: Settings) -> None:
     """409 while a duplicate is being processed must not be in `rejected`; 503 is asked again."""
     inner, seen = FaultyParticipant(), []
@@ -174,6 +177,7 @@ async def test_a_busy_participant_is_asked_again(settings: Settings) -> None:
     assert {result.verdict for result in results} == {"passed"}
 
 
+@pytest.mark.slow
 async def test_a_duplicate_that_is_rejected_meanwhile_is_a_difference(settings: Settings) -> None:
     inner = FaultyParticipant(awaited=2)
 
@@ -227,6 +231,7 @@ async def test_mistakes_of_the_user(
         await run_participant_test(settings, http_step(settings, do, undo, confirm, None, {}, None), timeout=1)
 
 
+@pytest.mark.slow
 def test_a_step_of_a_project_is_tested_as_it_is_written(tmp_path: Path) -> None:
     """The command, against the reference participant as a process, with the step of a definition."""
     log = tmp_path / "serve.log"

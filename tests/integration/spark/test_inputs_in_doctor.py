@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.catalog import load_catalog
 
 from saga_workers.doctor.spark_input_checks import check_spark_inputs
@@ -106,6 +107,7 @@ async def test_what_an_input_names_and_is_not_there(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 async def test_a_catalog_without_tables_is_not_changed(tmp_path: Path) -> None:
     results = await check_spark_inputs(_project(tmp_path))
     assert not any(result.ok for result in results)

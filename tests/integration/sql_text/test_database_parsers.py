@@ -156,6 +156,7 @@ def compare(dialect: str, parser: Parser, random: Random) -> None:
     assert statements_of(text, dialect) == number, text
 
 
+@pytest.mark.sampled(keep=1)
 def test_random_statements(parser: tuple[str, Parser]) -> None:
     dialect, database = parser
 

@@ -151,6 +151,7 @@ async def test_a_statement_with_parameters_does_what_it_does_with_literals(group
             assert _rows(connection) == expected, run
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 async def test_drawn_queries_do_what_they_do_with_literals(grouped_database: GuardDatabase, seed: int) -> None:
     chance, done = random.Random(seed), 0

@@ -93,6 +93,7 @@ async def test_a_costly_input_is_checked_outside_of_the_workflow_task(project: P
             await client.start("tree", TOO_COSTLY)
 
 
+@pytest.mark.slow
 async def test_an_unbounded_input_of_any_client_is_refused(project: Project) -> None:
     async with running_worker(project) as client:
         queue = project.settings.temporal.task_queue

@@ -105,6 +105,7 @@ async def answer(client: Client, handle: Any, activity: str, value: Any) -> None
     await until(is_answered)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("activity", [VERIFY_ACTIVITY, LOAD_ACTIVITY])
 async def test_the_answer_of_a_stranger_is_ignored(shop: Shop, activity: str) -> None:
     """The engine asks again, until a worker of the project answers."""

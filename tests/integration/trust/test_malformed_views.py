@@ -71,6 +71,7 @@ class OtherWorkflow:
         return self._view
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("how", ["open", "closed", "failed"])
 async def test_no_view_of_another_worker_hides_the_others(shop: Shop, how: str) -> None:
     queue = shop.project.settings.temporal.task_queue

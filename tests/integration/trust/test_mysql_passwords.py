@@ -42,6 +42,7 @@ def serve(listener: socket.socket, plugin: bytes, question: bytes, received: lis
             received.append(client.recv(4096))
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(
     ("plugin", "question"), [(b"mysql_clear_password", b""), (b"dialog", b"\x04Password: ")], ids=["clear", "dialog"]
 )

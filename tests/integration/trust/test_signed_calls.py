@@ -153,6 +153,7 @@ async def test_calls_stay_valid_while_keys_are_rotated(shop: Shop) -> None:
         assert result.replay_failure is None
 
 
+@pytest.mark.slow
 async def test_a_call_that_a_reset_took_over_is_performed(shop: Shop) -> None:
     """Temporal gives the run another id, and keeps the calls that no worker had begun."""
     async with running_worker(shop.project, no_remote_activities=True) as client:

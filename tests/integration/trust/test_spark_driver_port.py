@@ -47,6 +47,7 @@ def answer(tmp_path: Path, conf: str) -> str:
     return line
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_foreign_connection_is_refused(tmp_path: Path) -> None:
     line = answer(tmp_path, "{}")

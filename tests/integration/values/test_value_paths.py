@@ -253,6 +253,7 @@ async def _documents(stage: Stage, way: str, ended: Ended) -> list[Json]:
     return [read_json(ended.output)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SEEDS)
 def test_what_arrives_is_what_was_sent(loop: asyncio.Runner, stage: Stage, number: int) -> None:
     dealer = Dealer()

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.guard.delivery_orders import BUDGETS, walk
 
 
-@pytest.mark.sampled(keep=4)
+@pytest.mark.sampled(keep=3)
 @pytest.mark.parametrize("name", BUDGETS)
 def test_no_delivery_order_violates_a_guarantee(name: str) -> None:
     result = walk(BUDGETS[name])

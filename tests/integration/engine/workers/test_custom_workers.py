@@ -127,6 +127,7 @@ def test_a_worker_in_one_file(temporal: TemporalServer, tmp_path: Path) -> None:
     assert printed(run(tmp_path, "worker.py", {"worker.py": text}, temporal.address)) == ["hello ada", "pear"]
 
 
+@pytest.mark.slow
 def test_a_file_with_plugin_client_and_workflow(temporal: TemporalServer, tmp_path: Path) -> None:
     plugin = "from sagas import Client as SagaClient, SagaPlugin as Plugin\nPLUGIN = Plugin()\n"
     main = MAIN.replace("SagaPlugin()", "PLUGIN")
@@ -152,6 +153,7 @@ def test_a_custom_workflow_runner_keeps_its_settings(temporal: TemporalServer, t
     assert printed(run(tmp_path, "shop.py", files, temporal.address)) == [True, "pear"]
 
 
+@pytest.mark.slow
 def test_a_module_called_activities(temporal: TemporalServer, tmp_path: Path) -> None:
     files = {
         "activities.py": ACTIONS,

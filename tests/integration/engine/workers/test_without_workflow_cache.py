@@ -25,7 +25,7 @@ def _parameters() -> list[object]:
     ]
 
 
-@pytest.mark.sampled(keep=5)
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("scenario", _parameters())
 async def test_every_workflow_task_replays(env: Environment, scenario: Scenario) -> None:
     async with playing(env, scenario, max_cached_workflows=0) as client:

@@ -122,6 +122,7 @@ def test_the_setup_command_creates_missing_topics(
     assert "topics" not in again.stdout
 
 
+@pytest.mark.slow
 async def test_doctor_reports_the_lag_of_triggers(doctor_project: DoctorProject, kafka: Broker) -> None:
     create_topics(doctor_project.project)
     kafka.produce(doctor_project.paid, 1, 2, 3, key="k")

@@ -146,6 +146,7 @@ def no_tls(kafka: KafkaSettings) -> str:
     return caught.value.message
 
 
+@pytest.mark.slow
 def test_plaintext_to_a_tls_listener_is_reported(secured: Broker, tls: str) -> None:
     with pytest.raises(KafkaOperationError, match=rf"Kafka at {tls} cannot be used") as caught:
         KafkaAdmin(secured.settings(bootstrap_servers=tls), timeout=5).topics()
@@ -175,6 +176,7 @@ def test_a_missing_topic_acl_is_reported(secured: Broker) -> None:
     assert (verdict.action, verdict.scope) == ("refused", "topic")
 
 
+@pytest.mark.slow
 async def test_the_relay_status_names_the_missing_acl(
     secured: Broker, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:
@@ -217,6 +219,7 @@ async def test_the_relay_status_names_the_missing_acl(
     env.close()
 
 
+@pytest.mark.slow
 def test_the_documented_acls_are_sufficient_for_spark_steps(secured: Broker, tmp_path: Path) -> None:
     secured.create_topic("mine-facts", partitions=2)
 

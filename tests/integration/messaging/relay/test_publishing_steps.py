@@ -197,6 +197,7 @@ async def test_an_unpublishable_event_is_refused_before_the_effect(env: EventsEn
         assert sentence in story["steps"][0]["error"]["message"]
 
 
+@pytest.mark.slow
 async def test_a_missing_topic_does_not_fail_the_saga(env: EventsEnvironment, kafka: Broker) -> None:
     there, missing = kafka.create_topic(), f"missing-{env.prefix}"
     definition = f"""

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import randbytes
 
 import psycopg
+import pytest
 import pytest_asyncio
 from confluent_kafka import Consumer, TopicPartition
 
@@ -111,6 +112,7 @@ async def test_events_of_a_transaction_that_is_rolled_back_are_never_published(e
     env.check(topic)
 
 
+@pytest.mark.slow
 async def test_publishing_changes_no_row_of_the_outbox(env: OutboxEnvironment) -> None:
     topic = env.broker.create_topic()
     with env.connect() as connection:

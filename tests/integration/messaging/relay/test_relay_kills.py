@@ -228,6 +228,7 @@ async def test_the_broker_is_killed_or_frozen_during_publishing(
     assert env.statuses() == {"PUBLISHED": 3500}
 
 
+@pytest.mark.slow
 async def test_the_database_closes_connections_during_publishing(env: OutboxEnvironment) -> None:
     topic = await asyncio.to_thread(env.broker.create_topic)
     await started(env.relay())

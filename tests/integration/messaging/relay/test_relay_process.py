@@ -163,6 +163,7 @@ def test_an_unknown_connection_gives_a_one_line_error(env: OutboxEnvironment) ->
     assert "there is no connection shops in the settings; did you mean shop?" in done.stderr
 
 
+@pytest.mark.slow
 def test_an_event_of_one_shard_does_not_block_another(env: OutboxEnvironment) -> None:
     """Shards are by topic and key, so one event of each of many keys meets all of them."""
     topic = env.broker.create_topic(partitions=2)

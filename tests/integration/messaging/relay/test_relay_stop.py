@@ -71,6 +71,7 @@ async def test_polls_end_although_a_connection_opens_at_that_time(
     await end_tasks([waiting])
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("silent", ["Kafka", "the database of shop"])
 async def test_a_stop_names_what_does_not_answer(
     silent: str, postgres_server: DatabaseServer, own_broker: BrokerProcess, tmp_path: Path

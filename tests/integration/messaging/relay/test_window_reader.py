@@ -217,6 +217,7 @@ select 'e-' || n, 'a', 'k', n::text, '{}', 's', 'pay', 1, 'NEW', 0, %s from gene
 """
 
 
+@pytest.mark.slow
 async def test_statistics_of_another_time_make_nothing_slow(env: OutboxEnvironment, engine: AsyncEngine) -> None:
     """Statistics from before a large transaction tell the planner that the outbox is empty."""
     with env.connect() as connection, connection.transaction():

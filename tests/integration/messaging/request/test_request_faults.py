@@ -74,6 +74,7 @@ async def test_the_worker_dies_while_the_attempt_waits(env: Environment) -> None
     assert env.seen(saga_id) == ["do"]
 
 
+@pytest.mark.slow
 async def test_the_listener_dies_between_recording_and_completing_the_attempt(
     env: Environment, temporal: TemporalServer
 ) -> None:

@@ -279,6 +279,7 @@ async def test_a_rejected_undo_parks_and_an_operator_resends_it(env: Environment
     assert env.effects(story["id"]) == []
 
 
+@pytest.mark.slow
 async def test_cancel_does_not_wait_for_the_reply(env: Environment) -> None:
     """The attempt has five minutes; a cancel sends the undo command at once."""
     saga_id = await env.begin("order", do="silent")
@@ -333,6 +334,7 @@ async def test_a_command_that_is_too_large_is_refused_before_anything_happens(en
     assert await env.sent(story["id"]) == []
 
 
+@pytest.mark.slow
 async def test_replies_in_a_topic_that_was_created_again_are_read(env: Environment) -> None:
     """The listener's position belongs to the topic of that name before."""
     for _ in range(6):

@@ -50,6 +50,7 @@ async def copying(
         dead.close()
 
 
+@pytest.mark.slow
 async def test_refetched_messages_are_copied_once(kafka: Broker, caplog: pytest.LogCaptureFixture) -> None:
     source, target = kafka.create_topic(), kafka.create_topic()
     kafka.produce(source, *range(5), key="k")

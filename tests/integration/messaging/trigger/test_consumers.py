@@ -156,6 +156,7 @@ async def test_a_poison_message_is_dead_lettered_and_answered(kafka: Broker, sho
     assert "price" in answers[0][2]["reason"]
 
 
+@pytest.mark.slow
 async def test_a_dead_letter_is_processed_when_it_is_published_under_another_id(
     kafka: Broker, shop: Shop, tmp_path: Path
 ) -> None:

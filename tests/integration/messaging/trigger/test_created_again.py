@@ -101,6 +101,7 @@ async def test_records_deleted_before_they_were_read_are_named(
     assert "5 records were deleted before they were read" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_bridge(kafka: Broker, tmp_path: Path) -> None:
     source, target = kafka.create_topic(partitions=2), kafka.create_topic()
 

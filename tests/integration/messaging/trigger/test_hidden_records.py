@@ -68,6 +68,7 @@ class Bridged:
         return sorted(record.json() for record in self.kafka.read_committed(self.target))
 
 
+@pytest.mark.slow
 async def test_a_bridge_goes_on_after_its_hidden_output(
     kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -84,6 +85,7 @@ async def test_a_bridge_goes_on_after_its_hidden_output(
     assert bridged.copied() == list(range(44))
 
 
+@pytest.mark.slow
 async def test_a_bridge_whose_whole_output_is_hidden_has_a_predecessor(
     kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +129,7 @@ async def test_latest_is_after_the_records_that_are_hidden(
     assert shop.effects() == [("late", 100)]
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("kind", ["consumer", "bridge"])
 async def test_a_hidden_dead_letter_is_not_written_again(
     kind: str, kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path, caplog: pytest.LogCaptureFixture

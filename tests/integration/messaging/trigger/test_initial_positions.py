@@ -196,6 +196,7 @@ def _bridged(folder: Path, kafka: Broker, settings: KafkaSettings, source: str, 
     return project
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", mostly_slow(["group", "name"], {"group"}))
 async def test_a_bridge_finds_its_output(
     kafka: Broker, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: str
@@ -237,6 +238,7 @@ NOTE = """
 """
 
 
+@pytest.mark.slow
 async def test_a_trigger_starts_nothing_again(
     kafka: Broker, temporal: TemporalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

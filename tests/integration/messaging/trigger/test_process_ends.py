@@ -193,6 +193,7 @@ def committed_mark(kafka: Broker, group: str, topic: str) -> DeliveryMark:
         client.close()
 
 
+@pytest.mark.slow
 async def test_attempts_of_other_processes_count(
     kafka: Broker, postgres_server: DatabaseServer, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ async def test_retention_overtakes_a_slow_reader(
     assert len(numbers) == 3000 or "were deleted before they were read" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_consumer_of_a_dead_letter_topic(kafka: Broker, shop: Shop, tmp_path: Path) -> None:
     topic = f"{kafka.create_topic()}.dlq"
     kafka.create_topic(topic)

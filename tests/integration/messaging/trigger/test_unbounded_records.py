@@ -105,6 +105,7 @@ async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
         assert sum(why in reason for reason in told) == 1, why
 
 
+@pytest.mark.slow
 async def test_consumers_bridges_and_commands_give_up_what_they_cannot_read(
     kafka: Broker, shop: Shop, tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ async def staging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Env
     await runner.close()
 
 
+@pytest.mark.slow
 async def test_secrets_of_the_settings_reach_spark_and_are_on_no_command_line(staging: Environment) -> None:
     manifest = await staging.stage_output({"sql": "select '${spark.test.word}' as word"})
     assert [row["word"] for row in rows_of(manifest)] == [SECRET]
@@ -241,6 +242,7 @@ async def test_a_check_uses_the_session_configuration(staging: Environment) -> N
         await staging.stage_output("staged_jobs:numbers", audit=[{"expression": "1 / id >= 0"}])
 
 
+@pytest.mark.slow
 async def test_each_file_holds_one_partition_and_the_column_stays_in_it(staging: Environment) -> None:
     output = {"output": {"parquet": "out", "mode": "append", "partition_by": ["kind"]}}
     manifest = await staging.stage_output("staged_jobs:numbers", outputs=output)

@@ -213,6 +213,7 @@ def test_sharing_changes_nothing_of_what_sagas_do() -> None:
     assert left <= seen.keys()
 
 
+@pytest.mark.slow
 def test_sharing_changes_nothing_of_when_expressions_are_left_to_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_budget, "MAX_TASK_STEPS", 3)
     monkeypatch.setattr("sagas.bulk.happy_path.MAX_TASK_STEPS", 3)

@@ -154,6 +154,7 @@ def test_work_counts_as_steps_of_a_task() -> None:
     assert meter.exceeds(50_000)
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("source", ["[big, big, big]", "{'a': big, 'b': big}", "[1, 2, 3].map(x, big)"])
 def test_copies_of_large_values_are_charged_before_they_are_made(source: str) -> None:
     meter = WorkMeter()

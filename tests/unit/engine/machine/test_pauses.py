@@ -54,6 +54,7 @@ def run(
     return log, paused, longest
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize(
     "definition",
     [

@@ -200,6 +200,7 @@ START = {"an undo starts without the locks": 360}
 """The first run of a mutation, to save time: it needs a rare coincidence, which occurs shortly after this one."""
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_of_locks_is_detected(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTATIONS[name](monkeypatch)

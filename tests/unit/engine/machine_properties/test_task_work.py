@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -136,6 +137,7 @@ def test_no_valid_input_makes_a_task_long(definition: Definition, input: Any, re
     assert max(work) <= MAX_TASK_STEPS + MAX_VALUE_STEPS
 
 
+@pytest.mark.slow
 def test_what_takes_long_is_left_to_later_tasks() -> None:
     expression = "${{ input.a.all(x, input.a.all(y, x + y + item >= 0)) }}"
     step = {

@@ -35,6 +35,7 @@ def replacing(lake: Lake, *ids: int, day: dt.date, saga: str, **more: Any) -> Pu
     return ours
 
 
+@pytest.mark.slow
 def test_partitions_are_restored_before_and_after_an_undo_in_another_partition(lake: Lake) -> None:
     monday = replacing(lake, 11, day=MONDAY, saga="s1")
     tuesday = replacing(lake, 12, day=TUESDAY, saga="s2")
@@ -76,6 +77,7 @@ def test_a_commit_in_the_own_partition_parks_and_is_the_only_one_named(lake: Lak
     assert lake.ids() == [9, 11, 12]
 
 
+@pytest.mark.slow
 def test_later_publications_that_were_undone_do_not_count(lake: Lake) -> None:
     before = lake.rows()
     ours = replacing(lake, 11, day=MONDAY, saga="s1", mode="overwrite")
@@ -109,6 +111,7 @@ def test_restored_rows_outlive_the_files_that_were_replaced(lake: Lake) -> None:
     assert lake.ids() == [1, 2, 3, 4, 9]
 
 
+@pytest.mark.slow
 def test_an_undo_without_the_rows_before_says_so(lake: Lake) -> None:
     ours = replacing(lake, 11, day=MONDAY, saga="s1")
     kept = f"saga-{ours.tag.target.name}"

@@ -45,6 +45,7 @@ def ours(warehouse: Warehouse) -> Publication:
     return publication
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("arm", [BEFORE, AFTER])
 def test_a_publisher_is_killed(warehouse: Warehouse, ours: Publication, arm: str) -> None:
     code, output = Publisher(warehouse.settings, ours, None, arm, PUBLISH).outcome()

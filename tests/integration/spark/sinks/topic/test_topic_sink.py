@@ -139,6 +139,7 @@ def test_a_topic_is_read_between_fixed_offsets(env: Environment, tmp_path: Path)
         freeze_topic(env.settings, "events", {"topic": "nowhere"}, uri, lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_topic_is_not_read_to_an_open_transaction(env: Environment, tmp_path: Path) -> None:
     hurried = env.settings.kafka.model_copy(update={"transaction_timeout": 1.0})
     settings = env.settings.model_copy(update={"kafka": hurried})
@@ -155,6 +156,7 @@ def aborted(topic: str) -> Iterator[PartitionRecord]:
     raise Killed
 
 
+@pytest.mark.slow
 def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -> None:
     kafka, now = env.settings.kafka, time.time()
     with ParquetRowWriter(tmp_path / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:

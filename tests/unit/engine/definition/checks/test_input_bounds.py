@@ -161,6 +161,7 @@ def test_a_hostile_input_is_decided_about_in_bounds(schema: Any, make: Callable[
     assert mib < MIB
 
 
+@pytest.mark.sampled(keep=1)
 @pytest.mark.parametrize("with_address", [True, False])
 def test_a_megabyte_of_ordinary_orders_is_accepted(with_address: bool) -> None:
     size = len(encode_json(order(0, with_address=with_address))) + 1
