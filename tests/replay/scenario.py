@@ -18,7 +18,7 @@ from saga_activities.messaging import kafka_request
 from saga_activities.messaging.kafka_request import Reply
 from saga_workers.client import Client
 from saga_workers.trigger.replies import complete_attempt
-from sagas.errors import UsageError
+from sagas.errors import SagaError, UsageError
 from sagas.settings import HttpService, SqlConnection
 from tests.helpers.local_worker import finished
 from tests.helpers.payment_server import PaymentServer
@@ -64,6 +64,19 @@ async def native_cancel(client: Client, id: str) -> None:
 async def cancel(client: Client, id: str) -> None:
     await until(lambda: _is(client, id, "w", "RUNNING"))
     await handle(client, id).execute_update("cancel", {"who": "ada"})
+
+
+async def cancel_parent(client: Client, id: str) -> None:
+    """Cancel the saga when its nested saga waits."""
+    await until(lambda: _child_waits(client, id))
+    await handle(client, id).execute_update("cancel", {"who": "ada"})
+
+
+async def _child_waits(client: Client, id: str) -> bool:
+    try:
+        return await _is(client, f"{id}/c", "w", "RUNNING")
+    except SagaError:
+        return False  # it has not started yet
 
 
 async def signal(client: Client, id: str) -> None:

@@ -6,6 +6,7 @@ from sagas import Absent, Done, Rejected, Unknown
 from tests.replay.scenario import (
     Scenario,
     cancel,
+    cancel_parent,
     cancel_waiting,
     decide,
     decide_in_child,
@@ -278,6 +279,15 @@ SCENARIOS = (
     ),
     Scenario("child-completed", (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD), "COMPLETED"),
     Scenario("child-undone", (saga("parent", A, "id: c, uses: saga, with: {name: child}", NO), CHILD), "COMPENSATED"),
+    Scenario(
+        "child-cancelled",
+        (
+            saga("parent", A, "id: c, uses: saga, with: {name: child}"),
+            saga("child", X, "id: w, uses: wait, with: {signal: go}"),
+        ),
+        "COMPENSATED",
+        after=cancel_parent,
+    ),
     Scenario(
         "parent-undone",
         (saga("parent", A, "id: c, uses: saga, with: {name: child}"), CHILD),

@@ -10,15 +10,26 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
 from sagas.definition.saga_ids import workflow_id_problem
+from sagas.input_limits import MAX_CANCEL_WORDS
 from sagas.machine.expressions.evaluation import DefinitionError
-from sagas.protocol.messages import CancelSaga, ChildParked, Finish, ReportParked, SagaEnded, StartSaga, UndoSaga
+from sagas.protocol.messages import (
+    CancelRequested,
+    CancelSaga,
+    ChildParked,
+    Finish,
+    ReportParked,
+    SagaEnded,
+    StartSaga,
+    UndoSaga,
+)
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView, SagaView
+from sagas.text.json_values import encodable
 from sagas.workflow.client_values import LAST_SECOND, number, text
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import run_summary, to_payload
-from sagas.workflow.received import activity_result, bounded_value
+from sagas.workflow.received import NO_INPUT, activity_result, bounded_value
 from sagas.workflow.run_trust import UNTRUSTED, is_untrusted, run_trust, signed_message
 from sagas.workflow.task_set import CommandContext, TaskSet
 
@@ -91,10 +102,40 @@ class NestedSagas:
         if child is None:
             return
         try:
-            await child.signal(CANCEL_SIGNAL, command.message)
+            message = {"reason": command.message, "to": child.first_execution_run_id}
+            await child.signal(CANCEL_SIGNAL, raw_json(signed_message("cancel", message)))
         except ApplicationError as error:
             # It has already ended, and its SagaEnded follows.
             workflow.logger.info("nested saga %s not cancelled: %s", command.saga_id, error)
+
+
+class ParentCancels:
+    """The cancels that this run receives by signal. One that is signed for it is from its parent saga; any other is a
+    client's, like a cancel by Temporal.
+    """
+
+    def __init__(self) -> None:
+        self._received = 0
+
+    def receive(self, sent: RawValue) -> CancelRequested | None:
+        """The cancel as an event; None if it cannot be read."""
+        try:
+            request = None if sent is NO_INPUT else bounded_value([sent])
+        except UnreadableValue as error:
+            workflow.logger.warning("cancel ignored: it is malformed (%s)", error)
+            return None
+        message = request.get("reason") if isinstance(request, Mapping) else request
+        reason = encodable(message[:MAX_CANCEL_WORDS]) if isinstance(message, str) else ""
+        kind = "parent" if isinstance(request, Mapping) and self._is_of_parent(request) else "cancelled"
+        return CancelRequested(at=workflow.time(), kind=kind, message=reason)
+
+    def _is_of_parent(self, request: Mapping[str, Any]) -> bool:
+        self._received += 1
+        marker, run = f"{UNTRUSTED} cancel {self._received}", workflow.info().first_execution_run_id
+        is_for_this_run = request.get("to") == run
+        return not is_untrusted(
+            run_trust(), lambda trust: is_for_this_run and trust.trusts_message("cancel", request), marker
+        )
 
 
 class ParkedReports:

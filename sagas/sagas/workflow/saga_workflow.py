@@ -60,7 +60,7 @@ from sagas.workflow.limits import (
     view_payload,
 )
 from sagas.workflow.lock_calls import LockCalls, release_refusal
-from sagas.workflow.nested import NestedSagas, ParkedReports, result_for_parent
+from sagas.workflow.nested import NestedSagas, ParentCancels, ParkedReports, result_for_parent
 from sagas.workflow.notify import Notifications
 from sagas.workflow.operator_pause import BEGINS, OperatorPause
 from sagas.workflow.received import (
@@ -99,6 +99,7 @@ class SagaWorkflow:
         self._activity_calls = ActivityCalls(context)
         self._nested_sagas = NestedSagas(context)
         self._reports = ParkedReports(self._tasks)
+        self._cancels = ParentCancels()
         self._notifications = Notifications(context)
         self._locks = LockCalls(context)
         self._search_attributes = RunSearchAttributes()
@@ -325,8 +326,9 @@ class SagaWorkflow:
     # --- messages ----------------------------------------------------------------------------------------------
 
     @workflow.signal(name=CANCEL_SIGNAL, description="The parent saga is rolled back, and this one with it.")
-    def cancelled_by_parent(self, message: str = "") -> None:
-        self._feed(CancelRequested(at=workflow.time(), kind="parent", message=message))
+    def cancelled_by_parent(self, request: RawValue = NO_INPUT) -> None:
+        if (event := self._cancels.receive(request)) is not None:
+            self._feed(event)
 
     @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
     def child_parked(self, report: RawValue = NO_INPUT) -> None:

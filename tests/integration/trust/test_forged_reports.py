@@ -1,4 +1,4 @@
-"""Reports of parked steps that no nested saga has sent to this run: any client of Temporal can send their signal."""
+"""Signals between a saga and its nested sagas that neither has sent: any client of Temporal can send them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from temporalio.client import WorkflowHistoryEventFilterType
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from sagas.protocol.payloads import PARKED_SIGNAL
+from sagas.errors import SagaError
+from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL
 from sagas.protocol.signed_content import signed_json
 from sagas.text.exact_json import decode_json
 from sagas.workflow import SagaWorkflow
@@ -30,12 +31,12 @@ steps:
 PARKED = {"step": "done", "op": "do", "since": "2026-01-01T00:00:00Z", "why": "forged", "decisions": ["skip"]}
 
 
-async def _sent_reports(client: Any, id: str) -> list[dict[str, Any]]:
+async def _sent(client: Any, id: str, name: str) -> list[dict[str, Any]]:
     events = client.temporal.get_workflow_handle(id).fetch_history_events(
         event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
     )
     signals = [event.workflow_execution_signaled_event_attributes async for event in events]
-    return [decode_json(signal.input.payloads[0].data) for signal in signals if signal.signal_name == PARKED_SIGNAL]
+    return [decode_json(signal.input.payloads[0].data) for signal in signals if signal.signal_name == name]
 
 
 async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> None:
@@ -56,8 +57,8 @@ async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> Non
 
         await until(lambda: is_parked(run.id))
         await until(lambda: is_parked(other.id))
-        [genuine] = await _sent_reports(client, run.id)
-        [foreign] = await _sent_reports(client, other.id)
+        [genuine] = await _sent(client, run.id, PARKED_SIGNAL)
+        [foreign] = await _sent(client, other.id, PARKED_SIGNAL)
         later = genuine["at"] + 1
         wait = {"id": child, "saga": "child", "commands": ["rm -r"], **PARKED}
         forged = {"id": child, "state": "PARKED", "blocked": True, "waits": [wait], "to": genuine["to"], "at": later}
@@ -88,3 +89,51 @@ async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> Non
             await client.temporal.get_workflow_handle(id).terminate()
     replayer = Replayer(workflows=[SagaWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
     assert (await replayer.replay_workflow(history)).replay_failure is None
+
+
+async def test_only_a_parent_cancels_as_the_parent(shop: Shop) -> None:
+    """What a client sends by the signal of a parent is a cancel of a client, as Temporal's own cancel would be."""
+    folder = shop.project.settings.definitions[0]
+    for name, text in (("parent", PARENT), ("child", CHILD)):
+        (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
+    shop.project = shop.with_keys("k" * 32)
+    async with running_worker(shop.project) as client:
+
+        async def begun() -> str:
+            run = await client.start("parent", {})
+            await until(lambda: _waits(client, f"{run.id}/nested"))
+            return run.id
+
+        async def cancelled(child: str) -> tuple[str, str]:
+            await until(lambda: _is_over(client, child))
+            story = await client.show(child)
+            return story["state"], story["reason"]["kind"]
+
+        parent = await begun()
+        await client.cancel(parent)
+        assert await cancelled(f"{parent}/nested") == ("COMPENSATED", "parent")
+        [genuine] = await _sent(client, f"{parent}/nested", CANCEL_SIGNAL)
+        histories = [await client.temporal.get_workflow_handle(f"{parent}/nested").fetch_history()]
+        for arguments in ([], ["enough"], [genuine], [{**genuine, "to": None}], [{"reason": 7}], [7]):
+            child = f"{await begun()}/nested"
+            handle = client.temporal.get_workflow_handle(child)
+            run = (await handle.describe()).run_id
+            if arguments == [{**genuine, "to": None}]:
+                arguments = [{**genuine, "to": run}]
+            await handle.signal(CANCEL_SIGNAL, args=arguments)
+            assert await cancelled(child) == ("COMPENSATED", "cancelled"), arguments
+            histories.append(await handle.fetch_history())
+    replayer = Replayer(workflows=[SagaWorkflow], workflow_runner=UnsandboxedWorkflowRunner())
+    for history in histories:
+        assert (await replayer.replay_workflow(history)).replay_failure is None
+
+
+async def _waits(client: Any, id: str) -> bool:
+    try:
+        return "broken" in str((await client.show(id))["parked"])
+    except SagaError:
+        return False  # it has not started yet
+
+
+async def _is_over(client: Any, id: str) -> bool:
+    return (await client.show(id))["state"] == "COMPENSATED"
