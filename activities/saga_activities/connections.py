@@ -71,9 +71,9 @@ class DatabaseConnections:
 
     def _open(self, name: str) -> Guard:
         if name not in self._connections:
-            known = ", ".join(self.names()) or "none"
+            names = ", ".join(self.names()) or "none"
             raise UsageError(
-                f"this worker has no SQL connection {name!r}, only {known}: restart it if saga.toml has changed",
+                f"this worker has no SQL connection {name!r}, only {names}: restart it if saga.toml has changed",
                 help=f"add [connections.{name}] with a url to saga.toml",
             )
         connection, url = self._connections[name]

@@ -46,12 +46,12 @@ class StagedStep:
 
     def audit(self, inputs: Any, manifests: Any) -> dict[str, Any]:
         report = f"{self.settings.stage}/{self.target.publish_key}/report"
-        known = {
+        details = {
             "previous_rows": {"output": None},
             "report_folder": report,
             "saga": {"id": self.target.saga_id, "step": self.target.step},
         }
-        return {"arguments": self.arguments, "inputs": inputs, "manifests": manifests, **known}
+        return {"arguments": self.arguments, "inputs": inputs, "manifests": manifests, **details}
 
     def publish(self, audited: dict[str, Any], manifests: Any) -> Manifest:
         """Raises AssertionError: the audit refused, or the sink would."""

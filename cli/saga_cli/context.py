@@ -48,13 +48,13 @@ def split_options(words: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
     Raises:
         UsageError: a value is missing or unknown.
     """
-    options, rest = GlobalOptions(), []
+    options, remaining_words = GlobalOptions(), []
     queue = list(words)
     while queue:
         word = queue.pop(0)
         name, equals, value = word.partition("=")
         if word == "--":
-            rest += [word, *queue]
+            remaining_words += [word, *queue]
             break
         if word == "--debug":
             options = replace(options, debug=True)
@@ -74,8 +74,8 @@ def split_options(words: Sequence[str]) -> tuple[GlobalOptions, list[str]]:
         elif word in ("-ojson", "-ojsonl"):
             options = _with_format(options, word[2:])
         else:
-            rest.append(word)
-    return options, rest
+            remaining_words.append(word)
+    return options, remaining_words
 
 
 def _with_format(options: GlobalOptions, value: str) -> GlobalOptions:

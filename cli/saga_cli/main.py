@@ -51,9 +51,9 @@ def _run(words: Sequence[str], only: CommandEntry | None) -> int:
     try:
         if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be run by any Python
             raise UsageError(f"saga needs Python 3.11 or newer; this is {sys.version.split()[0]}")
-        options, rest = split_options(words)
+        options, remaining_words = split_options(words)
         set_global_options(options)
-        return _dispatch(rest) if only is None else run_command(only, rest)
+        return _dispatch(remaining_words) if only is None else run_command(only, remaining_words)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -149,28 +149,28 @@ def read_text(value: object) -> str | None:
 
 def written_value(text: str | None) -> tuple[str, object]:
     """The SQL around the parameter, and its value, for a text of :func:`read_text`."""
-    kind, _, rest = (text or "").partition(":")
+    kind, _, text_of_value = (text or "").partition(":")
     match kind:
         case "":
             return "{}", None
         case "integer":
-            return "{}", int(rest)
+            return "{}", int(text_of_value)
         case "real":
-            return "{}", float.fromhex(rest)
+            return "{}", float.fromhex(text_of_value)
         case "blob":
-            return "{}", bytes.fromhex(rest)
-    return "CAST({} AS TEXT)", bytes.fromhex(rest)
+            return "{}", bytes.fromhex(text_of_value)
+    return "CAST({} AS TEXT)", bytes.fromhex(text_of_value)
 
 
 def shown_value(text: str | None) -> str:
     """The text of :func:`read_text` for people."""
-    kind, _, rest = (text or "").partition(":")
+    kind, _, text_of_value = (text or "").partition(":")
     match kind:
         case "real":
-            return repr(float.fromhex(rest))
+            return repr(float.fromhex(text_of_value))
         case "text":
-            return bytes.fromhex(rest).decode("utf-8", "replace")
-    return rest
+            return bytes.fromhex(text_of_value).decode("utf-8", "replace")
+    return text_of_value
 
 
 def quote(name: str) -> str:

@@ -89,7 +89,7 @@ class ChunkEffects:
     async def run(self, scripts: Sequence[EntryScript]) -> None:
         """End the request of each script: with the result of its action, or with its exception."""
         self._taken = self._committed + sum(map(result_size, self._all_scripts))  # of calls that were done before
-        rest: list[EntryScript] = []
+        unshared: list[EntryScript] = []
         shared: dict[str, list[EntryScript]] = {}
         for script in scripts:
             if id(script) in self._values:
@@ -101,10 +101,10 @@ class ChunkEffects:
             if not self._isolated and self._is_shared(script):
                 shared.setdefault(action, []).append(script)
             else:
-                rest.append(script)
+                unshared.append(script)
         for action, together in shared.items():
-            rest += await self._run_together(action, together)
-        for script in rest:
+            unshared += await self._run_together(action, together)
+        for script in unshared:
             self.alone = script
             await self._run_alone(script)
         self.alone = None

@@ -119,8 +119,8 @@ def _duration(length: timedelta) -> str:
     """ISO 8601 with days as the largest unit: pydantic would write 365 days as a year, which has another length."""
     if abs(length) < timedelta(days=365):
         return str(to_jsonable_python(length))
-    days, rest = divmod(abs(length), timedelta(days=1))
-    return f"{'-' if length < timedelta(0) else ''}P{days}D{to_jsonable_python(rest)[1:]}"
+    days, within_day = divmod(abs(length), timedelta(days=1))
+    return f"{'-' if length < timedelta(0) else ''}P{days}D{to_jsonable_python(within_day)[1:]}"
 
 
 def _json_key(key: Any) -> str:

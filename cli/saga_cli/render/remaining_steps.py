@@ -11,13 +11,13 @@ _UNDER_WAY = ("RUNNING", "UNKNOWN", "PARKED", "COMPENSATING", "CONFIRMING")
 
 def undone_steps(view: SagaView) -> tuple[list[str], list[str]]:
     """The steps whose effect is undone, and those whose effect is still to be undone."""
-    undone, rest = [], []
+    undone, remaining = [], []
     for step in view.steps:
         undo = step.compensation and step.compensation.state
         is_over = undo in ("DONE", "NOTHING_TO_UNDO")
         if (names := partly_undone(view, step.id)) is not None:
             undone += [f"{step.id} ({', '.join(names.reverted)})"] if names.reverted else []
-            rest.append(f"{step.id} ({', '.join(names.remaining)})")
+            remaining.append(f"{step.id} ({', '.join(names.remaining)})")
             continue
         if is_over and not rows_left_to(view, step.id):
             undone.append(step.id)
@@ -25,13 +25,13 @@ def undone_steps(view: SagaView) -> tuple[list[str], list[str]]:
         elif is_over or (
             step.state in ("DONE", "CONFIRMED", *_UNDER_WAY) and (step.uses == "saga" or undo not in (None, "SKIPPED"))
         ):
-            rest.append(step.id)
-    return undone, rest
+            remaining.append(step.id)
+    return undone, remaining
 
 
 def done_steps(view: SagaView) -> tuple[list[str], list[str]]:
     """The steps that are done, and those that are still to be done."""
     parked = {operation.step for operation in view.parked}
     done = [s.id for s in view.steps if s.state in ("DONE", "CONFIRMED", "SKIPPED") and s.id not in parked]
-    rest = [step.id for step in view.steps if step.state in ("PENDING", *_UNDER_WAY) or step.id in parked]
-    return done, rest
+    remaining = [step.id for step in view.steps if step.state in ("PENDING", *_UNDER_WAY) or step.id in parked]
+    return done, remaining

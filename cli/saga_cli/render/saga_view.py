@@ -113,8 +113,8 @@ def _detail_words(details: Mapping[str, Any]) -> Iterator[str]:
 
 def _check_names(checks: Any) -> list[str]:
     """The names of the failed checks of an audit; their messages are in the reason."""
-    known = isinstance(checks, list) and all(isinstance(check, dict) and "name" in check for check in checks)
-    return [str(check["name"]) for check in checks] if known else []
+    are_named = isinstance(checks, list) and all(isinstance(check, dict) and "name" in check for check in checks)
+    return [str(check["name"]) for check in checks] if are_named else []
 
 
 def _header(view: SagaView, now: datetime) -> list[Line]:
@@ -207,11 +207,11 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
             lines.append([("  since    ", "dim"), (f"{local_time(since)}, {format_duration(now, since)} ago", "")])
     if not lines:
         return []
-    title, over, rest = (
+    title, finished, remaining = (
         ("undone   ", *undone_steps(view)) if view.phase == "backward" else ("done     ", *done_steps(view))
     )
-    lines.append([(f"  {title}", "dim"), (list_steps(over), "")])
-    lines.append([("  remains  ", "dim"), (list_steps(rest), "")])
+    lines.append([(f"  {title}", "dim"), (list_steps(finished), "")])
+    lines.append([("  remains  ", "dim"), (list_steps(remaining), "")])
     if view.source == "ledger":
         return [*lines, [("  Temporal no longer has the run, so its effects can only be undone by hand", "yellow")]]
     if any("--definition" in command for operation in view.parked for command in operation.commands):

@@ -21,12 +21,12 @@ class Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         saga = event["data"]["id"]
-        known = EVENTS.setdefault(event["id"], {"saga": saga, "attempts": 0, "accepted": False})
-        known["attempts"] = attempts = int(str(known["attempts"])) + 1
+        received = EVENTS.setdefault(event["id"], {"saga": saga, "attempts": 0, "accepted": False})
+        received["attempts"] = attempts = int(str(received["attempts"])) + 1
         if attempts == 1 or saga == "notification-nobody-home":
             self._answer(503, {"error": "try again later"})
             return
-        known["accepted"] = True
+        received["accepted"] = True
         self._answer(200, {})
 
     def _answer(self, status: int, document: object) -> None:

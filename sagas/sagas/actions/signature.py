@@ -91,14 +91,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of an action. ``rest`` describes every argument that ``**kwargs`` receives; None without it.
+    """The arguments of an action. ``other_arguments`` describes all that ``**kwargs`` receives; None without it.
 
     ``step`` is the name of the leading parameter that receives the :class:`Step`; None without one.
     ``unusable`` are names that ``**kwargs`` cannot receive.
     """
 
     parameters: tuple[Parameter, ...]
-    rest: Parameter | None
+    other_arguments: Parameter | None
     step: str | None
     unusable: frozenset[str]
 
@@ -110,7 +110,7 @@ class Signature:
     def find(self, name: str) -> Parameter | None:
         """The parameter for the argument ``name`` of a definition; None when there is none."""
         parameter = self._known.get(name)
-        return parameter if parameter is not None or name in self.unusable else self.rest
+        return parameter if parameter is not None or name in self.unusable else self.other_arguments
 
     def variable(self, name: str) -> str:
         """The Python name of the parameter that receives the argument ``name``."""
@@ -154,7 +154,7 @@ def read_signature(function: Callable[..., Any]) -> Signature:
             help="import its name at the level of the module, not under `if TYPE_CHECKING`",
         ) from error
     parameters: list[Parameter] = []
-    rest, step, unusable = None, None, {ENVELOPE}
+    other_arguments, step, unusable = None, None, {ENVELOPE}
     for position, parameter in enumerate(inspect.signature(function).parameters.values()):
         hint = hints.get(parameter.name, Any)
         if position == 0 and parameter.kind is not inspect.Parameter.VAR_KEYWORD and _is_step(parameter, hint):
@@ -169,8 +169,8 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         elif getattr(get_origin(hint), "_name", None) == "Unpack":
             parameters += _keys(get_args(hint)[0], place)
         else:
-            rest = Parameter(parameter.name, parameter.name, False, hint, place=place)
-    return Signature(tuple(parameters), rest, step, frozenset(unusable))
+            other_arguments = Parameter(parameter.name, parameter.name, False, hint, place=place)
+    return Signature(tuple(parameters), other_arguments, step, frozenset(unusable))
 
 
 def _is_step(parameter: inspect.Parameter, hint: Any) -> bool:

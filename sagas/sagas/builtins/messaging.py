@@ -95,9 +95,9 @@ PUBLISH_PARAMETERS = object_schema({**_EVENT_FIELDS, "events": EVENTS, "wait": {
 
 def events_long_form(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an emitter in the form with `events`, for one event or a list."""
-    rest = {name: value for name, value in arguments.items() if name not in _EVENT_FIELDS}
+    other_arguments = {name: value for name, value in arguments.items() if name not in _EVENT_FIELDS}
     event = {name: value for name, value in arguments.items() if name in _EVENT_FIELDS}
-    return {**rest, "events": [event]} if event and "events" not in rest else arguments
+    return {**other_arguments, "events": [event]} if event and "events" not in other_arguments else arguments
 
 
 def events_of(uses: str, arguments: Mapping[str, Any]) -> list[Any]:

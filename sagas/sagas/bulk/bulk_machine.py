@@ -271,7 +271,7 @@ class BulkMachine:
 
     def _may_be_cancelled(self, id: str) -> bool:
         member = self.members.get(id)
-        if member is None or member.finish is not None or member.left or id in self._detaching | self._refused:
+        if member is None or member.finish is not None or member.has_left or id in self._detaching | self._refused:
             return False
         return member.progress.started_at is not None
 
@@ -285,9 +285,9 @@ class BulkMachine:
         """Take notice that sagas have got their own workflows; those in ``refused`` leave later, each by itself."""
         self._refused |= set(refused)
         for id in sagas:
-            self.members[id].left = True
-        self._refused = {id for id in self._refused if not self.members[id].left}
-        self._detaching = {id for id in self._detaching if not self.members[id].left} - self._refused
+            self.members[id].has_left = True
+        self._refused = {id for id in self._refused if not self.members[id].has_left}
+        self._detaching = {id for id in self._detaching if not self.members[id].has_left} - self._refused
         return self._commands(at)
 
     def recorded(self, sagas: Iterable[str], at: float) -> list[BulkCommand]:
@@ -302,18 +302,18 @@ class BulkMachine:
     @property
     def finished(self) -> bool:
         """Return whether every saga has left, or its end is recorded."""
-        return all(member.left or member.recorded for member in self.members.values())
+        return all(member.has_left or member.recorded for member in self.members.values())
 
     def is_settled(self, saga_id: str) -> bool:
         """Return whether a saga has left, or its end is recorded. Raises KeyError if the id is not that of a member."""
         member = self.members[saga_id]
-        return member.left or member.recorded
+        return member.has_left or member.recorded
 
     def counts(self) -> dict[str, int]:
         """The number of sagas in each state; DETACHED are those with a workflow of their own."""
         counts: dict[str, int] = {}
         for member in self.members.values():
-            state = "DETACHED" if member.left else member.state
+            state = "DETACHED" if member.has_left else member.state
             counts[state] = counts.get(state, 0) + 1
         return counts
 
@@ -433,7 +433,7 @@ class BulkMachine:
         ended = tuple(
             member.id
             for member in self.members.values()
-            if member.finish is not None and not member.recorded and not member.left
+            if member.finish is not None and not member.recorded and not member.has_left
         )
         if ended and not self._recording and not self._chunks:
             self._recording = True

@@ -69,7 +69,7 @@ class Member:
     infrastructure_errors: int = 0
     effect_recorded: bool = False
     why_leaving: str | None = None
-    left: bool = False
+    has_left: bool = False
     finish: Finish | None = None
     recorded: bool = False
 
@@ -94,7 +94,7 @@ class Member:
     @property
     def may_leave(self) -> bool:
         """True while the saga is leaving, when nothing of it is performed here any more."""
-        leaving = self.why_leaving is not None and self.finish is None and not self.left
+        leaving = self.why_leaving is not None and self.finish is None and not self.has_left
         return leaving and not self.is_performing and not self.progress.paused
 
     @property

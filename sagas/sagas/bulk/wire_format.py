@@ -90,29 +90,29 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
     call = item.call
     guard = call.guard
     assert guard is not None
-    rest: dict[str, Any] = {}
+    differences: dict[str, Any] = {}
     if call.entry != first.entry:
-        rest["entry"] = call.entry
+        differences["entry"] = call.entry
     if call.generation != 1:
-        rest["generation"] = call.generation
+        differences["generation"] = call.generation
     if call.key != _default_key(item.saga_id, call.entry, call.generation, call.op):
-        rest["key"] = call.key
+        differences["key"] = call.key
     earlier = call.earlier_attempts + item.earlier_attempts
     if earlier:
-        rest["earlier_attempts"] = earlier
+        differences["earlier_attempts"] = earlier
     if guard.known_done:
-        rest["known_done"] = True
+        differences["known_done"] = True
     if guard.forward_hash is not None:
-        rest["forward_hash"] = guard.forward_hash
+        differences["forward_hash"] = guard.forward_hash
     if guard.confirmed is not None:
-        rest["confirmed"] = encode_guard(guard)["confirmed"]
+        differences["confirmed"] = encode_guard(guard)["confirmed"]
     if call.hidden:
-        rest["hidden"] = call.hidden
+        differences["hidden"] = call.hidden
     if (origin := item.origin) is not None:
         own = (origin.input_digest, origin.started_at, origin.generation)
-        rest["origin"] = [*own, origin.input] if origin.has_input else [*own]
+        differences["origin"] = [*own, origin.input] if origin.has_input else [*own]
     head = [item.saga_id, {name: value for name, value in call.arguments.items() if name not in shared}]
-    return [*head, rest] if rest else head
+    return [*head, differences] if differences else head
 
 
 def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
@@ -121,25 +121,25 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
     shared = decode_guard(common)
     invocations = []
     for saga_id, arguments, *more in request["items"]:
-        rest = more[0] if more else {}
-        generation, entry = rest.get("generation", 1), rest.get("entry", request["entry"])
-        own = {name: rest[name] for name in ("known_done", "confirmed", "forward_hash") if name in rest}
+        differences = more[0] if more else {}
+        generation, entry = differences.get("generation", 1), differences.get("entry", request["entry"])
+        own = {name: differences[name] for name in ("known_done", "confirmed", "forward_hash") if name in differences}
         invocations.append(
             Invocation(
                 action=request["action"],
                 arguments=request["arguments"] | arguments,
-                key=rest.get("key") or _default_key(saga_id, entry, generation, op),
+                key=differences.get("key") or _default_key(saga_id, entry, generation, op),
                 saga_id=saga_id,
                 entry=entry,
                 op=op,
                 generation=generation,
                 timeout=float(request["timeout"]),
                 guard=decode_guard({**common, **own}) if own else shared,
-                earlier_attempts=rest.get("earlier_attempts", 0),
+                earlier_attempts=differences.get("earlier_attempts", 0),
                 reads=request.get("reads", False),
                 own_retry=request.get("own_retry", False),
-                hidden=tuple(rest.get("hidden", ())),
-                origin=_encoded_origin(request, rest["origin"]) if "origin" in rest else None,
+                hidden=tuple(differences.get("hidden", ())),
+                origin=_encoded_origin(request, differences["origin"]) if "origin" in differences else None,
                 saga=request["saga"],
             )
         )

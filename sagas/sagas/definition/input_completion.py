@@ -203,13 +203,13 @@ class _Walker:
         charge(len(nodes))
         parts = [part for node in nodes for part in node.covering(name) if self._matters(part)]
         for node in nodes:
-            rest = node.part("unevaluatedProperties")
+            unevaluated = node.part("unevaluatedProperties")
             if (
-                rest is not None
-                and self._matters(rest)
+                unevaluated is not None
+                and self._matters(unevaluated)
                 and not any(part.covering(name) for part in self._evaluated_by(node, value))
             ):
-                parts.append(rest)
+                parts.append(unevaluated)
         return parts
 
     def _evaluated_by(self, node: SchemaNode, value: Any) -> list[SchemaNode]:
@@ -220,13 +220,13 @@ class _Walker:
         charge(len(nodes))
         parts = [part for node in nodes if (part := _element_part(node, index)) is not None and self._matters(part)]
         for node in nodes:
-            rest = node.part("unevaluatedItems")
+            unevaluated = node.part("unevaluatedItems")
             if (
-                rest is not None
-                and self._matters(rest)
+                unevaluated is not None
+                and self._matters(unevaluated)
                 and not any(_element_part(part, index) for part in self._evaluated_by(node, value))
             ):
-                parts.append(rest)
+                parts.append(unevaluated)
         return parts
 
 

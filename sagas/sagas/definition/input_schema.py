@@ -15,10 +15,10 @@ _MANY_REFERENCES = 20
 
 @dataclass(frozen=True, slots=True)
 class UndeclaredProperty:
-    """The result for a property that the schema does not declare; ``known`` are the declared ones."""
+    """The result for a property that the schema does not declare; ``declared_names``: those that it does."""
 
     name: str
-    known: tuple[str, ...]
+    declared_names: tuple[str, ...]
 
 
 def schema_at(schema: Any, path: tuple[str, ...], root: Any = None) -> Any:
@@ -49,12 +49,12 @@ def _property(schema: Mapping[str, Any], name: str) -> Any:
         return properties[name]
     if "patternProperties" in schema:
         return None  # a pattern may match; `additionalProperties` applies only if none does
-    rest = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
-    if rest is False:
+    additional = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+    if additional is False:
         return UndeclaredProperty(name, tuple(properties))
-    if rest is None and "properties" in schema and name not in required:
+    if additional is None and "properties" in schema and name not in required:
         return UndeclaredProperty(name, tuple(dict.fromkeys((*properties, *required))))
-    return rest
+    return additional
 
 
 def _names(schema: Mapping[str, Any]) -> list[Any]:

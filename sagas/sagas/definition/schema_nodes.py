@@ -91,8 +91,8 @@ class SchemaNode:
         declared = self.get("properties")
         parts = [self.child(declared[name])] if isinstance(declared, dict) and name in declared else []
         parts += [part for pattern, part in self.patterns() if may_match(pattern, name)]
-        rest = self.part("additionalProperties")
-        return parts if parts or rest is None else [rest]
+        additional = self.part("additionalProperties")
+        return parts if parts or additional is None else [additional]
 
     def _listed(self, keyword: str) -> Iterator[SchemaNode]:
         value = self.get(keyword)
@@ -182,8 +182,8 @@ def inside(node: SchemaNode, name: str) -> Iterator[SchemaNode]:
     yield from node.covering(name)
     declared = node.get("properties")
     if not (isinstance(declared, dict) and name in declared):
-        rest = node.part("unevaluatedProperties")
-        yield from () if rest is None else (rest,)
+        unevaluated = node.part("unevaluatedProperties")
+        yield from () if unevaluated is None else (unevaluated,)
 
 
 def all_inside(node: SchemaNode) -> Iterator[SchemaNode]:

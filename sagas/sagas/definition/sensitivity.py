@@ -139,12 +139,12 @@ class _Sensitivity:
         described = list(self._describing(path))
         if any(_is_marked(node) for node, _ in described):
             return True
-        ends = [node for node, rest in described if not rest]
+        ends = [node for node, below in described if not below]
         return any(_is_marked(node) for node in reachable(ends, self._dynamic))
 
     def covers_names(self, path: tuple[str, ...]) -> bool:
         described = list(self._describing(path))
-        names = [part for node, rest in described if not rest and (part := node.part("propertyNames")) is not None]
+        names = [part for node, below in described if not below and (part := node.part("propertyNames")) is not None]
         return any(_is_marked(node) for node, _ in described) or any(
             _is_marked(node) for node in reachable(names, self._dynamic)
         )

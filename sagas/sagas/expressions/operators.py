@@ -144,8 +144,8 @@ def remainder(run: Evaluation, left: Any, right: Any) -> Any:
     if right == 0:
         raise ExpressionError("division by zero")
     run.charge_digits(left.bit_length(), right.bit_length())
-    rest = abs(left) % abs(right)
-    return -rest if left < 0 else rest
+    magnitude = abs(left) % abs(right)
+    return -magnitude if left < 0 else magnitude
 
 
 def negate(value: Any) -> Any:

@@ -292,6 +292,6 @@ def duration_from_string(text: str) -> timedelta:
 def duration_to_string(length: timedelta) -> str:
     """Seconds, as in CEL and Protocol Buffers: ``5400s``, ``1.5s``."""
     microseconds = length // _MICROSECOND
-    sign, (seconds, rest) = "-" if microseconds < 0 else "", divmod(abs(microseconds), 1_000_000)
-    fraction = f".{rest:06d}".rstrip("0") if rest else ""
+    sign, (seconds, fraction_digits) = "-" if microseconds < 0 else "", divmod(abs(microseconds), 1_000_000)
+    fraction = f".{fraction_digits:06d}".rstrip("0") if fraction_digits else ""
     return f"{sign}{seconds}{fraction}s"

@@ -33,7 +33,7 @@ def batch_details(record: BatchRecord) -> str:
     return "\n".join(lines)
 
 
-def bulk_details(bulk: BulkMachine, left: Sequence[str]) -> str:
+def bulk_details(bulk: BulkMachine, detached: Sequence[str]) -> str:
     """Counts by state, the first sagas that were undone, and those that have a workflow of their own."""
     lines = [f"**{markdown_text(bulk.definition.saga)}**: {counted(len(bulk.members), 'saga')} in one workflow", ""]
     lines += ["| sagas | state |", "|---|---|"]
@@ -47,11 +47,11 @@ def bulk_details(bulk: BulkMachine, left: Sequence[str]) -> str:
                 f"- {markdown_code(member.id)} {member.state}: {markdown_text(str(reason.get('message', '')))}"
             )
         lines += [f"- …{and_more(len(undone) - SHOWN)}"] if len(undone) > SHOWN else []
-    if left:
+    if detached:
         lines += ["", "With a workflow of their own:", ""]
-        for id in left[:SHOWN]:
+        for id in detached[:SHOWN]:
             why = bulk.members[id].why_leaving or ""
             lines.append(f"- {markdown_code(id)}: {markdown_text(why)}")
-        lines += [f"- …{and_more(len(left) - SHOWN)}"] if len(left) > SHOWN else []
+        lines += [f"- …{and_more(len(detached) - SHOWN)}"] if len(detached) > SHOWN else []
     lines += ["", "**Terminate** runs nothing: what was done stays, and nothing is undone."]
     return "\n".join(lines)

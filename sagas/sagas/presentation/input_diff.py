@@ -47,10 +47,10 @@ def input_changes(old: Any, new: Any) -> Iterator[InputChange]:
         if not differ(value, new_value):
             value, new_value = ("required" if name in needed else "optional" for needed in (required, now_required))
         yield f"input.{name}", value, new_value, meaning, attention
-    rest, new_rest = (
+    other_keywords, new_other_keywords = (
         {key: schema[key] for key in schema if key not in ("properties", "required")} for schema in (old, new)
     )
-    if differ(rest, new_rest) or required - set(names) != now_required - set(names):
+    if differ(other_keywords, new_other_keywords) or required - set(names) != now_required - set(names):
         yield "input", old, new, "inputs are checked by a different schema", True
 
 

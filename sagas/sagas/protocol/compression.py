@@ -32,10 +32,10 @@ def compress(data: bytes, level: int) -> bytes:
     compressed = _deflate(data, level)
     if len(compressed) < _LARGE:
         return compressed
-    parts, rest = _fold(data)
-    if len(rest) == len(data):
+    parts, literals = _fold(data)
+    if len(literals) == len(data):
         return compressed
-    return _FOLDED + _deflate(encode_json(parts) + b"\n" + rest, level)
+    return _FOLDED + _deflate(encode_json(parts) + b"\n" + literals, level)
 
 
 def _deflate(data: bytes, level: int) -> bytes:
@@ -62,8 +62,8 @@ def decompress(compressed: bytes) -> bytes:
     try:
         if not compressed.startswith(_FOLDED):
             return _inflate(compressed)
-        parts, _, rest = _inflate(compressed[len(_FOLDED) :]).partition(b"\n")
-        return _unfold(decode_json(parts), rest)
+        parts, _, literals = _inflate(compressed[len(_FOLDED) :]).partition(b"\n")
+        return _unfold(decode_json(parts), literals)
     except (zlib.error, ValueError, TypeError) as error:
         raise ValueError(f"the state is malformed: {error}") from error
 
@@ -73,7 +73,7 @@ def _fold(data: bytes) -> tuple[list[tuple[int, int]], bytes]:
     are n bytes that occur in the data from p on, before this part.
     """
     parts: list[tuple[int, int]] = []
-    rest: list[bytes] = []
+    literals: list[bytes] = []
     written = position = 0
     while position + _PROBE <= len(data):
         earlier = data.find(data[position : position + _PROBE], 0, position)
@@ -89,13 +89,13 @@ def _fold(data: bytes) -> tuple[list[tuple[int, int]], bytes]:
             continue
         if start > written:
             parts.append((-1, start - written))
-            rest.append(data[written:start])
+            literals.append(data[written:start])
         parts.append((earlier, length))
         written = position = start + length
     if written < len(data):
         parts.append((-1, len(data) - written))
-        rest.append(data[written:])
-    return parts, b"".join(rest)
+        literals.append(data[written:])
+    return parts, b"".join(literals)
 
 
 def _common(first: bytes, other: bytes) -> int:
@@ -110,14 +110,14 @@ def _common(first: bytes, other: bytes) -> int:
     return low
 
 
-def _unfold(parts: list[tuple[int, int]], rest: bytes) -> bytes:
+def _unfold(parts: list[tuple[int, int]], literals: bytes) -> bytes:
     data = bytearray()
     taken = 0
     for start, length in parts:
         if length < 0 or len(data) + length > MAX_UNPACKED_BYTES or start >= len(data):
             raise ValueError("it has a part that is nowhere")
         if start < 0:
-            data += rest[taken : taken + length]
+            data += literals[taken : taken + length]
             taken += length
         else:
             data += data[start : start + length]

@@ -46,10 +46,10 @@ def is_own(scope: str, saga_id: str) -> bool:
 def after_end(scope: str, ended: str) -> str:
     """A scope in the scope ``ended`` of a nested saga that has completed."""
     outer, _, name = ended.rpartition("|")
-    rest = scope[len(ended) :]
-    if rest.startswith("#"):
-        rest = rest[1 + _MARKS :]
-    return f"{outer}|{_REPLACED}{rest}" if name.startswith(_REPLACED) else outer + rest
+    inner = scope[len(ended) :]
+    if inner.startswith("#"):
+        inner = inner[1 + _MARKS :]
+    return f"{outer}|{_REPLACED}{inner}" if name.startswith(_REPLACED) else outer + inner
 
 
 def conflict(earlier: str, later: str) -> Conflict | None:

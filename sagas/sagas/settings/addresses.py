@@ -143,12 +143,12 @@ def require_http_url(setting: str, url: str) -> None:
 
 def require_spark_master(setting: str, master: str) -> None:
     """Raises WrongSetting for what is no master of Spark."""
-    scheme, separator, rest = master.partition("://")
+    scheme, separator, hosts = master.partition("://")
     what = "must be local[N], spark://host:7077, yarn or k8s://https://host:6443"
     if scheme == "spark" and separator:
-        _require_addresses(setting, what, rest.split(","))
+        _require_addresses(setting, what, hosts.split(","))
     elif scheme == "k8s" and separator:
-        require_http_url(setting, rest if "://" in rest else f"https://{rest}")
+        require_http_url(setting, hosts if "://" in hosts else f"https://{hosts}")
     elif not _LOCAL_MASTER.fullmatch(master):
         raise WrongSetting(setting, what)
 

@@ -346,16 +346,16 @@ def async_url(url: str, root: Path, *, setting: str = "a database URL") -> str:
         UsageError: ``url`` is not a URL.
     """
     require_supported_database(setting, url)
-    scheme, _, rest = url.partition("://")
+    scheme, _, address = url.partition("://")
     driver = _ASYNC_DRIVER.get(scheme, scheme)
     if driver.startswith("sqlite"):
-        rest = _sqlite_path(rest, root)
-    return f"{driver}://{rest}"
+        address = _sqlite_path(address, root)
+    return f"{driver}://{address}"
 
 
-def _sqlite_path(rest: str, root: Path) -> str:
+def _sqlite_path(address: str, root: Path) -> str:
     """Resolve a relative path (three slashes; four are absolute), because commands run from any folder."""
-    path, question, query = rest.removeprefix("/").partition("?")
+    path, question, query = address.removeprefix("/").partition("?")
     if not path or path.startswith((":memory:", "/", "file:")):
-        return rest
+        return address
     return f"/{root / path}{question}{query}"

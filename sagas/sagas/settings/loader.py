@@ -218,15 +218,15 @@ def _apply_temporal_variables(written: Table, env: Mapping[str, str], variables:
 
 def find_form(path: Sequence[str]) -> Form | None:
     """The form of the key with this path, as in ``("kafka", "prefix")``; None below tables with free names."""
-    form, tables, rest = None, (Settings,), list(path)
-    while rest:
-        key = rest.pop(0)
+    form, tables, remaining_path = None, (Settings,), list(path)
+    while remaining_path:
+        key = remaining_path.pop(0)
         form = next((form_of(field) for table in tables for name, field in keys(table) if name == key), None)
         if form is None:
             return None
         tables = form.tables
-        if form.is_named and rest:
-            rest.pop(0)  # a name that the project chooses
+        if form.is_named and remaining_path:
+            remaining_path.pop(0)  # a name that the project chooses
             form = None
     return form
 
@@ -245,9 +245,9 @@ def _is_reference(table: Table) -> bool:
     return len(table) == 1 and not {"env", "file"}.isdisjoint(table)
 
 
-def _matching_key(part: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+def _matching_key(part: str, keys_of_table: Mapping[str, Any] | tuple[str, ...]) -> str:
     plain = _plain(part)
-    return next((key for key in known if _plain(key) == plain), plain)
+    return next((key for key in keys_of_table if _plain(key) == plain), plain)
 
 
 def _plain(name: str) -> str:

@@ -83,8 +83,8 @@ def sample(schema: Any, name: str, root: Any, text: str | None = None, depth: in
                 *properties,
                 *(field for field in schema.get("required") or () if field not in properties),
             ]
-            rest = schema.get("additionalProperties", {})
-            return {field: sample(properties.get(field, rest), field, root, text, depth + 1) for field in wanted}
+            additional = schema.get("additionalProperties", {})
+            return {field: sample(properties.get(field, additional), field, root, text, depth + 1) for field in wanted}
         case "array":
             count = min(max(SAMPLE_ITEMS, schema.get("minItems", 0)), schema.get("maxItems", 1_000_000))
             items = [sample(schema.get("items", {}), _singular(name), root, text, depth + 1) for _ in range(count)]

@@ -99,7 +99,7 @@ class BulkWorkflow:
         self._refused: dict[str, str] = {}
         """Why sagas are not started, because of their inputs."""
         self._alone: dict[str, str] = {}
-        self._left: list[str] = []
+        self._detached: list[str] = []
         self._tasks = TaskSet()
         self._throttle = PayloadThrottle()
         self._next_in_line = asyncio.Lock()
@@ -189,7 +189,7 @@ class BulkWorkflow:
 
     def _result(self) -> dict[str, Any]:
         assert self._machine is not None
-        result = {"counts": self._machine.counts(), "detached": self._left, "existing": self._existing}
+        result = {"counts": self._machine.counts(), "detached": self._detached, "existing": self._existing}
         return {**result, "refused": self._refused} if self._refused else result
 
     # --- commands ----------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class BulkWorkflow:
         """``refused``: those that Temporal does not accept, with its reasons. They keep no other saga from leaving."""
         while due := self._current().due_cancels(sagas):
             await asyncio.gather(*map(self._cancel_alone, due))
-        self._left += sagas
+        self._detached += sagas
         for id, why in refused.items():
             workflow.logger.warning("%s cannot leave its bulk workflow: %s", id, why)
             self._tasks.start(f"detach {id}", self._detach_alone(id))
@@ -388,7 +388,7 @@ class BulkWorkflow:
         self._execute(machine.detach(saga_id, "somebody acts on it", workflow.time(), cancel=event))
         await workflow.wait_condition(lambda: machine.is_settled(saga_id))
         member = machine.members[saga_id]
-        return "detached" if member.left else member.state
+        return "detached" if member.has_left else member.state
 
     @workflow.update(name=CANCEL_UPDATE, description="Undo what these sagas have done, unless their pivots are done.")
     async def cancel(self, saga_ids: list[str], request: dict[str, Any] | None = None) -> dict[str, str]:
@@ -421,7 +421,7 @@ class BulkWorkflow:
         """Markdown for the Web UI."""
         if self._machine is None:
             return "claims the ids of its sagas"
-        return bulk_details(self._machine, self._left)
+        return bulk_details(self._machine, self._detached)
 
 
 async def _wait_for(seconds: float) -> None:

@@ -189,8 +189,8 @@ def _checked(connection: psycopg.Connection[Any], values: Mapping[str, Any]) -> 
             else checked[_value_name(next(numbers))]
             for name, value in where.items()
         }
-    known = {name: checked[name] for name in params if name in checked}
-    return {**values, "where": where, "params": {**params, **known}}
+    checked_params = {name: checked[name] for name in params if name in checked}
+    return {**values, "where": where, "params": {**params, **checked_params}}
 
 
 def _value_name(number: int) -> str:

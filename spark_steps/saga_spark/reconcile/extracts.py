@@ -334,9 +334,9 @@ async def _extract_effects(
     keys = len(effects.key)
     stream = await connection.stream(query)
     async for page in stream.partitions(_PAGE_ROWS):
-        for value, time, *rest in page:
-            key = encode_json(dict(zip(effects.key, rest[:keys], strict=True)), default=str).decode()
-            amounts = (None if amount is None else str(amount) for amount in rest[keys:])
+        for value, time, *key_and_amounts in page:
+            key = encode_json(dict(zip(effects.key, key_and_amounts[:keys], strict=True)), default=str).decode()
+            amounts = (None if amount is None else str(amount) for amount in key_and_amounts[keys:])
             rows.add(None if value is None else str(value), key, _value_to_seconds(time), *amounts)
 
 

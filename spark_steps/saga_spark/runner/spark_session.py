@@ -107,10 +107,10 @@ class ClassicSessions:
         java: Any = session.sparkContext._jsc
         context = java.sc()
         tracker, store = context.statusTracker(), context.statusStore()
-        known = self._finished_jobs.setdefault(tag, {})
+        finished = self._finished_jobs.setdefault(tag, {})
         totals = [0, 0, 0, 0, 0]
         for job in tracker.getJobIdsForTag(tag):
-            counts = known.get(job) or self._job_counts(tracker, store, job, known)
+            counts = finished.get(job) or self._job_counts(tracker, store, job, finished)
             totals = [total + other for total, other in zip(totals, counts, strict=True)]
         names = ("stages", "stage", "tasks", "tasks_done", "rows")
         executors = {} if self._settings.master.startswith("local") else {"executors": count_executors(context)}
@@ -194,7 +194,7 @@ class ClassicSessions:
         self._root_session = first
 
     @staticmethod
-    def _job_counts(tracker: Any, store: Any, job: int, known: dict[int, Any]) -> tuple[int, int, int, int, int]:
+    def _job_counts(tracker: Any, store: Any, job: int, finished: dict[int, Any]) -> tuple[int, int, int, int, int]:
         info = tracker.getJobInfo(job)
         if info.isEmpty():
             return (0, 0, 0, 0, 0)
@@ -211,7 +211,7 @@ class ClassicSessions:
             rows += store.lastStageAttempt(number).outputRecords()
         counts = (stages, done, tasks, tasks_done, rows)
         if str(info.get().status()) != "RUNNING":
-            known[job] = counts
+            finished[job] = counts
         return counts
 
 

@@ -236,8 +236,8 @@ class BackgroundCount:
             if metrics is None:
                 return None
             counted.append(metrics)
-        rest = count_files(unmeasured, self._schema)
-        return None if rest is None else sum(counted, rest)
+        unmeasured_metrics = count_files(unmeasured, self._schema)
+        return None if unmeasured_metrics is None else sum(counted, unmeasured_metrics)
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def kinds(outcomes: Sequence[Outcome | None]) -> list[str]:
     return ["none" if outcome is None else outcome.kind for outcome in outcomes]
 
 
-async def left(database: GuardDatabase, saga_id: str) -> tuple[int, int, int]:
+async def counts_of(database: GuardDatabase, saga_id: str) -> tuple[int, int, int]:
     """Numbers of effects, guard rows and events of a saga."""
     counts: Mapping[str, str] = {"chunk_note": "id", "saga_guard": "saga_id", "saga_outbox": "saga_id"}
     totals = [
@@ -127,7 +127,7 @@ async def test_a_lost_commit_is_repeated(behind_proxy: Proxied, fault: Any, monk
     proxy.arm(COMMIT[database.kind], fault)
     assert kinds(await perform(database, [call(id) for id in sagas])) == ["done"] * 6
     assert proxy.triggered == 1
-    assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 6
+    assert [await counts_of(database, id) for id in sagas] == [(1, 1, 1)] * 6
 
 
 async def test_a_lost_commit_is_unknown_while_nobody_answers(behind_proxy: Proxied) -> None:
@@ -146,7 +146,7 @@ async def test_a_lost_commit_is_unknown_while_nobody_answers(behind_proxy: Proxi
     if kinds(outcomes) != ["done"] * 4:  # the repetition was faster than the fault
         assert kinds(outcomes) == ["unknown"] * 4
     assert kinds(await perform(database, [call(id) for id in sagas])) == ["done"] * 4
-    assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 4
+    assert [await counts_of(database, id) for id in sagas] == [(1, 1, 1)] * 4
 
 
 @pytest.mark.sampled
@@ -156,7 +156,7 @@ async def test_one_item_fails_alone(database: GuardDatabase, uses: str, how: str
     calls = [call(id, uses, timeout=1.0, how=how if n == 2 else "ok") for n, id in enumerate(sagas)]
     outcomes = await perform(database, calls)
     assert kinds(outcomes) == ["done", "done", "failed", "done", "done", "done"], outcomes
-    assert [await left(database, id) for id in sagas] == [(0, 0, 0) if n == 2 else (1, 1, 1) for n in range(6)]
+    assert [await counts_of(database, id) for id in sagas] == [(0, 0, 0) if n == 2 else (1, 1, 1) for n in range(6)]
 
 
 async def test_a_constraint_at_commit_concerns_its_item(postgres_server: DatabaseServer) -> None:
@@ -219,7 +219,7 @@ async def test_a_chunk_below_the_watermark_is_refused(tmp_path_factory: pytest.T
     await watermark.raise_to(database.engine, new_attempt().scheduled_at + 1000.0)
     outcomes = await perform(database, [call(id) for id in sagas])
     assert kinds(outcomes) == ["late"] * 3
-    assert [await left(database, id) for id in sagas] == [(0, 0, 0)] * 3
+    assert [await counts_of(database, id) for id in sagas] == [(0, 0, 0)] * 3
     await database.connections.close()
 
 
@@ -258,7 +258,7 @@ async def test_a_frozen_worker_loses_its_locks_before_the_time_of_its_chunk_ends
             worker.send_signal(signal.SIGCONT)
             worker.kill()
         await worker.wait()
-    assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 4
+    assert [await counts_of(database, id) for id in sagas] == [(1, 1, 1)] * 4
 
 
 async def test_a_batch_action_may_work_for_longer_than_its_transaction_may_be_idle(
@@ -269,4 +269,4 @@ async def test_a_batch_action_may_work_for_longer_than_its_transaction_may_be_id
     monkeypatch.setattr(chunk_performer, "IDLE_GRACE", 0.5)
     calls = [call(id, "notes", timeout=0.5, how="slow") for id in sagas]
     assert kinds(await perform(database, calls)) == ["done"] * 3
-    assert [await left(database, id) for id in sagas] == [(1, 1, 1)] * 3
+    assert [await counts_of(database, id) for id in sagas] == [(1, 1, 1)] * 3

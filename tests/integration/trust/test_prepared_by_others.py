@@ -78,7 +78,7 @@ async def test_a_transaction_under_the_key_of_a_step_is_no_effect(
         assert (await shop.do(shop.refuse)).kind == "rejected", "an attempt that has begun"
         assert (await shop.do()).kind == "done"
         assert (await shop.guard.confirm(shop.at, **clock())).kind == "done"
-        assert await shop.left() == 9
+        assert await shop.stock() == 9
 
 
 async def test_a_transaction_of_another_role_under_the_same_id_is_no_effect(
@@ -100,7 +100,7 @@ async def test_a_transaction_of_another_role_under_the_same_id_is_no_effect(
         assert "another role has prepared a transaction" in refused.failure.message
         assert (await shop.guard.seal(shop.at, **clock())).marker == "sealed"
         assert not await shop.end_prepared(commit=True)
-    assert await shop.left() == 10
+    assert await shop.stock() == 10
 
 
 async def test_a_commit_of_another_account_is_found(
@@ -156,4 +156,4 @@ async def test_a_commit_of_another_account_is_found(
 
 
 async def _is_taken(stock: TwoPhaseDatabase) -> bool:
-    return await stock.left() == 9
+    return await stock.stock() == 9

@@ -173,7 +173,7 @@ def test_an_annotation_without_a_schema_is_refused_with_its_place(annotation: An
 
     score.__annotations__ = {"step": Step, "lines": annotation, "others": annotation}
     signature = read_signature(score)
-    for parameter in (*signature.parameters, signature.rest):
+    for parameter in (*signature.parameters, signature.other_arguments):
         assert parameter is not None
         with pytest.raises(UsageError, match=why) as refused:
             _ = parameter.schema

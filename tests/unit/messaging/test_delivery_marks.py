@@ -56,7 +56,7 @@ def test_each_attempt_is_counted_once_and_failures_are_not_ends() -> None:
         assert survived is not None
         assert survived.attempts == 2
     marks.handled(0)
-    assert (marks.ended(0, 8), marks.left(0), marks.current(0).attempts) == (0, 63, 0)
+    assert (marks.ended(0, 8), marks.careful_records(0), marks.current(0).attempts) == (0, 63, 0)
     marks.finish(0, at_end=True)
     assert str(marks.given_up(0)) == TOPIC_ID
 

@@ -106,14 +106,14 @@ async def check_locks(client: Client, settings: Settings) -> DoctorResult:
     """Locks that outlive their saga."""
     try:
         async with asyncio.timeout(15), using_locator(client, settings) as locator:
-            left = await list_orphans(locator, settings)
+            orphans = await list_orphans(locator, settings)
     except (SagaError, RPCError, TimeoutError) as error:
         return _unanswered("locks", error)
-    if not left:
+    if not orphans:
         return DoctorResult("locks", True, "each belongs to a running saga")
-    first = left[0]
+    first = orphans[0]
     what = f"{first.owner} is over and {'waits for' if first.waits else 'holds'} {', '.join(first.keys[:3])}"
-    more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+    more = f", and {len(orphans) - 1} more" if len(orphans) > 1 else ""
     return DoctorResult("locks", False, what + more, saga_command("reconcile", repair=True))
 
 

@@ -87,7 +87,7 @@ class RunLedger:
                 states |= await rows.read_states(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
         return states
 
-    async def known(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
+    async def known_sagas(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
         """Return those of these ids that exist already, as a row or as the claim of a bulk workflow."""
         with self._readable():
             return await batches.read_known(self.engine, saga_ids)
@@ -201,7 +201,7 @@ class NoLedger(RunLedger):
     async def states(self, saga_ids: Sequence[str]) -> dict[str, str]:
         return {}
 
-    async def known(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
+    async def known_sagas(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
         return {}
 
     async def count_batch(self, batch: str) -> dict[str, int]:

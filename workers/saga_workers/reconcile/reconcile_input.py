@@ -132,9 +132,9 @@ async def _saga_and_nested(locator: Locator, saga_id: str) -> AsyncIterator[Saga
             yield view
 
 
-async def _orphans(locator: Locator, folder: Path, known: Mapping[str, str]) -> AsyncIterator[SagaView]:
+async def _orphans(locator: Locator, folder: Path, exported: Mapping[str, str]) -> AsyncIterator[SagaView]:
     """Sagas that only the guards know so far: of another task queue, or newer than the visibility store."""
-    ids = _guarded_ids(folder) - known.keys()
+    ids = _guarded_ids(folder) - exported.keys()
     for view in (await current_views(locator, sorted(ids)[:MAX_ORPHANS])).values():
         if view is not None:
             # Its effects were read before it ended, so they cannot be judged now.

@@ -259,12 +259,12 @@ class SagaApi:
         if view is not None:
             return view
         try:
-            left = await self._wait(saga_id, seconds - (time.monotonic() - began))
+            has_left = await self._wait(saga_id, seconds - (time.monotonic() - began))
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             return None  # its bulk workflow was terminated
-        return await self._read_ended(saga_id) if left else None
+        return await self._read_ended(saga_id) if has_left else None
 
     async def _wait(self, saga_id: str, seconds: float) -> bool:
         """Return whether the saga ends within this time."""

@@ -66,7 +66,7 @@ class BulkRowStarter(RowStarter):
 
     async def select_new(self, part: Sequence[StartRow]) -> tuple[Sequence[StartRow], Coroutine[Any, Any, None] | None]:
         """Count the rows that the ledger knows; returns the others. Claims decide in the end, see saga.claim."""
-        sagas = await self._ledger.known([row.id for row in part])
+        sagas = await self._ledger.known_sagas([row.id for row in part])
         claimed = [id for id, saga in sagas.items() if saga.alone]
         in_temporal = self.locator.within_temporal()
         locations = await asyncio.gather(*(in_temporal.locate(id) for id in claimed))
@@ -181,7 +181,7 @@ class BulkRowStarter(RowStarter):
         if (refusal := refusal_of(error)) is not None:
             self._count_refused(rows, refusal)
             return
-        sagas = await self._ledger.known([row.id for row in rows])
+        sagas = await self._ledger.known_sagas([row.id for row in rows])
         for row in rows:
             saga = sagas.get(row.id)
             ended = saga is not None and saga.bulk_id is None and saga.state in FINAL_STATES
@@ -193,7 +193,7 @@ class BulkRowStarter(RowStarter):
         remaining = set(ids)
         async with asyncio.TaskGroup() as group:
             while remaining:
-                sagas = await self._ledger.known(sorted(remaining))
+                sagas = await self._ledger.known_sagas(sorted(remaining))
                 open_ones = await self._open_workflows({saga.bulk_id for saga in sagas.values() if saga.bulk_id})
                 for id in sorted(remaining):
                     saga = sagas.get(id)
@@ -201,7 +201,7 @@ class BulkRowStarter(RowStarter):
                         continue
                     if saga is not None and saga.bulk_id is not None:
                         # Its last act may have been to record the saga.
-                        saga = (await self._ledger.known([id])).get(id)
+                        saga = (await self._ledger.known_sagas([id])).get(id)
                         if saga is not None and saga.bulk_id is not None:
                             remaining.discard(id)
                             self.tally.count_ended("TERMINATED")

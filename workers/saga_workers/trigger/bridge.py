@@ -195,12 +195,12 @@ class BridgeReader:
                 raise KafkaOperationError(f"no member has the topic {self.topic}")
             return {}
         self._moved_partitions.clear()
-        rest = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
+        others = self._consumer.consume(self._batch_size - 1, _FILL_TIMEOUT)
         self._check_topic()
         records: dict[int, list[ConsumedRecord]] = {}
         # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned
         # here.
-        for read in rest if first.partition() in self._moved_partitions else (first, *rest):
+        for read in others if first.partition() in self._moved_partitions else (first, *others):
             error = read.error()
             if error is None:
                 taken_over = self._takeovers.of(read.partition(), read.offset())
@@ -212,7 +212,7 @@ class BridgeReader:
                 if read.partition() in self._producers:
                     self._positions[read.partition()] = read.offset()
                     self._problem.end()
-                    if self._marks.left(read.partition()) > 0 and not records.get(read.partition()):
+                    if self._marks.careful_records(read.partition()) > 0 and not records.get(read.partition()):
                         self._marks.finish(read.partition(), at_end=True)
             elif error.fatal() or error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise KafkaException(error)  # the next session begins at a position that the partition has
@@ -283,14 +283,14 @@ class BridgeReader:
         messages of such a batch get a transaction each, which shows the one at fault. So do those that may have ended
         the last process.
         """
-        careful = self._marks.left(partition)
+        careful = self._marks.careful_records(partition)
         singly = [
             record
             for index, record in enumerate(records)
             if index < careful or record.offset <= self._individual_up_to.get(partition, -1)
         ]
-        rest = records[len(singly) :]
-        return [*([record] for record in singly), *([rest] if rest else [])]
+        together = records[len(singly) :]
+        return [*([record] for record in singly), *([together] if together else [])]
 
     def _publish_transaction(self, partition: int, records: list[ConsumedRecord]) -> None:
         producer = self._producers[partition]
@@ -316,7 +316,7 @@ class BridgeReader:
             if error.verdict.scope == "event":
                 self._isolate_refused(records, error)
             raise
-        if self._marks.left(partition) > 0:
+        if self._marks.careful_records(partition) > 0:
             self._marks.handled(partition)
         position = commit_position(self.topic, partition, records[-1].offset + 1, self._marks.current(partition))
         producer.send_offsets([position], self._consumer.consumer_group_metadata())
@@ -353,7 +353,7 @@ class BridgeReader:
 
     def _make_outputs(self, partition: int, records: list[ConsumedRecord]) -> list[BridgeOutput]:
         position = records[0].offset
-        if self._marks.left(partition) <= 0:
+        if self._marks.careful_records(partition) <= 0:
             with self._entered(self._gate.shared()):
                 return [self._make_output(record, position) for record in records]
         [record] = records

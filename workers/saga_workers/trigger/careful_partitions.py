@@ -85,7 +85,7 @@ class CarefulPartitions:
         partition = item.record.partition
         state = self._partitions.get(partition)
         if state is None:
-            if self._marks.left(partition) <= 0:
+            if self._marks.careful_records(partition) <= 0:
                 return False
             state = self._partitions[partition] = _Careful()
         state.held.append(item)
@@ -98,7 +98,7 @@ class CarefulPartitions:
         if state is not None:
             state.at_end = True
             self._go_on(partition, state)
-        elif self._marks.left(partition) > 0:
+        elif self._marks.careful_records(partition) > 0:
             self._marks.finish(partition, at_end=True)
 
     def handled(self, item: WorkItem) -> None:
@@ -122,7 +122,7 @@ class CarefulPartitions:
             return
         if state.at_end and not state.held:
             self._marks.finish(partition, at_end=True)
-        if self._marks.left(partition) <= 0:
+        if self._marks.careful_records(partition) <= 0:
             del self._partitions[partition]
             for item in state.held:
                 self._submit(item)

@@ -31,8 +31,8 @@ class CommandHandler(ConsumerHandler):
     process that ends between the two gets the command again, and finds its outcome.
     """
 
-    def __init__(self, consumer: Consumer, guard: Guard, *rest: Any, max_bytes: int, **more: Any) -> None:
-        super().__init__(consumer, guard, *rest, max_bytes=max_bytes, **more)
+    def __init__(self, consumer: Consumer, guard: Guard, *arguments: Any, max_bytes: int, **more: Any) -> None:
+        super().__init__(consumer, guard, *arguments, max_bytes=max_bytes, **more)
         if isinstance(consumer, Participant):
             self._commands = ParticipantCommands.of(consumer, guard, max_event_bytes=max_bytes)
         else:

@@ -36,12 +36,12 @@ class KeyedExecutor(Generic[T]):
         """Wait until no item that matches is being processed, at most ``timeout`` seconds."""
         deadline = asyncio.get_running_loop().time() + timeout
         while any(predicate(item) for item in self._running.values()):
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
+            remaining_seconds = deadline - asyncio.get_running_loop().time()
+            if remaining_seconds <= 0:
                 return
             self._item_ended.clear()
             try:
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(remaining_seconds):
                     await self._item_ended.wait()
             except TimeoutError:
                 return

@@ -15,11 +15,11 @@ CALM_TIME = 60.0
 
 @dataclass(slots=True)
 class _Partition:
-    """``resting``: the mark while no attempt is in progress. ``left``: records still to be handled carefully."""
+    """``resting``: the mark while no attempt is in progress. ``careful_records``: those to be handled carefully."""
 
     resting: DeliveryMark
     current: DeliveryMark
-    left: int
+    careful_records: int
     calm_at: float = 0.0
 
 
@@ -46,10 +46,10 @@ class PartitionMarks:
         for partition in partitions:
             self._partitions.pop(partition, None)
 
-    def left(self, partition: int) -> int:
-        """Records that are still to be handled carefully."""
+    def careful_records(self, partition: int) -> int:
+        """The number of records that are still to be handled carefully."""
         state = self._partitions.get(partition)
-        return state.left if state is not None else 0
+        return state.careful_records if state is not None else 0
 
     def ended(self, partition: int, offset: int) -> int:
         """Attempts for the record that have ended their process."""
@@ -78,8 +78,8 @@ class PartitionMarks:
         """A record that is handled carefully has ended for good."""
         if (state := self._partitions.get(partition)) is not None:
             state.current = state.resting = state.resting.between_records()
-            state.left -= 1
-            if state.left <= 0:
+            state.careful_records -= 1
+            if state.careful_records <= 0:
                 self.finish(partition)
 
     def finish(self, partition: int, *, at_end: bool = False) -> None:
@@ -87,16 +87,16 @@ class PartitionMarks:
         the process ended, so that the next end has another cause.
         """
         if (state := self._partitions.get(partition)) is not None:
-            rest = DeliveryMark(state.resting.topic_id, self.reader)
-            state.current = state.resting = rest if at_end else state.resting.between_records()
-            state.left, state.calm_at = 0, time.monotonic() + CALM_TIME
+            fresh_mark = DeliveryMark(state.resting.topic_id, self.reader)
+            state.current = state.resting = fresh_mark if at_end else state.resting.between_records()
+            state.careful_records, state.calm_at = 0, time.monotonic() + CALM_TIME
 
     def current(self, partition: int) -> DeliveryMark:
         """The mark to commit with a position."""
         state = self._partitions.get(partition)
         if state is None:
             return DeliveryMark("", self.reader)
-        if state.left <= 0 and state.current.window and time.monotonic() > state.calm_at:
+        if state.careful_records <= 0 and state.current.window and time.monotonic() > state.calm_at:
             state.current = state.resting = DeliveryMark(state.resting.topic_id, self.reader)
         return state.current
 
@@ -105,4 +105,4 @@ class PartitionMarks:
         state = self._partitions.get(partition)
         if state is None:
             return DeliveryMark()
-        return state.resting.given_up() if state.left > 0 else DeliveryMark(state.resting.topic_id)
+        return state.resting.given_up() if state.careful_records > 0 else DeliveryMark(state.resting.topic_id)

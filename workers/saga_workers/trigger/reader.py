@@ -201,10 +201,10 @@ class TopicReader:
                 self._join_again_if_forgotten()
             return []
         self._moved_partitions.clear()
-        rest = self._client.consume(self._batch_size - 1, self._fill_time)
+        others = self._client.consume(self._batch_size - 1, self._fill_time)
         # If its partition is reassigned meanwhile, the client drops what it has buffered, but not the message returned
         # here. The next owner handles it, after those before it.
-        batch = rest if first.partition() in self._moved_partitions else [first, *rest]
+        batch = others if first.partition() in self._moved_partitions else [first, *others]
         return self._without_resets(batch) if self._is_of_this_topic(batch) else []
 
     def _look_at_idle_topic(self) -> None:

@@ -160,9 +160,9 @@ class ProjectTrust:
         try:
             return self._latest.definition(saga)
         except UsageError as error:
-            if (known := self.definitions.get(saga)) is not None:
+            if (last_valid := self.definitions.get(saga)) is not None:
                 log.warning("%s; its last valid version runs", error.message)
-                return known
+                return last_valid
             advice = "new actions and settings are known to a worker after its restart (`saga dev restart worker`)"
             raise UsageError(f"{error.message}; {advice}") from None
 

@@ -307,8 +307,8 @@ def _print_summary(tally: Tally, batch: str) -> None:
         f"already existed, {tally.refused} refused"
     )
     now = [f"{count} {state}" for state, count in sorted(tally.ended.items())]
-    rest = {"running": tally.running, "refused": tally.refused, "not started": tally.not_started}
-    echo("  now: " + ", ".join(now + [f"{count} {what}" for what, count in rest.items() if count]))
+    other_counts = {"running": tally.running, "refused": tally.refused, "not started": tally.not_started}
+    echo("  now: " + ", ".join(now + [f"{count} {what}" for what, count in other_counts.items() if count]))
     echo(f"  batch: {batch}")
 
 

@@ -41,7 +41,7 @@ def actions(
 def _project_action(action: Action) -> dict[str, Any]:
     from sagas.actions import result_schema
 
-    rest = action.signature.rest
+    other_arguments = action.signature.other_arguments
     return {
         "name": action.name,
         "summary": action.summary,
@@ -52,7 +52,9 @@ def _project_action(action: Action) -> dict[str, Any]:
         "batch": action.batch,
         "seals": action.seals,
         "arguments": [_argument(parameter) for parameter in action.signature.parameters],
-        "other_arguments": None if rest is None else {"type": type_text(rest.schema), "schema": rest.schema},
+        "other_arguments": None
+        if other_arguments is None
+        else {"type": type_text(other_arguments.schema), "schema": other_arguments.schema},
         "result": result_schema(action),
     }
 

@@ -161,12 +161,12 @@ class _ContradictionSearch:
 
     def _check_default(self, node: SchemaNode, path: Path) -> None:
         value = node.schema["default"]
-        rest = {key: part for key, part in node.schema.items() if key != "default"}
-        for _, problem in mismatches(JsonNode(value, ""), rest, self._root):
+        without_default = {key: part for key, part in node.schema.items() if key != "default"}
+        for _, problem in mismatches(JsonNode(value, ""), without_default, self._root):
             message = f"the default does not fit its own schema: {problem}"
             break
         else:
-            if _COMPARED.issuperset(rest) or self._fits(node, value):
+            if _COMPARED.issuperset(without_default) or self._fits(node, value):
                 return
             message = "the default does not fit its own schema"
         self.impossible.append(Impossible((*path, "default"), message, frozenset(), path))

@@ -141,7 +141,7 @@ class ExpressionScope:
         if path[2] == "result" and not many:
             declared = schema_at(self._result_schema(target), path[3:])
             if isinstance(declared, UndeclaredProperty):
-                help = _field_help(declared, path, f"it has {quoted_names(declared.known)}")
+                help = _field_help(declared, path, f"it has {quoted_names(declared.declared_names)}")
                 return ScopeProblem("SAGA302", f"the result of `{id}` has no `{declared.name}`", help)
         fields = ("results", "state") if many else ("result", "state")
         if path[2] in fields or (many is False and path[2] == "results" and target.step.for_each is not None):
@@ -253,8 +253,8 @@ class ExpressionScope:
 
 def _field_help(declared: UndeclaredProperty, path: NamePath, otherwise: str) -> str:
     """Proposes the field that was meant, written as an expression can name it: `input.order-id` is a subtraction."""
-    cut_off = [name for name in declared.known if re.match(rf"{re.escape(declared.name)}\W", name)]
-    close = cut_off[0] if cut_off else nearest(declared.name, declared.known)
+    cut_off = [name for name in declared.declared_names if re.match(rf"{re.escape(declared.name)}\W", name)]
+    close = cut_off[0] if cut_off else nearest(declared.name, declared.declared_names)
     if close is None:
         return otherwise
     if close.isidentifier():

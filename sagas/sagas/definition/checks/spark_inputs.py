@@ -42,9 +42,9 @@ class WrittenInput:
         conditions = []
         for name, node in () if where is None else children_of(where).items():
             values = [each.value for each in (node.value if isinstance(node.value, list) else [node])]
-            known = [value for value in values if not isinstance(value, dict | list) and "${{" not in str(value)]
-            if "${{" not in name and known:
-                conditions.append((name, known, node))
+            literals = [value for value in values if not isinstance(value, dict | list) and "${{" not in str(value)]
+            if "${{" not in name and literals:
+                conditions.append((name, literals, node))
         return conditions
 
 

@@ -341,7 +341,9 @@ def _signature(signature: Signature) -> Schema:
         "type": "object",
         "properties": properties,
         "required": [parameter.name for parameter in required if parameter.name == parameter.variable],
-        "additionalProperties": False if signature.rest is None else _value_or_expression(_own_value(signature.rest)),
+        "additionalProperties": False
+        if signature.other_arguments is None
+        else _value_or_expression(_own_value(signature.other_arguments)),
     }
     spelled = [[parameter.name, parameter.variable] for parameter in required if parameter.name != parameter.variable]
     if spelled:

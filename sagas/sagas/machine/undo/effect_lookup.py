@@ -95,10 +95,10 @@ def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) ->
         entry.result = result
         _record_verdict(run, entry, purpose, "done")
     elif said == "absent" and not decided:
-        rest = 0.0 if probe.operation.seals else (entry.last_attempt_ended_at or run.now) + step.settle - run.now
-        if rest > 0:
+        delay = 0.0 if probe.operation.seals else (entry.last_attempt_ended_at or run.now) + step.settle - run.now
+        if delay > 0:
             # An attempt that ended within `settle` may still arrive: probe again when it no longer can.
-            _schedule_lookup(run, entry, purpose, rest, background=flight.background)
+            _schedule_lookup(run, entry, purpose, delay, background=flight.background)
         else:
             _record_verdict(run, entry, purpose, "absent")
     else:

@@ -70,10 +70,10 @@ def _by_postgresql(name: str, position: int) -> Taken | None:
 
 
 def _by_others(name: str, position: int) -> Taken | None:
-    family, _, rest = name.partition("_")
-    if family not in ("json", "jsonb") or rest in _OF_ELEMENTS:
+    family, _, operation = name.partition("_")
+    if family not in ("json", "jsonb") or operation in _OF_ELEMENTS:
         return None
-    return "json" if position < (2 if rest in _OF_DOCUMENTS else 1) or rest.startswith("merge") else None
+    return "json" if position < (2 if operation in _OF_DOCUMENTS else 1) or operation.startswith("merge") else None
 
 
 def is_cast_type(type_: Any, kind: Literal["json", "array", "text"]) -> bool:

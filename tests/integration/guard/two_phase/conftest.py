@@ -45,7 +45,7 @@ class TwoPhaseDatabase:
     async def do(self, body: Any = None, seconds: float = 10.0, at: EntryKey | None = None) -> Any:
         return await self.guard.do(at or self.at, "hash", body or self.take, **clock(seconds))
 
-    async def left(self) -> int:
+    async def stock(self) -> int:
         return (await self.database.rows("select left_over from prepared_stock where sku = :sku", sku=self.sku))[0][0]
 
     async def reasons(self) -> dict[str, str]:

@@ -10,13 +10,13 @@ from tests.integration.guard.two_phase.conftest import TwoPhaseDatabase
 async def test_the_effect_appears_with_the_confirm(shop: TwoPhaseDatabase) -> None:
     prepared = await shop.do()
     assert prepared.kind == "done"
-    assert await shop.left() == 10
+    assert await shop.stock() == 10
     assert await shop.is_prepared()
     assert (await shop.guard.confirm(shop.at, **clock())).kind == "done"
-    assert await shop.left() == 9
+    assert await shop.stock() == 9
     assert await shop.reasons() == {"do": "do", "committed": "do", "confirm": "confirm"}
     assert (await shop.guard.confirm(shop.at, **clock())).kind == "done"
-    assert await shop.left() == 9
+    assert await shop.stock() == 9
 
 
 async def test_an_undo_rolls_back(shop: TwoPhaseDatabase) -> None:
@@ -24,7 +24,7 @@ async def test_an_undo_rolls_back(shop: TwoPhaseDatabase) -> None:
     outcome = await shop.guard.undo(shop.at, known_done=True, **clock())
     assert (outcome.kind, outcome.marker) == ("done", None)
     assert not await shop.is_prepared()
-    assert await shop.left() == 10
+    assert await shop.stock() == 10
     assert await shop.reasons() == {"do": "undo", "confirm": "undo", "undo": "undo"}
     assert (await shop.guard.undo(shop.at, known_done=True, **clock())).kind == "done"
     assert (await shop.do()).kind == "late"
@@ -37,7 +37,7 @@ async def test_a_repeated_attempt_gets_the_result_of_the_prepared_one(shop: TwoP
     assert (await shop.do()).result == first.result
     await shop.guard.confirm(shop.at, **clock())
     assert (await shop.do()).result == first.result, "a late attempt must not repeat what was committed"
-    assert await shop.left() == 9
+    assert await shop.stock() == 9
 
 
 async def test_a_rejection_leaves_nothing_prepared(shop: TwoPhaseDatabase) -> None:
@@ -54,7 +54,7 @@ async def test_an_attempt_after_a_failure_prepares(shop: TwoPhaseDatabase) -> No
     assert (await shop.do(fail)).kind == "failed"
     assert (await shop.do()).kind == "done"
     await shop.guard.confirm(shop.at, **clock())
-    assert await shop.left() == 9
+    assert await shop.stock() == 9
 
 
 async def test_an_undo_before_the_step_refuses_it(shop: TwoPhaseDatabase) -> None:
@@ -96,7 +96,7 @@ async def test_a_confirm_accepts_a_transaction_that_an_administrator_has_committ
     await shop.do()
     assert await shop.end_prepared(commit=True)
     assert (await shop.guard.confirm(shop.at, **clock())).kind == "done"
-    assert await shop.left() == 9
+    assert await shop.stock() == 9
 
 
 async def test_an_undo_of_an_effect_that_the_guard_does_not_know_parks(shop: TwoPhaseDatabase) -> None:
@@ -109,7 +109,7 @@ async def test_an_operator_records_what_happened_by_hand(shop: TwoPhaseDatabase)
     assert recorded.result == {"by": "hand"}
     assert (await shop.do()).result == {"by": "hand"}
     assert (await shop.guard.confirm(shop.at, **clock())).kind == "done"
-    assert await shop.left() == 10
+    assert await shop.stock() == 10
 
 
 async def test_what_is_prepared_wins_over_an_operator(shop: TwoPhaseDatabase) -> None:

@@ -48,7 +48,7 @@ async def expect_applied(shop: TwoPhaseDatabase) -> None:
     assert (await shop.do()).result == first.result
     assert (await shop.guard.confirm(shop.at, **clock())).kind == "done"
     assert (await shop.do()).result == first.result
-    assert await shop.left() == 9
+    assert await shop.stock() == 9
 
 
 async def expect_nothing(shop: TwoPhaseDatabase) -> None:
@@ -57,7 +57,7 @@ async def expect_nothing(shop: TwoPhaseDatabase) -> None:
     if sealed.marker != "sealed":
         assert (await shop.guard.undo(shop.at, known_done=True, **clock())).kind == "done"
     assert not await shop.is_prepared()
-    assert await shop.left() == 10
+    assert await shop.stock() == 10
     assert (await shop.do()).kind == "late"
     await shop.database.rows("update prepared_stock set left_over = 10 where sku = :sku", sku=shop.sku)
 
@@ -213,4 +213,4 @@ async def test_generations_and_long_keys_have_transactions_of_their_own(shop: Tw
     assert (await shop.guard.undo(at, known_done=True, **clock())).kind == "done"
     assert (await shop.guard.do(other, "h", body, **clock())).kind == "done"
     assert (await shop.guard.confirm(other, **clock())).kind == "done"
-    assert await shop.left() == 9
+    assert await shop.stock() == 9
