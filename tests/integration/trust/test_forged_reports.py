@@ -92,7 +92,7 @@ async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> Non
 
 
 async def test_only_a_parent_cancels_as_the_parent(shop: Shop) -> None:
-    """What a client sends by the signal of a parent is a cancel of a client, as Temporal's own cancel would be."""
+    """A client that sends the signal of a parent cancels as a client, as by Temporal's own cancel."""
     folder = shop.project.settings.definitions[0]
     for name, text in (("parent", PARENT), ("child", CHILD)):
         (folder / f"{name}.saga.yaml").write_text(text, encoding="utf-8")
