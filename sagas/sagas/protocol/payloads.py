@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from sagas.actions.signature import ENVELOPE
 from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
@@ -340,7 +340,7 @@ def _marker(details: Mapping[str, Any]) -> Marker | None:
 def _typed(details: Mapping[str, Any], name: str, default: T) -> T:
     """The value of a field that any worker may fill; the default if it is of another type."""
     value = details.get(name)
-    return value if type(value) is type(default) else default
+    return cast(T, value) if type(value) is type(default) else default
 
 
 def pack_state(state: Mapping[str, Any]) -> str:

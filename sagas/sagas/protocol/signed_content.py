@@ -54,7 +54,12 @@ def call_content(activity_type: str, workflow_id: str, run_id: str, seed: str, a
 
 
 def answer_content(content: Mapping[str, Any], answer: bytes) -> bytes:
-    """Return what is signed of the answer of an engine's activity. ``content``: ``activity``, ``workflow_id``, ``seed``
-    of the run and the digest of the ``request``.
+    """Return what is signed of the answer of an activity. ``content``: ``activity``, ``workflow_id``, ``seed`` of the
+    run, the digest of the ``request``, and of a failure what :func:`failure_content` adds.
     """
     return signed_json({**content, "answer": hashlib.sha256(answer).hexdigest()})
+
+
+def failure_content(type: str | None, *, final: bool) -> dict[str, Any]:
+    """Return what else is signed of a failure: a failure after which Temporal repeats the attempt is no final one."""
+    return {"failure": type, "final": final}

@@ -47,11 +47,14 @@ class SigningKeys:
     def ids(self) -> tuple[str, ...]:
         return tuple(_key_id(key) for key in self.keys)
 
-    def sign(self, purpose: Purpose, content: bytes) -> dict[str, str] | None:
-        """The signature: the id of its key, and an HMAC-SHA256. None without keys."""
+    def sign(self, purpose: Purpose, content: bytes, *, preferred: str = "") -> dict[str, str] | None:
+        """The signature: the id of its key, and an HMAC-SHA256. None without keys. ``preferred``: the id of the key of
+        the message that is answered; whoever has sent that may not have the first key yet.
+        """
         if not self.keys:
             return None
-        return {"key": _key_id(self.keys[0]), "hmac": _hmac(self.keys[0], purpose, content)}
+        key = next((key for key in self.keys if _key_id(key) == preferred), self.keys[0])
+        return {"key": _key_id(key), "hmac": _hmac(key, purpose, content)}
 
     def verifies(self, purpose: Purpose, content: bytes, signature: Any) -> bool:
         """Return whether one of the keys has made this signature. ``signature`` is from any client and may be

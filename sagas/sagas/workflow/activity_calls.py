@@ -21,6 +21,7 @@ from sagas.workflow.failures import activity_outcome, attempts_made
 from sagas.workflow.limits import limit_summary, to_payload
 from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.received import activity_result
+from sagas.workflow.signed_answers import outcome_of_answer, outcome_of_failure
 from sagas.workflow.task_set import CommandContext
 
 REPLY_GRACE = timedelta(seconds=5)
@@ -49,6 +50,7 @@ class ActivityCalls:
         self._grace: dict[str, asyncio.Future[None]] = {}
         self._abandoned: dict[str, int] = {}
         self._cancelling: set[str] = set()
+        self._answers = 0
 
     def start(self, call: Call) -> None:
         """Start the call; its end is reported as an event."""
@@ -77,13 +79,18 @@ class ActivityCalls:
             self._cancelled_before_start.discard(call.id)
             self._end_unstarted(call.id, Failure("Cancelled", "it was cancelled before it started"))
             return
+        # The reply to a request comes from the listener, with a token of its own.
+        is_ours = call.local and call.action != REQUEST
         try:
             heartbeat = GUARDED_HEARTBEAT_TIMEOUT if beats else call.heartbeat
             handle = _start_activity(call, RawValue(payload), self._activity_id(call.id), heartbeat)
             self._running[call.id] = handle
             value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
         except FailureError as error:
-            outcome = activity_outcome(error)
+            if is_ours:
+                outcome = outcome_of_failure(call.action, payload, error, self._marker(call.id))
+            else:
+                outcome = activity_outcome(error)
             if not call.local and call.op != "do":
                 outcome = replace(outcome, counted=True)  # only a worker of this project may try without end
             if outcome.kind in ("unknown", "rejected") and outcome.attempt is None:
@@ -94,7 +101,10 @@ class ActivityCalls:
             # The SDK loses a result that arrives with the cancel, and that of a local activity in its backoff.
             outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
         else:
-            outcome = decode_result(activity_result(value))
+            if is_ours:
+                outcome = outcome_of_answer(call.action, payload, value, self._marker(call.id))
+            else:
+                outcome = decode_result(activity_result(value))
         self._running.pop(call.id, None)
         self._cancelling.discard(call.id)
         self._end(call.id, outcome, _counted(outcome))
@@ -107,6 +117,10 @@ class ActivityCalls:
                 timeout=call.delay,
                 timeout_summary=limit_summary(f"retry {call.summary}"),
             )
+
+    def _marker(self, id: str) -> str:
+        self._answers += 1
+        return f"{id} {self._answers}"
 
     def _activity_id(self, id: str) -> str:
         """A unique activity id: Temporal rejects a second activity with the id of one that is still open."""

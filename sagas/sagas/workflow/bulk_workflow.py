@@ -44,12 +44,13 @@ from sagas.text.shortening import counted
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.bulk_request import BulkRequest, read_request
 from sagas.workflow.engine_activity import perform_until_answered
-from sagas.workflow.failures import activity_message, activity_outcome, attempts_made, refused_error
+from sagas.workflow.failures import activity_message, attempts_made, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
 from sagas.workflow.received import NO_INPUT, cancel_event, first_value
 from sagas.workflow.run_start import RunHeader, state_message, verify_bulk_start
 from sagas.workflow.run_trust import RunTrust
+from sagas.workflow.signed_answers import UNSIGNED_ANSWER, is_signed_answer, outcome_of_failure
 from sagas.workflow.task_set import TaskSet
 
 HEARTBEAT = timedelta(seconds=5)
@@ -246,6 +247,8 @@ class BulkWorkflow:
                     backoff_coefficient=1.0,
                 ),
             )
+            if not is_signed_answer(CHUNK_ACTIVITY, chunk, result.payload, f"chunk {command.id}"):
+                raise ValueError(UNSIGNED_ANSWER.message)
             ended = decode_json(result.payload.data)
             outcomes = decode_outcomes(ended, len(command.calls))
             attempt = int(ended["attempt"])
@@ -260,7 +263,8 @@ class BulkWorkflow:
             self._execute(machine.chunk_ended(command.id, outcomes, workflow.time(), attempt))
         else:
             made = attempts_made(lost, command.max_attempts) or 1
-            self._execute(machine.chunk_lost(command.id, activity_outcome(lost), workflow.time(), made))
+            outcome = outcome_of_failure(CHUNK_ACTIVITY, chunk, lost, f"chunk {command.id}")
+            self._execute(machine.chunk_lost(command.id, outcome, workflow.time(), made))
         if workflow.info().is_continue_as_new_suggested():
             self._leave_long_history(machine)
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from datetime import timedelta
-from hashlib import sha256
 from typing import Any
 
 from temporalio import workflow
@@ -16,7 +15,7 @@ from temporalio.exceptions import FailureError, is_cancelled_exception
 from sagas.workflow.failures import activity_failure
 from sagas.workflow.json_payloads import read_payload
 from sagas.workflow.limits import limit_summary
-from sagas.workflow.run_trust import UNTRUSTED, DefinitionTrust, is_untrusted, run_trust
+from sagas.workflow.signed_answers import is_signed_answer
 
 _RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10), maximum_attempts=1_000_000
@@ -69,7 +68,7 @@ async def perform_until_answered(
                 heartbeat_timeout=heartbeat,
                 retry_policy=_RETRY,
             )
-            if _is_signed(name, request, answer, attempt):
+            if is_signed_answer(name, request.payload, answer.payload, f"{name} {attempt}"):
                 return read_payload(answer.payload)
             problem: Any = "its answer is not signed with a key of this worker"
         except FailureError as error:
@@ -77,17 +76,6 @@ async def perform_until_answered(
             problem = activity_failure(error) or error
         workflow.logger.warning("%s failed, it is tried again: %s", name, problem)
         await workflow.sleep(timedelta(seconds=10), summary=limit_summary(f"retry: {summary}"))
-
-
-def _is_signed(name: str, request: RawValue, answer: RawValue, attempt: int) -> bool:
-    trust, digest = run_trust(), sha256(request.payload.data).hexdigest()
-    content = {"activity": name, "seed": 0 if trust is None else trust.seed, "request": digest}
-    content["workflow_id"] = workflow.info().workflow_id
-
-    def is_signed(trust: DefinitionTrust) -> bool:
-        return trust.trusts_answer(content, answer.payload)
-
-    return not is_untrusted(trust, is_signed, f"{UNTRUSTED} {name} {digest[:12]} {attempt}", proof=is_signed)
 
 
 async def _perform_locally(
@@ -102,7 +90,7 @@ async def _perform_locally(
             start_to_close_timeout=LOCAL_TIMEOUT,
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
-        if _is_signed(name, request, answer, 0):
+        if is_signed_answer(name, request.payload, answer.payload, f"{name} 0"):
             return read_payload(answer.payload)
     except FailureError as error:
         if not is_cancelled_exception(error):  # nobody cancels it; the SDK does when it evicts the run

@@ -70,3 +70,10 @@ def test_wrong_settings_are_refused(tmp_path: Path, text: str, env: dict[str, st
     (tmp_path / "saga.toml").write_text(text)
     with pytest.raises(UsageError, match=message):
         load_settings(tmp_path, env=env).signing_keys()
+
+
+def test_an_answer_has_the_key_of_its_call_while_keys_are_rotated() -> None:
+    rotated, behind = SigningKeys((NEW, OLD)), SigningKeys((OLD,))
+    assert behind.verifies("answer", b"x", rotated.sign("answer", b"x", preferred=behind.ids[0]))
+    assert rotated.sign("answer", b"x", preferred="unknown") == rotated.sign("answer", b"x")
+    assert not behind.verifies("answer", b"x", rotated.sign("answer", b"x"))

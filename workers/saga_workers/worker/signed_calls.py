@@ -10,11 +10,12 @@ from temporalio import activity, worker, workflow
 from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 
 from saga_activities.temporal.attempt_errors import not_performed_error
 from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER, UNSIGNED_TYPE
-from sagas.protocol.signed_content import answer_content, call_content
+from sagas.protocol.signed_content import answer_content, call_content, failure_content
 from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
 from sagas.workflow.run_trust import RunTrust
@@ -94,8 +95,15 @@ class _Verifying(worker.ActivityInboundInterceptor):
                 info.attempt,
                 UNSIGNED_TYPE,
             )
-        answer = await super().execute_activity(input)
-        if ours and info.in_workflow and info.activity_type.startswith("saga."):
+        signs = ours and info.in_workflow
+        try:
+            answer = await super().execute_activity(input)
+        except ApplicationError as error:
+            if signs and error.details and isinstance(detail := error.details[0], RawValue):
+                failure = failure_content(error.type, final=error.non_retryable)
+                _sign_answer(self._keys, info, input, detail, failure)
+            raise
+        if signs:
             _sign_answer(self._keys, info, input, answer)
         return answer
 
@@ -116,12 +124,19 @@ def _fields(header: Payload | None) -> list[str]:
     return [] if header is None else header.data.decode("utf-8", "replace").split(" ")
 
 
-def _sign_answer(keys: SigningKeys, info: activity.Info, input: worker.ExecuteActivityInput, answer: Any) -> None:
+def _sign_answer(
+    keys: SigningKeys,
+    info: activity.Info,
+    input: worker.ExecuteActivityInput,
+    answer: RawValue,
+    failure: Mapping[str, Any] | None = None,
+) -> None:
     """Sign for the request, which is verified."""
-    [[argument]], [*_, seed] = input.args, _fields(input.headers.get(CALL_HEADER))
+    [[argument]], [key, *_, seed] = input.args, _fields(input.headers.get(CALL_HEADER))
     digest = hashlib.sha256(argument.payload.data).hexdigest()
     content = {"activity": info.activity_type, "workflow_id": info.workflow_id, "seed": int(seed), "request": digest}
-    signature = keys.sign("answer", answer_content(content, answer.payload.data))
+    content |= failure or {}
+    signature = keys.sign("answer", answer_content(content, answer.payload.data), preferred=key)
     if signature is not None:
         answer.payload.metadata[ANSWER_METADATA] = f"{signature['key']} {signature['hmac']}".encode()
 

@@ -1,0 +1,64 @@
+"""The answers of activities: anybody who reaches Temporal can complete an activity by its id, or fail it.
+
+So an answer of a worker of the project counts only with a signature for this request of this run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.exceptions import ApplicationError, FailureError
+
+from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.payloads import NOT_REGISTERED_TYPES, decode_result
+from sagas.protocol.signed_content import failure_content
+from sagas.workflow.failures import activity_failure, activity_outcome
+from sagas.workflow.received import activity_result
+from sagas.workflow.run_trust import UNTRUSTED, DefinitionTrust, is_untrusted, run_trust
+
+UNSIGNED_ANSWER = Failure(
+    "UnsignedAnswer", "the answer is not signed with a key of this worker, so it is not known what the attempt has done"
+)
+
+
+def is_signed_answer(
+    name: str, request: Payload, answer: Payload, marker: str, failure: Mapping[str, Any] | None = None
+) -> bool:
+    """True if a worker of the project has given this answer to this request of this run. ``marker``: unique in the
+    run, for the request of this digest. ``failure``: of a failure, whose detail the answer is.
+    """
+    trust, digest = run_trust(), sha256(request.data).hexdigest()
+    content = {"activity": name, "seed": 0 if trust is None else trust.seed, "request": digest}
+    content |= {"workflow_id": workflow.info().workflow_id, **(failure or {})}
+
+    def is_signed(trust: DefinitionTrust) -> bool:
+        return trust.trusts_answer(content, answer)
+
+    return not is_untrusted(trust, is_signed, f"{UNTRUSTED} {marker} {digest[:12]}", proof=is_signed)
+
+
+def outcome_of_answer(name: str, request: Payload, answer: Any, marker: str) -> Outcome:
+    """The outcome of a call to a worker of the project, from what it has returned."""
+    payload = Payload() if answer is None else answer.payload
+    if not is_signed_answer(name, request, payload, marker):
+        return Outcome("unknown", failure=UNSIGNED_ANSWER)
+    return decode_result(activity_result(answer))
+
+
+def outcome_of_failure(name: str, request: Payload, error: FailureError, marker: str) -> Outcome:
+    """The outcome of a call to a worker of the project, from its failure.
+
+    What Temporal itself says about the attempts, such as a timeout, has no signature, nor has a worker without the key.
+    """
+    cause = activity_failure(error)
+    if not isinstance(cause, ApplicationError) or cause.type in NOT_REGISTERED_TYPES:
+        return activity_outcome(error)
+    details = [] if cause.failure is None else cause.failure.application_failure_info.details.payloads
+    failure = failure_content(cause.type, final=cause.non_retryable)
+    if not details or not is_signed_answer(name, request, details[0], marker, failure):
+        return Outcome("unknown", failure=UNSIGNED_ANSWER)
+    return activity_outcome(error)
