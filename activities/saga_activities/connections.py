@@ -97,7 +97,8 @@ def engine_url(name: str, url: str) -> URL:
 def open_engine(name: str, url: str, pool_size: int, trusted_roles: Collection[str] = ()) -> AsyncEngine:
     """A pool for ``url`` in autocommit mode. Raises :class:`UsageError` for a URL or a driver that cannot be used.
 
-    On PostgreSQL it gives out no connection while roles other than ``trusted_roles`` could run code over it.
+    On PostgreSQL it logs which roles other than ``trusted_roles`` can run code over it, and gives out no connection
+    while a schema of one of them is searched as that of the connection's role.
     """
     target = engine_url(name, url)
     arguments: dict[str, Any] = {}

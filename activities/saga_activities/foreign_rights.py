@@ -1,10 +1,13 @@
 """Roles of PostgreSQL that can run code as the role of a connection: they may create what its SQL uses.
 
-The owner of the database and superusers are trusted: they can always do that.
+The owner of the database and superusers are trusted: they can always do that. A right is reported: in many databases
+another role owns the tables, and before PostgreSQL 15 everybody may create objects in `public`. A schema of another
+role that has the name of the worker's role is refused: `"$user"` of the search_path already leads there.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Collection, Sequence
@@ -81,13 +84,16 @@ _RIGHTS = """
 _NAME = re.compile(r'"((?:[^"]|"")*)"|([^\s,"]+)')
 
 
+log = logging.getLogger("saga.connections")
+
+
 class ForeignRights(SQLAlchemyError):
-    """Other roles can run code as the role of the connection, so it is not used; ``help`` is the statement that
-    takes the first right away.
+    """Other roles can run code as the role of the connection; ``help`` is the statement that takes the first right
+    away. With ``refused`` their objects may be in use already, and no connection is given out.
     """
 
-    def __init__(self, message: str, help: str) -> None:
-        self.message, self.help = message, help
+    def __init__(self, message: str, help: str, *, refused: bool) -> None:
+        self.message, self.help, self.refused = message, help, refused
         super().__init__(f"{message}; {help}")
 
 
@@ -98,6 +104,10 @@ class _Right:
     table: str | None
     role: str | None
     member_of: str | None
+
+    def takes_the_schema_of(self, user: str) -> bool:
+        """True for the owner of a schema that the user searches as its own, not for a member of the user's role."""
+        return self.kind == "owner" and self.schema == user and self.member_of is None
 
     def words(self, missing: Sequence[str]) -> str:
         role = self.role or "public"
@@ -144,7 +154,8 @@ def find_foreign_rights(connection: Any, trusted: Collection[str] = ()) -> Forei
             message = (
                 f"the search_path has {first} before pg_catalog, so what is there replaces functions of PostgreSQL"
             )
-            return ForeignRights(message, "remove pg_catalog from the search_path: it then comes first")
+            help = "remove pg_catalog from the search_path: it then comes first"
+            return ForeignRights(message, help, refused=True)
         names = _names(path, user)
         missing = [schema for schema in names if schema not in schemas]
         become = "SET" if connection.info.server_version >= 160_000 else "MEMBER"
@@ -155,21 +166,27 @@ def find_foreign_rights(connection: Any, trusted: Collection[str] = ()) -> Forei
         cursor.close()
     if not rights:
         return None
+    rights.sort(key=lambda right: not right.takes_the_schema_of(user))
     words = join_names([right.words(missing) for right in rights], limit=MAX_NAMES)
     message = f"other roles may create objects that SQL of {user} uses ({words}), so they can run code as {user}"
-    return ForeignRights(message, rights[0].remedy(user))
+    return ForeignRights(message, rights[0].remedy(user), refused=rights[0].takes_the_schema_of(user))
 
 
 def refuse_foreign_rights(engine: Engine, name: str, trusted: Collection[str]) -> None:
-    """Let a pool for PostgreSQL give out no connection while other roles have such rights: it raises ForeignRights."""
+    """Let a pool for PostgreSQL look for such rights: it logs them, and raises ForeignRights for those to refuse."""
     valid_until = float("-inf")
+    logged = ""
 
     def given_out(connection: Any, _record: Any, _proxy: Any) -> None:
-        nonlocal valid_until
+        nonlocal valid_until, logged
         if time.monotonic() < valid_until:
             return
-        if (rights := find_foreign_rights(connection, trusted)) is not None:
-            raise ForeignRights(f"the connection {name} is refused: {rights.message}", rights.help)
+        rights = find_foreign_rights(connection, trusted)
+        if rights is not None and rights.refused:
+            raise ForeignRights(f"the connection {name} is refused: {rights.message}", rights.help, refused=True)
+        if rights is not None and str(rights) != logged:
+            logged = str(rights)
+            log.warning("connection %s: %s, or name the role in trusted_roles", name, logged)
         valid_until = time.monotonic() + VALID_FOR
 
     event.listen(engine, "checkout", given_out)

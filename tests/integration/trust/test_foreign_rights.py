@@ -1,4 +1,4 @@
-"""No worker uses a database in which another role can run code as the worker's role."""
+"""Roles that can run code as the role of a worker are reported, and a schema in place of its own is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities.connections import DatabaseConnections, open_engine
-from saga_activities.foreign_rights import ForeignRights
+from saga_activities.foreign_rights import ForeignRights, find_foreign_rights
 from saga_activities.guard.schema import create_tables
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.worker.refused_databases import log_refused_databases
@@ -87,35 +87,49 @@ RIGHTS = {
 
 
 @pytest.mark.parametrize("right", RIGHTS)
-async def test_a_connection_is_refused_while_others_have_a_right(shop: Shop, right: str) -> None:
+async def test_a_right_is_reported_until_it_is_taken_away(
+    shop: Shop, right: str, caplog: pytest.LogCaptureFixture
+) -> None:
     statement, named = RIGHTS[right]
-    engine = open_engine("shop", shop.url, 1)
-    async with engine.connect():
-        pass
-    await engine.dispose()
+    assert await used(shop, caplog) is None
     for part in statement.replace("{worker}_team", f'"{shop.worker}_team"').split("; "):
         shop.execute(part)
-    engine, refusals = open_engine("shop", shop.url, 1), []
-    while len(refusals) < 4:  # each refusal has the statement against the first right, and more than one was given
-        try:
-            async with engine.connect() as connection:
-                await connection.execute(text("select 1"))
-            break
-        except ForeignRights as error:
-            refusals.append(str(error))
-            shop.admin.execute(error.help)  # pyright: ignore[reportArgumentType,reportCallIssue]
-    assert 1 <= len(refusals) <= 3
-    assert named in refusals[0]
-    assert shop.worker in refusals[0]
-    await engine.dispose()
+    reports: list[str] = []
+    while (report := await used(shop, caplog)) is not None:
+        reports.append(report.message)
+        assert report.refused == (right == "schema of the user")
+        assert len(reports) <= 3  # each has the statement against the first right, and more than one was given
+        shop.admin.execute(report.help)  # pyright: ignore[reportArgumentType,reportCallIssue]
+    assert named in reports[0]
+    assert shop.worker in reports[0]
 
 
-async def test_trusted_roles_are_accepted_and_a_look_is_rare_and_cheap(shop: Shop) -> None:
+async def used(shop: Shop, caplog: pytest.LogCaptureFixture) -> ForeignRights | None:
+    """What a new pool says about the rights of others: by refusing its connection, or in the log."""
+    caplog.clear()
+    engine = open_engine("shop", shop.url, 1)
+    try:
+        async with engine.connect() as connection:
+            await connection.execute(text("select 1"))
+            raw = (await connection.get_raw_connection()).dbapi_connection
+            rights = await connection.run_sync(lambda _: find_foreign_rights(raw))
+    except ForeignRights as error:
+        return error
+    finally:
+        await engine.dispose()
+    assert [str(rights) in record.message for record in caplog.records] == ([] if rights is None else [True])
+    return rights
+
+
+async def test_trusted_roles_are_accepted_and_a_look_is_rare_and_cheap(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
     shop.execute("grant create on schema public to {stranger}")
     engine = open_engine("shop", shop.url, 1, [shop.stranger])
     async with engine.connect() as connection:
         await connection.execute(text("select 1"))
-    shop.execute("grant create on schema public to public")
+    assert caplog.records == []
+    shop.execute("create schema {worker} authorization {stranger}")
     began = time.monotonic()
     for _ in range(20):
         async with engine.connect():
@@ -127,7 +141,7 @@ async def test_trusted_roles_are_accepted_and_a_look_is_rare_and_cheap(shop: Sho
 async def test_a_worker_waits_with_one_sentence_until_the_right_is_gone(
     tmp_path: Path, temporal: TemporalServer, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    connection = SqlConnection(name="shop", root=tmp_path, url=shop.url)
+    connection = SqlConnection.model_validate({"name": "shop", "root": tmp_path, "url": shop.url})
     owner = open_command_engine(connection)
     await create_tables(owner)
     await owner.dispose()
