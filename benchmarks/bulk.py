@@ -291,7 +291,7 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
 
 
 def start_worker(folder: Path) -> subprocess.Popen[bytes]:
-    """One more beside that of the stack: a Python process uses one core."""
+    """One more in addition to that of the stack: a Python process uses one core."""
     program = [sys.executable, "-P", "-m", "saga_cli.main", "worker"]
     with (folder / "worker.log").open("ab") as log:
         return subprocess.Popen(program, cwd=folder, stdout=log, stderr=log)

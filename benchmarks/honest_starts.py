@@ -91,21 +91,21 @@ async def measure_starts(stage: Stage, rounds: int, count: int) -> bool:
     for name, run, send in ways:
         await run(stage, count)
         alone: dict[float, list[float]] = {0.5: [], 0.95: []}
-        beside: dict[float, list[float]] = {0.5: [], 0.95: []}
+        mixed: dict[float, list[float]] = {0.5: [], 0.95: []}
         hostile = 0
         for _ in range(rounds):
             add(alone, await run(stage, count))
             async with arriving(send, 4) as answered:
-                add(beside, await run(stage, count))
+                add(mixed, await run(stage, count))
             hostile += answered[0]
             await quiet(stage)
         for part, usual in alone.items():
             ratio = statistics.median(
-                disturbed / undisturbed for disturbed, undisturbed in zip(beside[part], usual, strict=True)
+                disturbed / undisturbed for disturbed, undisturbed in zip(mixed[part], usual, strict=True)
             )
             met &= ratio < MAX_RATIO or part != 0.5
             label = f"p{100 * part:.0f}, {hostile} hostile ones refused"
-            milliseconds = (f"{1000 * statistics.median(column):.0f}" for column in (usual, beside[part]))
+            milliseconds = (f"{1000 * statistics.median(column):.0f}" for column in (usual, mixed[part]))
             print(LINE.format(name, label, *milliseconds, f"{ratio:.2f}"), flush=True)
     return met
 

@@ -1,7 +1,7 @@
 """Reconciliation of synthetic books: `python -m benchmarks.reconcile [--sizes 10000,100000,1000000] [--rounds N]`.
 
 Each saga has three guarded steps, one order and one charge; every tenth was compensated, and 20 rows are spoiled. Told
-are seconds, CPU seconds and the largest memory of a process for each size; and comparisons of two sides beside a plain
+are seconds, CPU seconds and the largest memory of a process for each size; and comparisons of two sides next to a plain
 full outer join of the same rows in DuckDB, in alternation: equal ones without and with values, ones that differ in 20
 keys, in 20 values, and in the values of every tenth saga.
 """

@@ -1,7 +1,7 @@
 """The relay and a bare transactional producer: `python -m benchmarks.relay [--rounds N] [--batch N] [--quick]`.
 
 Both write the same events, as many in a transaction, to topics of the same form on the same broker, round by round in
-turn. The producer has them in memory; the relay reads them from the outbox, and records its progress. Beside the
+turn. The producer has them in memory; the relay reads them from the outbox, and records its progress. Next to the
 rates: the CPU time of each event in publisher, PostgreSQL and broker, which other work on the machine disturbs less;
 what an idle relay uses; and how long a committed event takes to reach a read_committed consumer, one event at a time.
 """

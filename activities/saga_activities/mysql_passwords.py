@@ -1,6 +1,6 @@
 """Passwords of MySQL and MariaDB: none is sent in clear over a connection without TLS.
 
-Whoever answers at the server's address could ask for it so, and the driver would send it.
+A process that answers at the server's address could ask for it so, and the driver would send it.
 """
 
 from __future__ import annotations

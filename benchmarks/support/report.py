@@ -1,4 +1,4 @@
-"""Prints the figures of two ways beside each other, and their ratio."""
+"""Prints the figures of two implementations side by side, and their ratio."""
 
 from __future__ import annotations
 

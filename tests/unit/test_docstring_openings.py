@@ -11,7 +11,8 @@ CODE = (*ROOMS, "benchmarks", "definitions", "tests")
 """Folders of Python code."""
 
 DEPENDENT_OPENING = re.compile(
-    r"(Of|Its|Those|These|That|This|It|They|Their|None|Only|The same|What|Whether|Who|Which|Where|As)\b"
+    r"(Of|Its|Those|These|That|This|It|They|Their|None|Only|The same|What|Whether|Who|Whose|Which|Where|As"
+    r"|Also|And|Not|Such)\b"
 )
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

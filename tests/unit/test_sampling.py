@@ -25,7 +25,7 @@ def test_each_value_of_each_parameter_stays() -> None:
 
 
 def test_values_take_turns() -> None:
-    """Not the first database with each of the many values of the other parameter."""
+    """Each database gets its part of the many values of the other parameter."""
     databases = [PRODUCT[place][0] for place in choose(PRODUCT)]
     assert {databases.count(database) for database in databases} == {2, 3}
 

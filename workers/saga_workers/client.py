@@ -193,7 +193,7 @@ class Client:
 
     async def cancel(self, saga_id: str, *, reason: str = "", who: str | None = None) -> str:
         """Request the rollback of a running saga: ``accepted``, ``recorded`` (the pivot is in flight), ``already``, or
-        ``requested`` (it is on record, but no worker has answered yet).
+        ``requested`` (Temporal has it, but no worker has answered yet).
 
         Raises RefusedError past the point of no return, or if the saga has ended.
         """

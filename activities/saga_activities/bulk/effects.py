@@ -134,7 +134,7 @@ class ChunkEffects:
         return failed
 
     def _has_room(self, script: EntryScript) -> bool:
-        """Count its result. False: it does not fit beside the others, so it must be left to the next chunk."""
+        """Count the result of an item. False: there is no room for it, so the item must go into the next chunk."""
         size = result_size(script)
         if self._taken and self._taken + size > MAX_RESULTS_BYTES:
             self._taken = max(self._taken, MAX_RESULTS_BYTES)

@@ -84,7 +84,7 @@ POSTGRESQL_OUTBOX_DDL: Sequence[str] = (
     "CREATE INDEX IF NOT EXISTS saga_outbox_written ON saga_outbox_row (shard, xid, id) WHERE status = 'NEW'",
     "CREATE INDEX IF NOT EXISTS saga_outbox_set_aside ON saga_outbox_row (status, shard, id) "
     "WHERE status NOT IN ('NEW', 'PUBLISHED')",
-    # Whoever releases or republishes an event only sets its status: the row is then new in the window of now.
+    # To release or republish an event is to set its status: the row is then new in the window of now.
     "CREATE OR REPLACE FUNCTION saga_outbox_requeue() RETURNS trigger LANGUAGE plpgsql AS "
     "'BEGIN NEW.xid := pg_current_xact_id(); "
     "NEW.published_at := extract(epoch from clock_timestamp()); RETURN NEW; END'",

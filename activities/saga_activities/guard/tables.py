@@ -72,7 +72,7 @@ def short_text(length: int) -> sa.types.TypeEngine[str]:
     """Text of at most so many characters; on PostgreSQL plain text.
 
     All operators and functions of text are in pg_catalog, which is searched first. For `varchar` PostgreSQL has none of
-    its own: whoever may create objects in a schema of the search_path could bring one, and run code as the worker.
+    its own: a role that may create objects in a schema of the search_path could bring one, and run code as the worker.
     """
     return sa.String(length).with_variant(sa.Text(), "postgresql")
 
@@ -128,7 +128,7 @@ image_table = sa.Table(
     # or after them.
     sa.Column("statement", sa.Integer, nullable=False),
     sa.Column("row_hash", short_text(64), nullable=False),
-    # The changes of one row in the order of their commits, from 1: whoever changes it holds it until then.
+    # The changes of one row in the order of their commits, from 1: a transaction that changes it holds it until then.
     sa.Column("row_change", sa.Integer, nullable=False, server_default="0"),
     # Which other undos may be relied on: see sagas.protocol.undo_scopes.
     sa.Column("undo_scope", short_text(MAX_GUARD_ID), nullable=False, server_default=""),

@@ -1,7 +1,7 @@
 """Hosts that come from data: a `url` computed from an input, or from what a participant answered.
 
 Such a host must be on the connection's list, and every address of its name is checked at the time of connecting: a
-list of names alone would leave the choice of the address to whoever runs the name's DNS.
+list of names alone would leave the choice of the address to the owner of the name's DNS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads responses within limits. Whoever answers is not trusted: not a participant, not a token endpoint.
+"""Reads responses within limits. No server is trusted: not a participant, not a token endpoint.
 
 The HTTP client would decode a body without a limit, layer by layer: a few hundred bytes become a gigabyte. So the
 bytes are taken as they arrive, and decoded here. Heads are limited by h11 (100 KiB), time by the caller.

@@ -1,9 +1,10 @@
 """The end of a topic, and what an open transaction hides before that end.
 
 A partition ends at its high watermark. A read_committed consumer reaches only the last stable offset: it sees nothing
-from the first record of an open transaction on, of whatever producer, also what others have committed after it. Who
-takes the last stable offset for the end repeats or loses what is hidden. So whoever decides by the content of a topic
-asks here: what can be read, what is hidden, and whether that matters to the decision, in which case it waits.
+from the first record of an open transaction on, of whatever producer, also what others have committed after it. A
+reader that takes the last stable offset for the end repeats or loses what is hidden. So a reader that decides by the
+content of a topic asks here: what can be read, what is hidden, and whether that matters to the decision, in which case
+it waits.
 """
 
 from __future__ import annotations

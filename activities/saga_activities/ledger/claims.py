@@ -109,7 +109,7 @@ async def claim(
             others = [id for id in ids if id not in inserted]
             held = {claim.saga_id: claim for claim in await claims_of(connection, others)}
             ours = [id for id in ids if id in inserted or ((own := held.get(id)) and own.bulk_id == bulk_id)]
-            # Read after the insert: whoever has ended such a saga has deleted its claim in the same transaction.
+            # Read after the insert: the end of such a saga has deleted its claim in the same transaction.
             earlier = await runs_of(connection, ours)
             refused = [id for id, run in earlier.items() if not (again and run.state in STARTED_AGAIN)]
             if refused:
@@ -141,7 +141,7 @@ async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str, at: dat
             made = inserted.rowcount == 1
             held = None if made else next(iter(await claims_of(connection, [new.saga_id])), None)
             if made or held is not None:  # else the saga has just ended, and its claim was deleted
-                # Read after the insert: whoever has ended the saga has written its row when it deleted the claim.
+                # Read after the insert: the transaction that deleted the claim has written the row of the saga.
                 return SingleClaim(made, held, await read_newest(connection, new.saga_id))
 
 

@@ -215,7 +215,7 @@ async def _undo_one(closing: DayClosing, outcomes: Sequence[DayOutcome]) -> list
 async def _reconcile_twice(shop: Demo, done: DaysReport) -> None:
     """Once when all is well, and once while an order is missing.
 
-    Only what this demo has done: an earlier demo's effects are gone, because the shop opens anew; its sagas would all
+    Only what this demo has done: an earlier demo's effects are gone, because the shop opens again; its sagas would all
     miss them.
     """
     from .reconciliation import delete_order, restore_order

@@ -1,7 +1,7 @@
 """The books of the closed days, checked by SQL: the lake, the stage area and finance against receipts and sagas.
 
 As in `accounts.py`, every check selects rows that must not exist. What pyiceberg reads of the lake, what lies in the
-stage area, and what the engine says of each saga are put into temporary tables beside the shop's own.
+stage area, and what the engine says of each saga are put into temporary tables next to the shop's own.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def read_lake(settings: Settings) -> LakeContents:
 
 
 def clear_lake(settings: Settings) -> None:
-    """Delete both tables with their histories: the shop opens anew, and the days of an earlier demo are gone."""
+    """Delete both tables with their histories: the shop opens again, and the days of an earlier demo are gone."""
     catalog = _catalog(settings)
     for name in TABLES:
         if _table(catalog, name) is not None:

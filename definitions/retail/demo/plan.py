@@ -168,7 +168,7 @@ class PlannedOrder:
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """The saga that each basket becomes, and the needs of the shop beside its shelves.
+    """The saga that each basket becomes, and the needs of the shop besides its shelves.
 
     ``oversized`` is the order that no carrier takes; it is started first. ``carriers``: name → largest order in
     units; ``slots``: name → places; ``gifts``: name → pieces.

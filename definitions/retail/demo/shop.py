@@ -130,7 +130,7 @@ async def _insert(connection: AsyncConnection, table: str, rows: Iterable[Mappin
     await connection.execute(text(statement), rows)
 
 
-# What the shop forgets when it opens anew: all sagas of an earlier demo, as the guard's clean-up would after a month.
+# Deleted when the shop opens again: all sagas of an earlier demo, as the guard's clean-up would after a month.
 #
 # Their goods, accounts and published days are gone, so nothing of them can be undone, and a reconciliation would find
 # every one of their effects missing.

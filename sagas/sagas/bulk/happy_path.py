@@ -44,7 +44,7 @@ from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.size_limits import is_omitted
 
 WHOLE_SAGA_TIMERS = frozenset({"deadline", "warn_after"})
-"""Timers that run beside the steps: nothing waits for them."""
+"""Timers that run in parallel with the steps: nothing waits for them."""
 
 
 def why_not_on_happy_path(definition: Definition) -> str | None:

@@ -216,7 +216,7 @@ def path_part(run: Evaluation, value: Any) -> Any:
     run.charge_work(len(value) >> 2)
     if _NO_PATH_PART.search(value):
         raise ExpressionError(
-            f"{_quoted_string(value).strip()} cannot be a part of a path: it may have no `..`, no `/` at its begin, "
+            f"{_quoted_string(value).strip()} cannot be a part of a path: it may have no leading `/`, no `..`, "
             "no backslash, wildcard or `%`"
         )
     return value

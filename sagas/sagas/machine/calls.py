@@ -359,7 +359,7 @@ def _fairness_key_or_none(run: SagaRun, entry: Entry, flight: Flight) -> str | N
 
 
 def forget_unsent_arguments(entry: Entry, kind: CallKind) -> None:
-    """Drop arguments that no payload carries: no state with them could be handed on. A retry evaluates them anew."""
+    """Drop arguments that no payload carries: no state with them could be handed on. A retry evaluates them again."""
     state = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}.get(kind)
     if state is not None and state.min_attempts == 0:
         state.arguments = None

@@ -2,8 +2,8 @@
 
 The machine builds it (:mod:`sagas.machine.view`), and it travels as JSON: in the response of the query ``saga``, in the
 memo of a closed run, in the details of its failure. The reader may be older or newer than the worker that wrote it, so
-`from_json` ignores fields that it does not know, and a field that is missing or null has its default. Whoever may start
-workflows can write such a document, so the type of each value is checked.
+`from_json` ignores fields that it does not know, and a field that is missing or null has its default. A client that may
+start workflows can write such a document, so the type of each value is checked.
 
 The sentence of each field is its description in the published JSON Schema (docs/reference/saga-show.md).
 """
@@ -400,7 +400,7 @@ class SagaView(JsonView):
     can_undo: Annotated[bool, "whether `saga undo` is possible"] = False
     undo_refusal: Annotated[str | None, "why a COMPLETED saga cannot be undone"] = None
     undo_until: Annotated[Timestamp | None, "always null in this version"] = None
-    cancel_requested: Annotated[bool, "whether a cancel was accepted, or is on record"] = False
+    cancel_requested: Annotated[bool, "whether a cancel was accepted, or is recorded in Temporal"] = False
     overdue: Annotated[bool, "whether it runs longer than its `warn_after`"] = False
     steps_omitted: Annotated[
         Mapping[str, int] | None,

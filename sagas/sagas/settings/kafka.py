@@ -122,7 +122,7 @@ class KafkaSettings(Table):
     accept_replies_without_token: Flag = setting(
         False,
         "`true`: also accept replies to `kafka.request` without the header `sagatoken`, from participants that do "
-        "not copy it yet. Whoever may write to the reply topic can then answer for them",
+        "not copy it yet. Every principal that may write to the reply topic can then answer for them",
     )
     client: Annotated[Mapping[str, str | Secret], properties(_check_property, secrets=True, dots="._")] = setting(
         {}, "properties of librdkafka, see below", repr=False

@@ -1,7 +1,7 @@
 """Credentials in text that is shown or stored: messages of drivers and servers quote URLs and properties.
 
 Two nets: the secrets that this process has read, wherever they appear, and the forms in which credentials are written
-(URLs, properties, headers), whoever they belong to.
+(URLs, properties, headers), of any owner.
 """
 
 from __future__ import annotations

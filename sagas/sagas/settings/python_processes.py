@@ -1,7 +1,7 @@
 """Starts of Python: the folder in which somebody stands is never searched for modules.
 
-`python -m` searches the working folder before the standard library, and whoever can put a `psutil.py` there would run
-code as whoever enters a command there.
+`python -m` searches the working folder before the standard library, and a user who can put a `psutil.py` there would
+run code as the user who enters a command there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whose files are read as a project: as in git, only one's own, root's, and those that are trusted explicitly.
+"""Files that are read as a project: as in git, only one's own, root's, and those that are trusted explicitly.
 
-Settings name code that runs and databases that are written, and saga.toml is searched for upwards: whoever can put one
-into a folder above would otherwise run code as whoever enters a command below.
+Settings name code that runs and databases that are written, and saga.toml is searched for upwards: a user who can put
+one into a folder above would otherwise run code as the user who enters a command below.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ TRUST_VARIABLE = "SAGA_TRUST_PROJECT"
 def require_own(path: Path, env: Mapping[str, str] = os.environ) -> None:
     """Raises UsageError if the file, or the link to it, belongs to another user and is below no trusted folder.
 
-    Root's files are everybody's to run. Root itself also trusts whoever called it with sudo. Nothing is checked where
-    the system does not know owners, or where the file does not exist.
+    Root's files are everybody's to run. Root itself also trusts the user who called it with sudo. Nothing is checked
+    where the system does not know owners, or where the file does not exist.
     """
     if not hasattr(os, "geteuid"):
         return

@@ -1,8 +1,8 @@
 """The trust of a run in its start, in messages to it, and in the answers of the engine's own activities.
 
-Whoever polls the project's task queue, or starts a run with its first task in hand, can write a history of its choice.
-So nothing of a history is believed because it is there: a worker repeats the checks of signatures in a replay, and
-signs nothing for a run in whose history one fails.
+A client that polls the project's task queue, or starts a run with its first task in hand, can write any history. So
+nothing of a history is believed because it is there: a worker repeats the checks of signatures in a replay, and signs
+nothing for a run in whose history one fails.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class Losses:
             self._apart.add(name)
         if count < MAX_CONSECUTIVE_LOSSES:
             return Unavailable(str(error))
-        self.survived(name)  # an operator's retry starts counting anew
+        self.survived(name)  # an operator's retry starts counting from zero
         return NeedsOperator(
             f"{count} consecutive Spark runners were lost while running this task; the last error: {error}"
         )

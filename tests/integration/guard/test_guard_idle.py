@@ -63,7 +63,7 @@ async def test_a_frozen_process_loses_its_transaction_before_its_attempt_ends(
 
 @pytest.mark.sampled(keep=1)
 async def test_a_busy_process_keeps_its_transaction(guard_database: GuardDatabase) -> None:
-    """Also one that runs statements itself meanwhile; and the next transaction of its connection has its own limits."""
+    """A process that runs statements keeps it as well; the next transaction of its connection has its own limits."""
     address = guard_database.current = new_address()
 
     async def busy(sql: SqlSession) -> str:

@@ -369,7 +369,7 @@ async def test_locks_and_killed_connections(shop: Shop) -> None:
 
 
 async def test_limits_of_a_server() -> None:
-    """Also those whose SQLSTATE is that of a wrong statement."""
+    """A server's limits are infrastructure, also those with the SQLSTATE of a wrong statement."""
     with mariadb() as server:
         server.stop()
         server.argv = [*server.argv, "--max-user-connections=1000"]  # zero could not be changed later

@@ -364,7 +364,7 @@ async def test_the_sql_finds_a_row_by_a_key_of_any_type(tables: Tables, create: 
 
 
 async def test_a_reference_that_would_be_open_is_announced(tables: Tables) -> None:
-    """Also if the database checks it at COMMIT."""
+    """References are announced also if the database checks them at COMMIT."""
     later = "deferrable initially deferred" if tables.kind == "postgres" else ""
     reference = f"constraint of_parent foreign key (parent) references @t (id) {later}"
     await tables.sql(f"create table @t (id int primary key, parent int, {reference})")

@@ -29,7 +29,7 @@ async def tables(url: str) -> AsyncIterator[Tables]:
 
 
 async def set_for_all(tables: Tables, url: str, name: str, value: str) -> None:
-    """Also for the sessions that are open."""
+    """Set a value for the database, and close the sessions that have the old one."""
     await tables.sql(f"alter database {make_url(url).database} set {name} = '{value}'")
     await tables.database.engine.dispose()
 

@@ -136,7 +136,7 @@ IN_PYTHON = [param for param in EACH if str(param.id).endswith(("missing table",
 @pytest.mark.parametrize(("shop", "case"), IN_PYTHON, indirect=["shop"])
 @pytest.mark.parametrize("uses", ["errors.raises", "errors.translates"])
 async def test_a_python_action(shop: GuardDatabase, case: Case, uses: str) -> None:
-    """Also one that raises an error of its own instead."""
+    """An action that raises its own error instead has the outcome of the statement's error."""
     saga_id = new_address().saga_id
     await check(shop, saga_id, case, await attempts(shop, invocation(saga_id, "do", case.statement, uses)))
 

@@ -49,7 +49,7 @@ async def env(temporal: TemporalServer, tmp_path: Path) -> AsyncIterator[Environ
 
 @pytest.fixture
 def receiver(env: Environment, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """Not started yet: ``receiver.server.start()``. The connection ``hook`` leads to it."""
+    """A receiver that is not started (``receiver.server.start()``); the connection ``hook`` leads to it."""
     monkeypatch.setenv("HOOK_SECRET", SECRET)
     port = free_port()
     server = PaymentServer("--port", str(port))

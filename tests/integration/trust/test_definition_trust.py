@@ -257,7 +257,7 @@ async def test_arguments_and_definitions_of_a_decision_need_a_signature(shop: Sh
 
 
 async def test_a_signed_decision_counts_once(shop: Shop) -> None:
-    """Not in another run of the same id, not in the name of another person, and not again in the same run."""
+    """A decision is refused in another run of the id, in the name of another person, and again in the same run."""
     async with running_worker(shop.with_keys(KEYS[0])) as client:
         id = f"stuck-{uuid.uuid4()}"
         await client.start("stuck", {}, id=id)

@@ -127,7 +127,7 @@ def slow_list(definition: Definition) -> tuple[list[int], float]:
 
 
 async def test_slow_inputs_delay_only_their_own_caller(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such inputs at once made `saga serve` say that Temporal does not answer."""
+    """Slow inputs that are checked at once must not look as if Temporal did not answer."""
     (shop.project.settings.definitions[0] / "many.saga.yaml").write_text(MANY, encoding="utf-8")
     shop.project = Project(shop.project.settings, shop.project.actions)
     items, seconds = slow_list(shop.project.definition("many"))

@@ -112,8 +112,8 @@ def find_temporal() -> str:
     Raises:
         NotInstalledError: there is none.
     """
-    beside = Path(sys.executable).with_name("temporal")
-    program = str(beside) if beside.exists() else shutil.which("temporal")
+    installed = Path(sys.executable).with_name("temporal")
+    program = str(installed) if installed.exists() else shutil.which("temporal")
     if not program:
         raise NotInstalledError("Temporal's development server")
     return program

@@ -97,7 +97,7 @@ def _check_settings(settings: Settings) -> DoctorResult:
     files = (settings.root / name for name in settings.actions if name.endswith(".py"))
     for path in (settings.config_file, settings.root, *settings.definitions, *files):
         if writable_by_others(path):
-            why = f"other users may change {path}, and so run code as whoever uses this project"
+            why = f"other users may change {path}, and so run code as the users of this project"
             return DoctorResult("settings", None, why, f"chmod go-w {path}")
     return DoctorResult("settings", True, str(settings.config_file))
 

@@ -126,7 +126,7 @@ class Locator:
         return Location(saga_id, row, undo if counts else None)
 
     async def _undo(self, saga_id: str, saga: str, since: datetime) -> RunDescription | None:
-        """The run of the undo. A workflow of another type has nothing to do with the saga, whoever started it; one that
+        """The run of the undo. A workflow of another type does not concern the saga, whatever its start was; one that
         is older than ``since`` belongs to an earlier generation."""
         undo = await describe_run(self.temporal, saga_id + UNDO_SUFFIX)
         return undo if undo is not None and undo.run.workflow_type == saga and undo.run.start_time >= since else None

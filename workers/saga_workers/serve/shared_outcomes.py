@@ -81,7 +81,7 @@ class SharedOutcomes:
                     if row.view.state in FINAL_STATES:
                         watch.ends[id].set_result(row.view)
                 if closed:
-                    # Whoever comes from now on finds another watch.
+                    # Later callers get another watch.
                     self._remove(bulk_id, watch)
                     for id in waiting:
                         if not watch.ends[id].done():

@@ -11,7 +11,7 @@ from saga_workers.start.start_gate import StopReason
 class Tally:
     """Counts of rows, updated as the sagas start and end.
 
-    ``ended`` counts by state, whoever started the saga and when: a second run over the same file gives the same counts.
+    ``ended`` counts by state, also sagas of earlier starts: a second run over the same file gives the same counts.
     """
 
     total: int

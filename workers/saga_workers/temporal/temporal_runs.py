@@ -115,7 +115,7 @@ async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDesc
 def undoes(undo: RunInfo, run: RunInfo) -> bool:
     """Return whether the run with the id of an undo is that of ``run``.
 
-    A workflow of another type has nothing to do with the saga, whoever started it. An older undo belongs to an earlier
+    A workflow of another type does not concern the saga, whatever its start was. An older undo belongs to an earlier
     run of the saga's id, before it was started again.
     """
     return undo.workflow_type == run.workflow_type and undo.start_time >= run.start_time

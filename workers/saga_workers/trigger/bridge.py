@@ -2,7 +2,7 @@
 
 Every partition has its own transactional id, the same in every process that ever owns it: taking a partition over ends
 the transaction of its last owner, and fences that owner if it is still alive. After any error the whole session is
-built anew: group membership, partitions, producers, committed offsets.
+built again: group membership, partitions, producers, committed offsets.
 
 Every output record names its source record. A new producer thus finds the transactions that its predecessor left open
 in a topic, and whether they count: sources below the committed offset do, the others do not.

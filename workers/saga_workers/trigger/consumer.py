@@ -276,7 +276,7 @@ class ConsumerHandler:
     def _reply_topic(self, record: ConsumedRecord) -> str | None:
         """The topic for the reply, which the message names; None: it requests none.
 
-        Raises PoisonMessage for a topic of the engine: whoever can send a message must not steer a relay with it.
+        Raises PoisonMessage for a topic of the engine: a sender of messages must not steer a relay with it.
         """
         topic = record.headers.get(REPLY_TO_HEADER)
         if not topic:

@@ -310,7 +310,7 @@ async def _heartbeat(activity: PendingActivityInfo, converter: DataConverter) ->
     return values[0] if isinstance(values[0], dict) and values[0] else None
 
 
-# Whether a cancel is on record, read from Temporal when no worker can answer.
+# Whether Temporal has a cancel for the saga: read when no worker can answer.
 _TAKEN = ("accepted", "recorded")
 
 

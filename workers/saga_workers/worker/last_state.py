@@ -42,7 +42,7 @@ class LastStates:
         if described.run.running:
             view = await handle.query(VIEW_QUERY)
             if isinstance(view, dict) and view.get("ended_at") is not None:
-                # It is COMPLETED for whoever asks, but closes only when its locks are released.
+                # It is COMPLETED for all who ask, but closes only when its locks are released.
                 raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
             raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
         return await query_machine(self._locator.temporal, (saga_id, described.run.run_id), self._keys)

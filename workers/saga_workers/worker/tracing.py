@@ -6,7 +6,7 @@ taken from the starter's trace), so attempts on any worker can name it as their 
 The trace context travels in the header of Temporal's own OpenTelemetry interceptors, in every language.
 ``temporalio.contrib.opentelemetry`` carries it from the caller into the start, and from an attempt's header into the
 context of the action. It cannot carry the spans: those of a workflow have no duration, and random ids, which neither a
-worker that takes the run over nor the next run of the saga knows; and each attempt would hang below a span of its own
+worker that takes the run over nor the next run of the saga knows; and each attempt would be the child of its own span
 for the scheduling. So its own spans are switched off, and the part within workflows is here.
 """
 

@@ -11,7 +11,7 @@ The rows of the guard are outside the prepared transaction, because they decide 
 ``undo``         the step is undone or sealed
 ===============  =======================================================================================
 
-The transaction to prepare locks the row ``do``, and a prepared transaction keeps its locks. So whoever gets this lock
+The transaction to prepare locks the row ``do``, and a prepared transaction keeps its locks. So the holder of this lock
 knows that no attempt is preparing and that nothing is prepared, and ``committed`` says whether there is an effect.
 Without ``committed`` a late attempt would repeat an effect that has just been committed, and a transaction that an
 administrator has rolled back would count as confirmed.

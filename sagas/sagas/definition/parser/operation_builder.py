@@ -238,7 +238,7 @@ def _sql_long_form_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_checked_paths(value: Any, schema: Any) -> Any:
-    """The value, with every expression in a path passed to `path_part`, except one at its begin.
+    """The value, with every expression in a path passed to `path_part`, except one at its beginning.
 
     The checks allow only a closed list at the begin of a path.
     """

@@ -1,7 +1,7 @@
 """Savepoints: a failure undoes only what follows the nearest savepoint, and runs that again (rule 18).
 
 A savepoint has no step parallel to it, so when it is done, every other step has settled before it or follows it. The
-rollback to it is an ordinary one that stops there; then the steps after it start anew, with the next generation of
+rollback to it is an ordinary one that stops there; then the steps after it start again, with the next generation of
 their entries. A cancel, the deadline and a compensation that parks go past the savepoint: everything is undone.
 """
 
@@ -89,7 +89,7 @@ def run_again_after_wait(run: SagaRun) -> None:
 
 
 def run_again(run: SagaRun) -> None:
-    """Start the steps after the savepoint anew, as the next generation."""
+    """Start the steps after the savepoint again, as the next generation."""
     assert run.savepoint is not None
     followers, savepoint = run.plan.savepoints[run.savepoint], run.steps[run.savepoint]
     savepoint.repetitions += 1

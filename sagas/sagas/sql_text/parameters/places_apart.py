@@ -100,7 +100,7 @@ def _in_comparing_queries(trees: Sequence[Any], names: Sequence[str]) -> dict[in
             if clause.arg_key != "expressions" and query.args.get("distinct"):
                 compared.add((number, names[place]))
             if clause.arg_key == "expressions" and clause.find(exp.Column, exp.Query) is None:
-                constants.add(place)  # it can be selected beside any group
+                constants.add(place)  # it can be selected with any group
             else:
                 constants.discard(place)
     return {at: number for at, number in numbers.items() if at not in constants or (number, names[at]) in compared}

@@ -192,7 +192,7 @@ class TableDraft:
     def _revert_published(self, published: Snapshot, target: Target, summary: dict[str, str]) -> tuple[int, str]:
         """The id of the new head, and how it reverts the publication. Raises UndoConflict.
 
-        The replaced rows are written anew: another engine's expiry of the publication's snapshot deletes the files that
+        Replaced rows are written again: another engine's expiry of the publication's snapshot deletes the files that
         it replaced, also where they are in use again, and delete files do not apply to a file that is added again.
         """
         metadata, io = self.metadata, self.table.io

@@ -173,7 +173,7 @@ async def test_the_check_is_repeated_while_temporal_is_down(env: EventsEnvironme
 
 
 async def test_the_relay_checks_back(env: EventsEnvironment) -> None:
-    """Also while Kafka is down, because the check-back does not need it."""
+    """The check-back does not need Kafka, which is down here."""
     async with env.serving(WAITING) as client:
         saga_id = await begin(client, "waiting")
         await held(env, saga_id)

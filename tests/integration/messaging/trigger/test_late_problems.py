@@ -61,7 +61,7 @@ async def _running(*readers: Any) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("make", [_topic_reader, _bridge_reader])
 async def test_an_idle_reader_notices_that_a_problem_has_ended(make: Any, kafka: Broker) -> None:
-    """Also one whose partitions other members have, and whatever the problem was."""
+    """Readers whose partitions other members have notice it as well, whatever the problem was."""
     settings, topic = kafka.settings(prefix=fresh("p")), kafka.create_topic()
     members = [make(settings, topic), make(settings, topic)]
     async with _running(*members):

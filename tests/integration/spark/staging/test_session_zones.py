@@ -107,7 +107,7 @@ def test_the_zone_of_a_step_is_that_of_its_job_only(spark: SparkSession, folder:
 
 @pytest.mark.slow
 def test_violations_are_shown_as_they_were_counted(spark: SparkSession, folder: Path) -> None:
-    """Also with other properties of the step, such as ANSI mode."""
+    """Properties of the step, such as ANSI mode, hold for the shown rows as well."""
     audit = [{"expression": "hour(at) <> 23"}, {"expression": "cast(note as int) > 0"}, {"sql": "select * from output"
               " where cast(note as int) > 0"}]  # fmt: skip
     conf = {SESSION_ZONE: "America/New_York", "spark.sql.ansi.enabled": False}

@@ -103,7 +103,7 @@ async def test_rows_that_must_stay_do_not_block_the_clean_up(
 
 @pytest.mark.asyncio
 async def test_deleting_one_generation_leaves_the_next(staging: StagingEnvironment) -> None:
-    """And the folder of both goes with the last of them."""
+    """The folder of both generations is deleted with the last of them."""
     for generation in (1, 2):
         await staging.done(generation)
     area, targets = StageArea(staging.settings.stage), [Target(staging.saga, "facts", number) for number in (1, 2)]

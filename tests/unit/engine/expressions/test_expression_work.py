@@ -120,7 +120,7 @@ def test_hostile_data_ends_at_the_limit(source: str) -> None:
 
 
 def test_work_and_steps_have_one_limit() -> None:
-    """Also when all of the work comes first, and only steps follow."""
+    """The limit holds also when all of the work comes first, and only steps follow."""
     before, after = "lower(text) != ''", "n.all(a, m.all(b, true))"
     context = {"text": "\u0130" * 300_000, "n": list(range(99)), "m": list(range(999))}
     assert steps(before, context) + steps(after, context) > MAX_STEPS

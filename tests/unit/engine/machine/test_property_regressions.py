@@ -293,7 +293,7 @@ def test_a_pivot_that_failed_before_its_first_attempt_may_have_happened_after_th
 @pytest.mark.parametrize("in_flight", [True, False])
 @pytest.mark.parametrize("decision", ["done", "skip", "retry"])
 def test_a_decision_about_an_unknown_step_of_a_rollback_is_about_its_undo(decision: str, in_flight: bool) -> None:
-    """Also while the lookup is one that began before the rollback: an operator cannot tell them apart."""
+    """A lookup that began before the rollback counts as part of the undo: an operator cannot tell them apart."""
     lost = step("a", on_failure="continue")
     driver = MachineDriver(saga(lost), answers={"a": "unknown", "a~seal": "unknown"}, hold=["a~seal"]).start()
     driver.cancel()

@@ -304,7 +304,7 @@ class WindowReader:
         self._is_idle = False
 
     async def _adopt(self, highest: int) -> None:
-        """Begin anew in another cluster, whose transaction ids say nothing about those of the rows.
+        """Begin from zero in another cluster, whose transaction ids say nothing about those of the rows.
 
         Rows that were written here have higher ids than those that were published there. So it is exact.
         """
