@@ -322,7 +322,7 @@ class DecisionView(JsonView):
     """A decision of an operator."""
 
     at: Timestamp
-    who: Annotated[str, "who decided, as the client has said"]
+    who: Annotated[str, "who decided; `(unverified)` behind the name: no signature proves it"]
     step: Annotated[str, "the entry id of the step; empty: the decision is about the whole saga"]
     decision: Intervention
     reason: str
@@ -341,7 +341,7 @@ class PauseView(JsonView):
     """A pause by an operator."""
 
     at: Timestamp
-    who: Annotated[str, "who paused the saga, as the client has said"]
+    who: Annotated[str, "who paused the saga; `(unverified)` behind the name: no signature proves it"]
     reason: Annotated[str | None, "why"] = None
     held: Annotated[tuple[str, ...], "the entry ids of the steps of which a call is held back"] = ()
 
@@ -361,7 +361,7 @@ class NotificationView(JsonView):
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
     next_attempt_at: Timestamp | None = None
     ended_at: Timestamp | None = None
-    closed: Annotated[str | None, "who has closed it undelivered, as the client has said, and why", OMITTED] = None
+    closed: Annotated[str | None, "who has closed it undelivered, unverified, and why", OMITTED] = None
 
     @property
     def can_be_sent(self) -> bool:

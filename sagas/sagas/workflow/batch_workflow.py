@@ -26,6 +26,7 @@ from sagas.protocol.batch_record import (
     BatchState,
     is_from,
 )
+from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.text.json_values import encodable
 from sagas.workflow.failures import refused_error
@@ -88,6 +89,7 @@ class BatchWorkflow:
             workflow.logger.warning("signal %s ignored, its data cannot be read: %s", encodable(name), error)
             return
         by = value.get("by") if isinstance(value, dict) else None
+        by = recorded_name(by) if isinstance(by, str) and by else None
         match name:
             case _ if name == OPENED_SIGNAL:
                 self._reports += 1

@@ -12,6 +12,7 @@ from temporalio.common import RawValue
 
 from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
+from sagas.protocol.operator_names import recorded_name
 from sagas.text.json_values import encodable, json_problem
 from sagas.workflow.client_values import optional_text, text
 from sagas.workflow.failures import refused_error
@@ -58,7 +59,7 @@ def who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
         encodable(value[:MAX_CANCEL_WORDS]) if isinstance(value, str) else None
         for value in (request.get("who"), request.get("reason"))
     )
-    return who, reason
+    return recorded_name(who) if who else who, reason
 
 
 def to_signal_event(name: str, data: Any) -> SignalReceived:
@@ -76,13 +77,15 @@ def to_signal_event(name: str, data: Any) -> SignalReceived:
     return SignalReceived(name=name, at=workflow.time(), data=data)
 
 
-def to_decision_event(data: Mapping[str, Any]) -> DecisionMade:
-    """The `resolve` update as an event. Raises KeyError, TypeError or AttributeError if it is malformed."""
+def to_decision_event(data: Mapping[str, Any], *, proven: bool = False) -> DecisionMade:
+    """The `resolve` update as an event; ``proven``: it is signed. Raises KeyError, TypeError or AttributeError if it is
+    malformed.
+    """
     return DecisionMade(
         step=text(data["step"]),
         decision=text(data["decision"]),  # pyright: ignore[reportArgumentType]
         reason=text(data["reason"]),
-        who=optional_text(data.get("who")) or "unknown",
+        who=recorded_name(optional_text(data.get("who")) or "unknown", proven=proven),
         at=workflow.time(),
         arguments=data.get("with"),
         definition=data.get("definition"),

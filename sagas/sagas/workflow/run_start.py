@@ -20,6 +20,7 @@ from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import from_snapshot
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, Started, TimerFired, UndoRequested
+from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import (
     BULK_PREFIX,
     DEFINITION_HEADER,
@@ -349,7 +350,8 @@ async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> 
 
 def _who_and_reason(value: Any) -> tuple[str, str]:
     fields = value if isinstance(value, dict) else {}
-    return optional_text(fields.get("who")) or "unknown", optional_text(fields.get("reason")) or "undone"
+    who = recorded_name(optional_text(fields.get("who")) or "unknown")
+    return who, optional_text(fields.get("reason")) or "undone"
 
 
 def _undo_run(loaded: Mapping[str, Any], who: str, reason: str) -> RunStart:

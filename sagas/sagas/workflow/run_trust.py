@@ -138,3 +138,12 @@ def trusts_decision(trust: DefinitionTrust, decision: Mapping[str, Any]) -> bool
     runs = {info.run_id, info.first_execution_run_id} if workflow.unsafe.is_replaying() else {info.run_id}
     update_id = "" if update is None else update.id
     return any(trust.trusts_decision(info.workflow_id, run, update_id, decision) for run in sorted(runs))
+
+
+def is_proven_decision(trust: RunTrust | None, decision: Mapping[str, Any], number: int) -> bool:
+    """True if the update that is being handled is signed. ``number``: that of the decision in this run."""
+
+    def is_signed(trust: DefinitionTrust) -> bool:
+        return trusts_decision(trust, decision)
+
+    return not is_untrusted(trust, is_signed, f"{UNTRUSTED} decision {number}", proof=is_signed)

@@ -75,7 +75,7 @@ from sagas.workflow.received import (
 )
 from sagas.workflow.run_reset import RunReset
 from sagas.workflow.run_start import continuation_input, start_run, state_message
-from sagas.workflow.run_trust import RunTrust, is_trusted, require_proof, trusts_decision
+from sagas.workflow.run_trust import RunTrust, is_proven_decision, is_trusted, trusts_decision
 from sagas.workflow.search_attributes import RunSearchAttributes
 from sagas.workflow.task_set import CommandContext, TaskSet
 
@@ -108,6 +108,7 @@ class SagaWorkflow:
         self._native_cancel = False
         self._continuing = False
         self._must_stay = False
+        self._decisions = 0
         self._task = -1
         self._reset = RunReset(self._tasks, self._go_on_after_reset)
 
@@ -407,9 +408,8 @@ class SagaWorkflow:
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
     async def resolve(self, decision: RawValue = NO_INPUT) -> RawValue:
         request = request_fields(decision)
-        event = to_decision_event(request)
-        if workflow.unsafe.is_replaying() and is_signed_decision(event):
-            require_proof(self.trust, lambda trust: trusts_decision(trust, request))
+        self._decisions += 1
+        event = to_decision_event(request, proven=is_proven_decision(self.trust, request, self._decisions))
         if event.step == RELEASE_ACTIVITY and self._machine is not None:
             self._machine.note_release_left(event)
             self._locks.leave()

@@ -162,7 +162,7 @@ async def test_a_cancel_reaches_all_sagas_of_bulk_workflows_and_can_be_repeated(
     assert not await has_workflow(bank.client, f"{batch}-1")
     reason = (await bank.client.view(f"{batch}-60")).reason
     assert reason is not None
-    assert (reason.kind, reason.details.get("who")) == ("cancelled", "mia")
+    assert (reason.kind, reason.details.get("who")) == ("cancelled", "mia (unverified)")
     nothing = await shop.saga("--json", "batch", "cancel", batch, "--yes")
     assert (nothing.code, nothing.json["cancelled"], nothing.json["refused"]) == (0, [], {}), nothing
     again = await shop.saga("--json", "batch", "retry-failed", batch)
@@ -206,7 +206,7 @@ async def test_ctrl_c_stops_the_starting_and_a_pause_holds_it_up(shop: CommandLi
         return count if bank.query("select count(*) from saga_run") == count else None
 
     before = await until(still)
-    assert "PAUSED by mia" in (await shop.saga("batch", "show", batch)).out
+    assert "PAUSED by mia (unverified)" in (await shop.saga("batch", "show", batch)).out
     assert (await shop.saga("batch", "resume", batch)).code == 0
     await until(lambda: counted(bank, f"select count(*) > {before[0][0]} from saga_run"))
     child.interrupt()

@@ -46,12 +46,12 @@ async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
     assert (answer.code, answer.out.strip()) == (0, f"{id}: paused; nothing is in flight")
     assert (await cli.saga("resolve", id, "car", "retry", "--reason", "mended")).code == 0
     shown = (await cli.saga("show", id)).out
-    assert "paused by anna since" in shown
+    assert "paused by anna (unverified) since" in shown
     assert "closed today; held back: car" in shown
     assert f"saga resume {id}    lets it go on" in shown
     again = await cli.saga("--json", "pause", id, "--as", "ben")
     assert again.json == {"id": id, "response": "paused", "held": ["car"], "in_flight": []}
-    assert (await cli.saga("--json", "show", id)).json["paused"]["who"] == "anna"
+    assert (await cli.saga("--json", "show", id)).json["paused"]["who"] == "anna (unverified)"
     resumed = await cli.saga("--json", "resume", id)
     assert resumed.json == {"id": id, "response": "resumed", "state": "COMPENSATING"}
     assert (await cli.saga("--json", "watch", id)).code == 3

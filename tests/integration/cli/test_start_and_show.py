@@ -177,9 +177,14 @@ async def test_an_undone_saga_has_no_output_and_names_who_decided(cli: CommandLi
         story = (await cli.saga("--json", "show", id)).json
         assert (story["state"], story["output"]) == ("COMPENSATED", None)
         [made] = story["operator"]
-        assert [made[name] for name in ("who", "step", "decision", "reason")] == ["ada", "", decision, reason]
+        assert [made[name] for name in ("who", "step", "decision", "reason")] == [
+            "ada (unverified)",
+            "",
+            decision,
+            reason,
+        ]
         text = (await cli.saga("show", id)).out
-        assert f"ada: {decision}, because {reason}" in text
+        assert f"ada (unverified): {decision}, because {reason}" in text
         assert "output" not in text
 
 

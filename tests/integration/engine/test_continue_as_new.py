@@ -79,7 +79,7 @@ async def test_a_pause_survives_continue_as_new(env: Environment) -> None:
         await until(moved)
         paused = (await client.view(saga)).paused
         assert paused is not None
-        assert (paused.who, paused.reason, paused.held) == ("mia", "the shop is closed", ("b",))
+        assert (paused.who, paused.reason, paused.held) == ("mia (unverified)", "the shop is closed", ("b",))
         assert env.log() == ["do a"]
         await client.resume(saga)
         assert (await finished(client, saga))["state"] == "COMPLETED"

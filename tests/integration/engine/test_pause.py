@@ -56,12 +56,12 @@ async def test_a_paused_saga_begins_no_step(env: Environment) -> None:
         await wait_for_event(begun)
         view = await client.pause(saga, reason="the shop is closed", who="mia")
         assert view.paused is not None
-        assert (view.paused.who, view.paused.reason, view.paused.held) == ("mia", "the shop is closed", ())
+        assert (view.paused.who, view.paused.reason, view.paused.held) == ("mia (unverified)", "the shop is closed", ())
         go.set()
         view = await _held(client, saga, "b")
         assert states(view.to_json())["a"] == "DONE"
         assert reported_reasons(view) == [view.pause_text]
-        assert "⏸ paused by mia" in str(await handle(client, saga).query("__temporal_workflow_metadata"))
+        assert "⏸ paused by mia (unverified)" in str(await handle(client, saga).query("__temporal_workflow_metadata"))
     async with env.again() as client:  # another worker, which replays the history
         await _held(client, saga, "b")
         assert env.log() == ["do a"]
@@ -69,7 +69,7 @@ async def test_a_paused_saga_begins_no_step(env: Environment) -> None:
         assert view.paused is None
         story = await finished(client, saga)
     assert (story["state"], story.get("paused")) == ("COMPLETED", None)
-    assert story["operator"][0]["who"] == "mia"
+    assert story["operator"][0]["who"] == "mia (unverified)"
     assert [decision["decision"] for decision in story["operator"]] == ["pause", "resume"]
     assert env.log() == ["do a", "do b", "do c"]
 

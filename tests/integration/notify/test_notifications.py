@@ -231,7 +231,9 @@ async def test_a_failing_expression_is_reported_and_changes_nothing(env: Environ
                 )
             await interventions.resolve(client.locator, story["id"], {**CLOSE, "step": row["id"]})
         view = await read_view(client.locator, story["id"])
-        assert [(row.state, row.closed) for row in view.notifications] == [("SKIPPED", "ada: told by phone")] * 2
+        assert [(row.state, row.closed) for row in view.notifications] == [
+            ("SKIPPED", "ada (unverified): told by phone")
+        ] * 2
         assert [row.commands("s") for row in view.notifications] == [(), ()]
         assert await stuck(client) == []
 

@@ -17,6 +17,7 @@ from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from sagas.definition.times import format_timestamp
 from sagas.errors import RefusedError, UsageError, did_you_mean
+from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import (
     NOTIFICATION_MEMO,
     NOTIFICATION_PREFIX,
@@ -180,7 +181,7 @@ async def _close(temporal: Temporal, row: NotificationView, decision: Mapping[st
     """
     described = await _described(temporal, row)
     order, saga_id = await _read_delivery(temporal, row.run, described.run.run_id)
-    closed = f"{decision.get('who') or temporal.identity}: {decision['reason']}"
+    closed = f"{recorded_name(decision.get('who') or temporal.identity)}: {decision['reason']}"
     memo = {
         "state": "SKIPPED",
         "saga_id": saga_id,

@@ -8,6 +8,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowHistoryEventFilterType
 
 from saga_workers.temporal.temporal_runs import RunInfo
+from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import ReasonView
 
@@ -19,7 +20,8 @@ async def close_reason(temporal: Temporal, run: RunInfo) -> ReasonView:
     async for event in handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT):
         if event.HasField("workflow_execution_terminated_event_attributes"):
             end = event.workflow_execution_terminated_event_attributes
-            message = f"terminated by {end.identity or 'an unknown client'}" + (f": {end.reason}" if end.reason else "")
+            by = recorded_name(end.identity) if end.identity else "an unknown client"
+            message = f"terminated by {by}" + (f": {end.reason}" if end.reason else "")
         elif event.HasField("workflow_execution_timed_out_event_attributes"):
             message = "the run timeout has passed; sagas must be started without one"
         elif event.HasField("workflow_execution_failed_event_attributes"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,8 +222,12 @@ def _decided_action(view: SagaView, entry: str) -> tuple[str, str | None]:
 
 
 def _signing_keys(settings: Settings, decision: dict[str, Any]) -> SigningKeys | None:
-    """The keys for a decision that a worker takes from no other client; other decisions need no project."""
+    """The keys for a decision: a worker takes new arguments from no other client, and the name as proven. Other
+    decisions need no project, and no key.
+    """
     if decision["with"] is None and decision["definition"] is None:
+        with contextlib.suppress(UsageError):
+            return settings.signing_keys(create=False)
         return None
     return settings.signing_keys(create=settings.config_file is not None)
 
