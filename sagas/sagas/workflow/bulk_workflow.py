@@ -48,6 +48,7 @@ from sagas.workflow.failures import activity_message, attempts_made, refused_err
 from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
 from sagas.workflow.received import NO_INPUT, cancel_event, first_value
+from sagas.workflow.run_reset import RefusedReset
 from sagas.workflow.run_start import RunHeader, state_message, verify_bulk_start
 from sagas.workflow.run_trust import RunTrust
 from sagas.workflow.signed_answers import UNSIGNED_ANSWER, is_signed_answer, outcome_of_failure
@@ -107,6 +108,7 @@ class BulkWorkflow:
         self._claimed_at = 0.0
         self._cancelled = False
         self._task = -1
+        self._reset = RefusedReset()
 
     @workflow.run
     async def run(self, args: RawValue = NO_INPUT) -> Any:
@@ -127,7 +129,8 @@ class BulkWorkflow:
         machine = BulkMachine(header.definition, header.plan, header.variables, chunk_size=request.chunk_size)
         at = self._claimed_at = workflow.time()
         claiming = asyncio.create_task(self._claim(request, at))
-        await self._wait(claiming.done)
+        await self._wait(lambda: claiming.done() or self._reset.has_happened)
+        self._reset.refuse()
         sagas = claiming.result()
         self._machine = machine
         machine.begin_task(WorkMeter())
@@ -138,7 +141,8 @@ class BulkWorkflow:
         self._execute(commands)
         if self._cancelled:
             self._cancel_sagas()
-        await self._wait(lambda: machine.finished or self._tasks.crash is not None)
+        await self._wait(lambda: machine.finished or self._reset.has_happened or self._tasks.crash is not None)
+        self._reset.refuse()
         if self._tasks.crash is not None:
             raise self._tasks.crash
         await self._wait(workflow.all_handlers_finished)
@@ -351,6 +355,7 @@ class BulkWorkflow:
             "labels": dict(member.labels),
             "input_digest": self._digests[id],
             "why": member.why_leaving,
+            "claimed": id not in self._alone,
         }
         return encode_state(summary, progress.compact_snapshot())
 

@@ -1,4 +1,4 @@
-"""Finds out, after a reset in Temporal, whether the saga had been undone: the state is that of an earlier time."""
+"""A reset in Temporal: the state is that of an earlier time, and the saga may have been undone since."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from temporalio import workflow
 from sagas.protocol.messages import CancelRequested, MachineEvent
 from sagas.protocol.payloads import RESET_ACTIVITY
 from sagas.workflow.engine_activity import perform_until_answered
+from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.task_set import TaskSet
 
 _TASK = "look up the end"
 _TIMEOUT = timedelta(seconds=30)
 _REASON = "the run was reset after the saga had been undone"
+_BULK_RESET = (
+    "a bulk workflow cannot be reset: its sagas may have ended since, or have left it; `saga reconcile --repair` "
+    "continues those that have not"
+)
 
 
 class RunReset:
@@ -50,3 +55,19 @@ class RunReset:
         self.is_open = self.is_new
         undone = CancelRequested(at=workflow.time(), kind="terminated", message=_REASON)
         self._report(undone if answer["undone"] else None)
+
+
+class RefusedReset:
+    """The reset of a bulk workflow, which ends the run that it has made."""
+
+    def __init__(self) -> None:
+        self.has_happened = False
+        workflow.register_random_seed_callback(self._note)
+
+    def _note(self, seed: int) -> None:
+        self.has_happened = True
+
+    def refuse(self) -> None:
+        """Raises SagaApplicationError if the run was reset."""
+        if self.has_happened:
+            raise refused_error(_BULK_RESET)

@@ -340,11 +340,15 @@ async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> 
         raise refused_error("this is not a saga that a bulk workflow of this project has started")
     machine = Machine.restore(unpack_state(value["machine"]))
     attributes = frozenset(value["attributes"])
+    claim = {"saga_id": id, "claimed_at": value["claimed_at"], "run_id": workflow.info().first_execution_run_id}
+    if claim["claimed_at"] is not None:  # without it, the claim is one of a single start, which may have been made
+        answer = await _execute(TAKE_ACTIVITY, claim, "go on after the bulk workflow")
+    else:
+        answer = {"taken": True}
+    if not answer.get("taken"):
+        raise refused_error("this saga has left its bulk workflow before, and has gone on in another run")
     if machine.started_at is None:
         return RunStart("begins", machine, Started(at=workflow.time()), attributes)
-    request = {"saga_id": id, "claimed_at": value["claimed_at"], "run_id": workflow.info().first_execution_run_id}
-    if not (await _execute(TAKE_ACTIVITY, request, "go on after the bulk workflow")).get("taken"):
-        raise refused_error("this saga has left its bulk workflow before, and has gone on in another run")
     return RunStart("detached", machine, TimerFired(id="detached", at=workflow.time()), attributes)
 
 

@@ -6,11 +6,13 @@ import asyncio
 import uuid
 from typing import Any
 
+import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, ResetReapplyType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from saga_workers.client import Client
+from saga_workers.start.start_requests import BulkRow
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
@@ -24,13 +26,13 @@ COMPLETED_TASK = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 COMPLETED_CALL = EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
 
 
-async def reset_after_debit(client: Client, id: str) -> str:
-    """Reset the run to the task after its first call, without the messages that came later; gives the new run."""
+async def reset_after_debit(client: Client, id: str, calls: int = 1) -> str:
+    """Reset the run to the task after its first calls, without the messages that came later; gives the new run."""
     handle = client.temporal.get_workflow_handle(id)
-    done, task = False, 0
+    done, task = 0, 0
     async for event in handle.fetch_history_events():
-        done = done or event.event_type == COMPLETED_CALL
-        if done and event.event_type == COMPLETED_TASK:
+        done += event.event_type == COMPLETED_CALL
+        if done >= calls and event.event_type == COMPLETED_TASK:
             task = event.event_id
             break
     answer = await client.temporal.workflow_service.reset_workflow_execution(
@@ -80,7 +82,12 @@ async def first_event(client: Client, id: str) -> Any:
         return event.workflow_execution_started_event_attributes
 
 
-async def test_the_start_of_a_saga_that_left_its_bulk_workflow_counts_once(bank: Bank) -> None:
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_the_start_of_a_saga_that_left_its_bulk_workflow_counts_once(
+    bank: Bank, has_begun: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_begun:
+        monkeypatch.setattr("sagas.bulk.bulk_machine.why_no_member", lambda _: "a test")
     id, client = f"left-{uuid.uuid4()}", bank.client
     result = await bank.start("waiting", [{"id": id, "waits": True}])
     assert result["detached"] == [id]
@@ -97,3 +104,19 @@ async def test_the_start_of_a_saga_that_left_its_bulk_workflow_counts_once(bank:
     async with asyncio.timeout(60):
         assert "has left its bulk workflow before" in await refusal(handle)
     assert bank.query("select count(*) from note") == [(0,)]
+
+
+async def test_a_reset_of_a_bulk_workflow_is_refused(bank: Bank) -> None:
+    """Its saga was undone, and would go on with its second step."""
+    id, client = f"reset-{uuid.uuid4()}", bank.client
+    starter = await client.starter("resting")
+    rows = [BulkRow(id, starter.make_request({"id": id, "rest": "1s", "text": "refused"}))]
+    bulk = await starter.start_bulk(rows)
+    await bulk.result()
+    assert bank.states() == {id: "COMPENSATED"}
+    run_id = await reset_after_debit(client, bulk.id, calls=2)
+    handle = client.temporal.get_workflow_handle(bulk.id, run_id=run_id)
+    async with asyncio.timeout(60):
+        assert "a bulk workflow cannot be reset" in await refusal(handle)
+    assert bank.query("select count(*) from saga_guard where step = 'second'") == [(0,)]
+    assert bank.states() == {id: "COMPENSATED"}

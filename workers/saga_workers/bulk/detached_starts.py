@@ -76,7 +76,7 @@ class SagaDetacher:
             "machine": pack_state(expand(machine, request["definition"])),
             "attributes": request["attributes"],
             "bulk_id": request["bulk_id"],
-            "claimed_at": request["claimed_at"],
+            "claimed_at": request["claimed_at"] if summary["claimed"] else None,
             "why": summary["why"],
         }
         signature = self._keys.sign("detached", detached_content(saga_id, value))
