@@ -105,6 +105,11 @@ class KafkaSettings(Table):
         "the maximum size of key, value and headers of one event. A larger event fails its step before anything is "
         "done. Keep it below the topics' `max.message.bytes`",
     )
+    max_signals: Count = setting(
+        1000,
+        "the maximum number of signals that a trigger process sends to one run of a saga; further ones become dead "
+        "letters. Only the first signal of a name counts for a saga",
+    )
     shards: Annotated[int, count(most=256)] = setting(
         4, "how many relays can work on one outbox concurrently; fixed when its tables are created"
     )

@@ -53,6 +53,7 @@ ANOTHER_VALUE = {
     "transaction_timeout": '"45s"',
     "batch": "50",
     "max_message_bytes": "1000",
+    "max_signals": "7",
     "shards": "2",
     "retention": '"1d"',
     "client": '{ "linger.ms" = "3" }',

@@ -34,6 +34,7 @@ from saga_workers.trigger.retry import (
     WaitLog,
     retry_until_done,
 )
+from saga_workers.trigger.signal_limit import SignalLimit
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.views.saga_view import read_view
 from sagas.actions.consumers import Message
@@ -42,6 +43,7 @@ from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
 from sagas.protocol.saga_view import SagaView
+from sagas.text.exact_json import encode_json
 
 MAX_FILL_TIME = 0.1
 """Seconds. A reader that waits cannot stop."""
@@ -70,6 +72,7 @@ class SagaTrigger:
             _Trigger(trigger, TriggerExpressions(trigger)) for trigger in definition.triggers if trigger.topic == topic
         ]
         self._waits = WaitLog()
+        self._signals = SignalLimit(client.project.settings.kafka.max_signals)
         self._variables = dict(client.project.settings.vars)
 
     @property
@@ -178,6 +181,8 @@ class SagaTrigger:
         if location.run is not None and location.run.run.workflow_type != self._definition.saga:
             raise PoisonMessage(f"{saga_id} is a saga {location.run.run.workflow_type}, not {self._definition.saga}")
         if location.kind == "running":
+            if location.run is not None:
+                self._signals.admit(location.run, len(encode_json(sent)))
             try:
                 await locator.temporal.get_workflow_handle(saga_id).signal(trigger.signal, sent)
             except RPCError as error:
