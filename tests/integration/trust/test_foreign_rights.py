@@ -105,7 +105,7 @@ async def test_a_right_is_reported_until_it_is_taken_away(
 
 
 async def used(shop: Shop, caplog: pytest.LogCaptureFixture) -> ForeignRights | None:
-    """What a new pool says about the rights of others: by refusing its connection, or in the log."""
+    """The rights of others that a new pool reports, by refusing its connection or in the log."""
     caplog.clear()
     engine = open_engine("shop", shop.url, 1)
     try:

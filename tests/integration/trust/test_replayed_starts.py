@@ -107,7 +107,7 @@ async def test_the_start_of_a_saga_that_left_its_bulk_workflow_counts_once(
 
 
 async def test_a_reset_of_a_bulk_workflow_is_refused(bank: Bank) -> None:
-    """Its saga was undone, and would go on with its second step."""
+    """The saga was undone, and would go on with its second step."""
     id, client = f"reset-{uuid.uuid4()}", bank.client
     starter = await client.starter("resting")
     rows = [BulkRow(id, starter.make_request({"id": id, "rest": "1s", "text": "refused"}))]
