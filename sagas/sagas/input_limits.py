@@ -24,11 +24,11 @@ MAX_INPUT_VALUES = 250_000
 """Values (elements, fields) of one input."""
 
 MAX_CHECK_STEPS = 400_000
-"""Steps of the checks of one input: parts of its schema that are applied to values, what they touch beyond, and steps
-of expressions. They take up to a second of CPU; a megabyte of ordinary orders takes 300,000."""
+"""Evaluation steps of the checks of one input: parts of its schema that are applied to values, what they touch beyond,
+and steps of expressions. They take up to a second of CPU; a megabyte of ordinary orders takes 300,000."""
 
 MAX_TASK_STEPS = 50_000
-"""Steps of expressions after which the rest of the work is left to the next workflow task."""
+"""Evaluation steps of expressions after which the rest of the work is left to the next workflow task."""
 
 MAX_FILE_BYTES = 5_000_000
 """Maximum size of a definition or of an input in a file; Temporal accepts messages of 4 MiB."""

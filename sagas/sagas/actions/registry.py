@@ -126,14 +126,12 @@ def action(
         )
 
     if batch and connection is None:
-        raise UsageError(
-            f"the action {name} takes batches, but has no connection", help="declare it: @action(…, connection=…)"
-        )
+        raise UsageError(f"the batch action {name} has no connection", help="declare it: @action(…, connection=…)")
 
     def mark(function: F) -> F:
         if batch and not inspect.iscoroutinefunction(function):
             raise UsageError(
-                f"the action {name} takes batches, but is no coroutine function",
+                f"the batch action {name} is no coroutine function",
                 help="write async def name(step: BatchStep, items: list[Item])",
             )
         if (nameless := without_a_name(function)) is not None:

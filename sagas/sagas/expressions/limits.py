@@ -59,7 +59,7 @@ SEARCHED_CHARACTERS = 30_000
 """Positions of a text at which Python may compare a whole part; in a longer text it searches in linear time."""
 
 MAX_VALUE_STEPS = 200_000
-"""Steps of all expressions of one value together, for example of the arguments of one call."""
+"""Evaluation steps of all expressions of one value together, for example of the arguments of one call."""
 
 MAX_RESULT_VALUES = VALUES_PER_STEP * MAX_VALUE_STEPS
 """Values (elements, fields) of all results of one value together."""
@@ -85,7 +85,7 @@ class WorkMeter:
     def check(self) -> None:
         """Raise LimitError if the current value has taken too many steps."""
         if self.steps_left < 0:
-            raise LimitError(f"the expressions of one value need more than {MAX_VALUE_STEPS:,} steps")
+            raise LimitError(f"the expressions of one value need more than {MAX_VALUE_STEPS:,} evaluation steps")
 
     @property
     def steps_left(self) -> int:
@@ -162,7 +162,7 @@ class Evaluation:
 
 
 def raise_too_many_steps(offset: int = -1) -> NoReturn:
-    raise LimitError(f"the expression needs more than {MAX_STEPS:,} steps", offset)
+    raise LimitError(f"the expression needs more than {MAX_STEPS:,} evaluation steps", offset)
 
 
 def check_integer(value: int) -> int:

@@ -1,4 +1,4 @@
-"""The steps that all work on one input shares: its validation, and the expressions that its start evaluates."""
+"""The evaluation steps for all work on one input: its validation, and the expressions that its start evaluates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TooComplex(UsageError):
 
 
 class WorkBudget:
-    """A number of steps; they are used up when ``remaining`` is below zero.
+    """A number of evaluation steps; they are used up when ``remaining`` is below zero.
 
     ``pause`` is called between two portions of steps.
     """

@@ -36,7 +36,7 @@ from sagas.settings import Settings
 log = logging.getLogger("saga.relay")
 
 _DATABASE_TIMEOUT = 15.0
-_HUNG = "a client library does not return; the next relay finds the outcome of the batches in flight"
+_HUNG = "a client library does not return; the next relay finds the outcome of the transactions in flight"
 _EXTRA_CONNECTIONS = 3
 """Database connections besides the two of each shard (scan and marks): leases, wakeup, maintenance and gauges."""
 
@@ -96,7 +96,7 @@ async def run_relay(
         try:
             await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                log.info("stopping: batches in flight have %d s to complete", int(grace.total_seconds()))
+                log.info("stopping: transactions in flight have %d s to complete", int(grace.total_seconds()))
                 await asyncio.wait({ended}, timeout=grace.total_seconds())
             if not ended.done():
                 raise _no_answer(databases.names(), outboxes, grace.total_seconds())
@@ -115,7 +115,7 @@ def _no_answer(names: Collection[str], outboxes: Collection[Outbox], grace: floa
     silent += [f"the database of {name}" for name in sorted(waiting)]
     return SagaError(
         f"{' and '.join(silent)} did not answer within {grace:g} s after the stop; the next relay finds the outcome of"
-        " the batches in flight"
+        " the transactions in flight"
     )
 
 

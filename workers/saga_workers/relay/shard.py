@@ -1,4 +1,4 @@
-"""One shard of one outbox: waits for its lease, publishes batch after batch, and replaces its producer after errors."""
+"""One shard of one outbox: waits for its lease, publishes in transactions, and replaces its producer after errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DATABASE_TIMEOUT = 10.0
 """Seconds a statement may take."""
 
 _STOP_GRACE = 2.0
-"""Seconds that a batch under way has to end when the relay stops."""
+"""Seconds that a transaction under way has to end when the relay stops."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

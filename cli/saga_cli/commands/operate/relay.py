@@ -23,7 +23,7 @@ def relay(
         bool, typer.Option("--status", help="show the owners of the shards and the waiting events; publish nothing")
     ] = False,
     health: Annotated[str | None, typer.Option(help="HOST:PORT of /livez, /readyz and /metrics")] = None,
-    grace: Annotated[str, typer.Option(help="time for the batches in flight to complete after SIGTERM")] = "30s",
+    grace: Annotated[str, typer.Option(help="time for the transactions in flight to complete after SIGTERM")] = "30s",
     log_format: Annotated[str, typer.Option("--log-format", help="text, or json: one object per line")] = "text",
     release: Annotated[str | None, typer.Option(metavar="EVENT", help="publish this held or refused event")] = None,
     drop: Annotated[str | None, typer.Option(metavar="EVENT", help="never publish this held or refused event")] = None,

@@ -98,7 +98,7 @@ async def test_an_event_whose_check_is_too_long_is_a_dead_letter_of_its_trigger(
         assert count(metrics, "saga_dead_letters_total") == len(hostile) + len(OUT_OF_BOUNDS)
     told = reasons(kafka, topic, topic)
     for why in (
-        "`filter` cannot be evaluated for this event: the expression needs more than 100,000 steps",
+        "`filter` cannot be evaluated for this event: the expression needs more than 100,000 evaluation steps",
         f"the input of {saga} is not valid: input: the input is too large for the schema",
         *OUT_OF_BOUNDS,
     ):

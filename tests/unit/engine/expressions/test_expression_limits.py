@@ -42,7 +42,7 @@ def refused(source: str, context: dict[str, Any] = CONTEXT) -> str:
     ],
 )
 def test_work_is_bounded(source: str) -> None:
-    assert refused(source) == f"the expression needs more than {MAX_STEPS:,} steps"
+    assert refused(source) == f"the expression needs more than {MAX_STEPS:,} evaluation steps"
 
 
 def test_steps_are_of_one_evaluation() -> None:

@@ -115,7 +115,7 @@ def test_the_charge_follows_the_work(source: str, least: int) -> None:
     ],
 )
 def test_hostile_data_ends_at_the_limit(source: str) -> None:
-    with pytest.raises(LimitError, match=f"{MAX_STEPS:,} steps"):
+    with pytest.raises(LimitError, match=f"{MAX_STEPS:,} evaluation steps"):
         compile_expression(source).evaluate(CONTEXT)
 
 
@@ -125,7 +125,7 @@ def test_work_and_steps_have_one_limit() -> None:
     context = {"text": "\u0130" * 300_000, "n": list(range(99)), "m": list(range(999))}
     assert steps(before, context) + steps(after, context) > MAX_STEPS
     compile_expression(after).evaluate(context)
-    with pytest.raises(LimitError, match=f"{MAX_STEPS:,} steps"):
+    with pytest.raises(LimitError, match=f"{MAX_STEPS:,} evaluation steps"):
         compile_expression(f"{before} && {after}").evaluate(context)
 
 
@@ -180,7 +180,7 @@ def test_the_work_of_one_value_is_limited_together() -> None:
     while meter.steps + meter.work // WORK_PER_STEP <= MAX_VALUE_STEPS:
         expression.evaluate(CONTEXT, meter)
     assert meter.steps < MAX_VALUE_STEPS
-    with pytest.raises(LimitError, match=f"one value need more than {MAX_VALUE_STEPS:,} steps"):
+    with pytest.raises(LimitError, match=f"one value need more than {MAX_VALUE_STEPS:,} evaluation steps"):
         expression.evaluate(CONTEXT, meter)
     meter.begin_value()
     expression.evaluate(CONTEXT, meter)
