@@ -20,14 +20,14 @@ from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArg
 from saga_activities.bodies.sql_action import with_appended_changes, with_inherited_rows
 from saga_activities.conflict_retries import repeat_conflicts
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import EntryKey
 from saga_activities.http import HttpConnections, run_http
 from saga_activities.messaging.kafka_request import REQUEST_ACTIONS, KafkaRequestAction
 from saga_activities.messaging.outbox import wait_until_published
-from sagas.actions import Absent, Done, Unknown
+from sagas.actions.registry import Absent, Done, Unknown
 from sagas.builtins import messaging
 from sagas.builtins.automatic import RESTORE
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError

@@ -17,9 +17,9 @@ from typing import Any, Literal, TypedDict
 from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.python_action import InvalidArguments
+from saga_activities.guard.entry_key import MAX_ENTRY, MAX_GUARD_ID, PARTICIPANT_PREFIX, EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.rules import GuardedBody
-from saga_activities.guard.tables import MAX_ENTRY, MAX_GUARD_ID, PARTICIPANT_PREFIX, EntryKey
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES
 from sagas.actions.participants import Command, Participant
 from sagas.errors import Rejected

@@ -40,7 +40,7 @@ def json_option(text: str | None, option: str) -> Any:
     """The JSON value of an option, or the content of ``@file``. Raises UsageError: it is not JSON that a saga takes."""
     if text is None:
         return None
-    from saga_cli.inputs import parse_json
+    from saga_cli.option_texts import parse_json
     from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
     from sagas.text.exact_json import encode_json
     from sagas.text.json_values import json_problem

@@ -20,8 +20,9 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.schema import CreateTable
 
+from saga_activities.guard.entry_key import MAX_ENTRY, MAX_GUARD_ID
 from saga_activities.guard.schema import DIALECTS, create_metadata
-from saga_activities.guard.tables import MAX_ENTRY, MAX_GUARD_ID, TABLE_OPTIONS, guard_table, long_text, short_text
+from saga_activities.guard.tables import TABLE_OPTIONS, guard_table, long_text, short_text
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import CommitTag, Manifest, Target
 from saga_spark.settings import SparkSettings

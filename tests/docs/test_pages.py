@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sagas.actions import Action
+from sagas.actions.registry import Action
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.draft import ProjectContext
 

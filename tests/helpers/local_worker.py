@@ -14,7 +14,7 @@ from temporalio.client import Client as Temporal
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from saga_workers.worker.worker_process import make_worker
-from sagas.actions import ACTION_ATTRIBUTE, Actions
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
 from sagas.settings import HttpService, KafkaSettings, Settings, SqlConnection
 from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.project import Project

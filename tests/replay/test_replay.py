@@ -14,7 +14,10 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from sagas.machine import calls
-from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow.batch_workflow import BatchWorkflow
+from sagas.workflow.bulk_workflow import BulkWorkflow
+from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.saga_workflow import SagaWorkflow
 from tests.replay.history_files import HISTORIES
 from tests.replay.scenarios import SCENARIOS
 

@@ -52,7 +52,7 @@ from sagas.protocol.signed_content import decision_content
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.json_values import json_problem
 from sagas.text.shell import saga_command
-from sagas.workflow.limits import run_summary
+from sagas.workflow.summaries import run_summary
 
 UPDATE_TIMEOUT = 20.0
 """Seconds a worker has to answer an update or query; it answers within one workflow task."""

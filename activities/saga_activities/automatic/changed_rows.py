@@ -11,8 +11,8 @@ from saga_activities.automatic.restoration_script import HandChange, restoration
 from saga_activities.automatic.row_image import Images, RowImage, encoded_image
 from saga_activities.automatic.row_locks import LockedRow
 from saga_activities.automatic.table_access import Image, TableAccess
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import EntryKey
 from sagas.errors import NeedsOperator
 from sagas.text.exact_json import encode_json
 from sagas.text.printable import printable_line

@@ -26,8 +26,8 @@ from saga_activities.automatic.table_shape import TEXT_ALIAS, DeclaredType, chan
 from saga_activities.automatic.unique_keys import ConflictKey, conflict_keys
 from saga_activities.automatic.written_rows import WrittenRows
 from saga_activities.guard.database_errors import STATEMENT_NOTE
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession, StatementResult
-from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, UsageError
 from sagas.sql_text.clocks import clock_value
 from sagas.sql_text.row_changes import ConflictRow, NotImageable, RowChange

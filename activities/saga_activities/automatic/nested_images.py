@@ -16,9 +16,9 @@ from saga_activities.automatic.restore_order import CannotRestore
 from saga_activities.automatic.row_changes import images_digest, mark_undone
 from saga_activities.automatic.unread_rows import shows_images, unread_rows
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.sql_session import Row, SqlSession
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction
 from sagas.errors import NeedsOperator
 from sagas.protocol.outcomes import Outcome

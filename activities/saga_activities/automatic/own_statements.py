@@ -27,8 +27,8 @@ from saga_activities.automatic.row_changes import (
 )
 from saga_activities.automatic.row_image import Images, encoded_image
 from saga_activities.automatic.table_access import TableAccess
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, NeedsOperator
 
 

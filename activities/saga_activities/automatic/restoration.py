@@ -35,8 +35,8 @@ from saga_activities.automatic.row_locks import locked_row
 from saga_activities.automatic.table_access import Key, TableAccess, shape_of_table
 from saga_activities.automatic.table_shape import DeclaredType, check_change
 from saga_activities.automatic.unread_rows import shows_images, unread_rows
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession
-from saga_activities.guard.tables import EntryKey
 from sagas.errors import InfrastructureError, NeedsOperator, RowLocked
 from sagas.sql_text.row_changes import NotImageable, RowChange
 from sagas.text.exact_json import canonical_json, decode_json

@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.automatic.image_types import ImageTypes, TableTypes
 from saga_activities.automatic.row_image import RowImage
 from saga_activities.automatic.row_locks import LockedRow
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession
-from saga_activities.guard.tables import EntryKey
 from sagas.errors import RowLocked
 from sagas.protocol import undo_scopes
 from sagas.protocol.locks import owner_id

@@ -28,9 +28,9 @@ from saga_activities.messaging.outbox import (
     insert_events,
 )
 from saga_activities.own_frames import logging_own_frames
-from sagas.actions import Action, Actions
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.events import Event, EventLog
+from sagas.actions.registry import Action, Actions
 from sagas.actions.step import Step
 from sagas.builtins import messaging
 from sagas.builtins.automatic import RESTORE

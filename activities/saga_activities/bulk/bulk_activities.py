@@ -16,10 +16,10 @@ from saga_activities.bulk.result_room import encode_bounded
 from saga_activities.conflict_retries import schedule_conflict
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger import claims
-from saga_activities.ledger.claims import NewClaim
-from saga_activities.ledger.rows import RunRecord, document_text, storable
+from saga_activities.ledger.records import NewClaim, RunRecord
+from saga_activities.ledger.rows import document_text, storable
 from saga_activities.reported_failure import reported_failure
-from sagas.bulk.wire_format import (
+from sagas.bulk.names import (
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
     DELAY_ACTIVITY,
@@ -27,9 +27,8 @@ from sagas.bulk.wire_format import (
     LONGEST_DELAY,
     RECORD_ACTIVITY,
     TAKE_ACTIVITY,
-    decode_chunk,
-    unpack_states,
 )
+from sagas.bulk.wire_format import decode_chunk, unpack_states
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.compression import compress
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure

@@ -28,6 +28,7 @@ from saga_activities.guard.database_errors import (
     is_lock_timeout,
     is_refused_write,
 )
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.script_transactions import (
@@ -36,7 +37,6 @@ from saga_activities.guard.script_transactions import (
     refused_write_outcome,
     timeout_outcome,
 )
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import BelowWatermark, ChangesKept, LostCommit, TransactionLimits
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome, refused_value

@@ -8,13 +8,13 @@ from typing import Any, cast
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.bulk.guard_scripts import RowInsert
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.mysql import MysqlTransaction
 from saga_activities.guard.postgresql import PostgresSqlSession, PostgresTransaction
 from saga_activities.guard.script_transactions import begin_transaction
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
 from saga_activities.guard.sqlite import SqliteTransaction
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowWrite, TransactionLimits
 from sagas.text.exact_json import encode_json
 

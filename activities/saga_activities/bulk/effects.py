@@ -28,7 +28,7 @@ from saga_activities.guard.guard import keep_alive
 from saga_activities.guard.sql_session import StatementResult
 from saga_activities.guard.transaction import ChangesKept
 from saga_activities.messaging.outbox import PreparedEvents, insert_prepared
-from sagas.actions import Action
+from sagas.actions.registry import Action
 from sagas.builtins import messaging
 from sagas.errors import Rejected, UsageError
 from sagas.sql_text.sql_statements import parse_guarded

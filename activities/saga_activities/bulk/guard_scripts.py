@@ -14,9 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 from saga_activities.bodies.sql_action import returns_no_rows
 from saga_activities.guard import rules
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardRow, RowReason, RowWrite
 from sagas.protocol.payloads import Invocation
 

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, Literal
 
 from saga_activities.guard import rules
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.rules import GuardedBody, GuardMode, ScriptResult
 from saga_activities.guard.script_transactions import ScriptTransactions
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction, RowOp
 from sagas.protocol.outcomes import Failure, Outcome
 

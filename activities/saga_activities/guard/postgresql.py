@@ -27,8 +27,8 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.sql.elements import TextClause
 
 from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error, message_of
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession, StatementResult
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
     BelowWatermark,

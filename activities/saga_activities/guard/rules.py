@@ -15,7 +15,7 @@ from typing import Any, Literal
 from saga_activities.guard import result_codec
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.transaction import GuardRow, GuardTransaction, HeldDecision, RowOp, RowReason, RowWrite
-from sagas.protocol.outcomes import Failure, Marker, Outcome
+from sagas.protocol.outcomes import OTHER_ARGUMENTS, Failure, Marker, Outcome
 
 GuardedBody = Callable[[SqlSession], Awaitable[Any]]
 """An action. Its result is stored; ``Rejected`` or any other exception rolls the transaction back."""
@@ -26,8 +26,6 @@ GuardRows = Mapping[str, GuardRow]
 NOTHING_TO_UNDO = "NOTHING_TO_UNDO"
 ELSEWHERE = "elsewhere"
 CONFIRMED = "confirmed"
-OTHER_ARGUMENTS = ("key used with other arguments", "the effect was made with other arguments")
-"""Why a step, and the undo of a step, meet an effect that is not their own."""
 CONTINUES_ANOTHER_RUN = "if an earlier run of this saga id did it, `saga resume ID` continues that run"
 REJECTED = "rejected"
 """The marker of a seal that keeps a rejection, with its reason and details."""

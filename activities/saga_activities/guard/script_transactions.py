@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.action_errors import action_failure
 from saga_activities.concurrency import uncancellable
 from saga_activities.guard import database_errors, rules
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.mysql import MysqlTransaction
 from saga_activities.guard.postgresql import PostgresTransaction
 from saga_activities.guard.result_codec import UnusableResult
@@ -24,7 +25,6 @@ from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.sql_session import UnexpectedRows
 from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
 from saga_activities.guard.sqlite import SqliteTransaction
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     BelowWatermark,
     ChangesKept,

@@ -21,8 +21,8 @@ from saga_activities.guard.database_errors import (
     is_lock_timeout,
     message_of,
 )
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
     BelowWatermark,

@@ -1,59 +1,14 @@
-"""The engine's tables in a participant's database, and the key of their rows. Times are seconds since the epoch."""
+"""The engine's tables in a participant's database. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from sagas.definition.saga_ids import UNPRINTABLE
-from sagas.input_limits import MAX_SAGA_ID_BYTES
+from saga_activities.guard.entry_key import MAX_ENTRY, MAX_GUARD_ID
 from sagas.settings import KafkaSettings
-
-MAX_GUARD_ID = MAX_SAGA_ID_BYTES
-MAX_ENTRY = 200
-"""Characters. At four bytes each, both must fit the 3,072 bytes that InnoDB allows for a key."""
-
-PARTICIPANT_PREFIX = "@"
-"""The column `step` of the rows of a `@participant` begins with it, which that of no step of a saga does; their column
-`saga_id` is the key of the command."""
-
-
-def fits_guard_key(saga_id: str) -> bool:
-    """Return whether the tables can have rows of this id. That of a nested saga may be longer than their column."""
-    return 0 < len(saga_id) <= MAX_GUARD_ID and not UNPRINTABLE.search(saga_id)
-
-
-@dataclass(frozen=True, slots=True)
-class EntryKey:
-    """One generation of one entry: ``entry`` is the entry id (``reserve#0``), ``generation`` starts at 1.
-
-    Raises ``ValueError`` for an id that a database would truncate or fold: two sagas must never share a row.
-    """
-
-    saga_id: str
-    entry: str
-    generation: int = 1
-
-    def __post_init__(self) -> None:
-        for what, value, longest in (("saga id", self.saga_id, MAX_GUARD_ID), ("step", self.entry, MAX_ENTRY)):
-            if not value or len(value) > longest:
-                raise ValueError(f"a {what} needs 1 to {longest} characters in a guarded step, not {len(value)}")
-            if value != value.rstrip() or "\0" in value:
-                raise ValueError(f"the {what} {value!r} must not end in white space or contain a NUL character")
-        if self.generation < 1:
-            raise ValueError(f"a generation starts at 1, not {self.generation}")
-
-    @property
-    def values(self) -> dict[str, str | int]:
-        """The values of the columns `saga_id`, `step` and `generation` of its rows."""
-        return {"saga_id": self.saga_id, "step": self.entry, "generation": self.generation}
-
-    def __str__(self) -> str:
-        return f"{self.saga_id}/{self.entry}" + (f"@{self.generation}" if self.generation > 1 else "")
-
 
 # Tables of every guarded effect: the guard, its watermark and the schema version.
 metadata = sa.MetaData()

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.ledger.claims import claims_of, runs_of
+from saga_activities.ledger.records import BATCH_LABEL, KnownSaga
 from saga_activities.ledger.rows import has_label
 from saga_activities.ledger.tables import claim_table, run_table
-
-BATCH_LABEL = "batch"
-"""The label that all sagas of one batch have; its value is the batch's id."""
 
 _RUN = run_table.c
 _CLAIM = claim_table.c
 _AT_ONCE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class KnownSaga:
-    """An id that exists. ``bulk_id``: the bulk workflow that runs it now; None if it has ended or runs on its own.
-
-    ``alone``: it is claimed for a workflow of its own, and only Temporal knows whether that was started.
-    """
-
-    saga: str
-    state: str
-    input_digest: str | None
-    bulk_id: str | None = None
-    alone: bool = False
 
 
 async def read_known(engine: AsyncEngine, ids: Sequence[str]) -> dict[str, KnownSaga]:

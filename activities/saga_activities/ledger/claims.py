@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,17 +17,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.ledger.rows import (
+from saga_activities.ledger.records import (
+    Claim,
+    ClaimResult,
+    EarlierRun,
+    NewClaim,
     RunFilter,
     RunRecord,
-    RunRow,
-    among,
-    has_label,
-    insert_together,
-    read_newest,
-    storable,
-    write_rows,
+    SingleClaim,
 )
+from saga_activities.ledger.rows import among, has_label, insert_together, read_newest, storable, write_rows
 from saga_activities.ledger.tables import claim_table, definition_table, run_table
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.text.exact_json import encode_json
@@ -37,50 +35,6 @@ _CLAIM = claim_table.c
 _RUN = run_table.c
 _AT_ONCE = 500
 _USE_INTERVAL = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True)
-class NewClaim:
-    """An id to claim. ``input_digest``: see :func:`sagas.protocol.payloads.input_digest`."""
-
-    saga_id: str
-    input_digest: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A claim as it was read. ``bulk_id`` is None for a saga that was started on its own."""
-
-    saga_id: str
-    bulk_id: str | None
-    saga: str
-    input_digest: str
-    claimed_at: datetime
-    labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierRun:
-    """The newest row of a saga that has ended, or is parked. ``generation`` is the highest of its entries."""
-
-    saga_id: str
-    saga: str
-    state: str
-    input_digest: str | None
-    generation: int
-
-
-@dataclass(slots=True)
-class ClaimResult:
-    """The ids that are not new: ``ended`` ones have a row, ``taken`` ones a claim of another bulk workflow.
-
-    The others are claimed; ``earlier``: what is known of them from before, with ``again``.
-    """
-
-    earlier: dict[str, EarlierRun] = field(default_factory=dict)
-    ended: dict[str, EarlierRun] = field(default_factory=dict)
-    taken: dict[str, Claim] = field(default_factory=dict)
 
 
 async def claim(
@@ -118,15 +72,6 @@ async def claim(
         result.ended |= {id: earlier[id] for id in refused}
         result.earlier |= {id: run for id, run in earlier.items() if id not in refused}
     return result
-
-
-@dataclass(frozen=True, slots=True)
-class SingleClaim:
-    """``made``: the claim is from this call; else ``held`` is the one that exists. ``row``: the newest of the id."""
-
-    made: bool
-    held: Claim | None
-    row: RunRow | None
 
 
 async def claim_single(engine: AsyncEngine, new: NewClaim, *, saga: str, at: datetime) -> SingleClaim:

@@ -6,7 +6,7 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -15,7 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.tables import fits_guard_key
+from saga_activities.guard.entry_key import fits_guard_key
+from saga_activities.ledger.records import RunFilter, RunRecord, RunRow
 from saga_activities.ledger.tables import definition_table, run_table
 from sagas.machine.machine import Machine
 from sagas.machine.snapshot import expand
@@ -32,58 +33,6 @@ _TO_ESCAPE, _ESCAPED = re.compile("[\x00\ufffe\ud800-\udfff]"), re.compile("\uff
 _POSTGRESQL = postgresql.dialect()
 _KEYS = ("saga_id", "started_at")
 _COLUMNS = run_table.c
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """The row of one saga.
-
-    ``input_digest``: see :func:`input_digest`. ``labels`` None keeps those of an existing row. ``updated_at``: when the
-    saga was in this state. ``story``: its view as JSON text. ``machine``: its compressed snapshot, if it can be undone.
-    """
-
-    saga_id: str
-    started_at: datetime
-    saga: str
-    generation: int
-    digest: str | None
-    input_digest: str | None
-    state: str
-    labels: Mapping[str, str] | None
-    ended_at: datetime | None
-    updated_at: datetime
-    story: str
-    machine: bytes | None = None
-
-    @property
-    def key(self) -> tuple[str, datetime]:
-        return self.saga_id, self.started_at
-
-    @property
-    def size(self) -> int:
-        """The approximate size in a statement: characters of ``story`` and bytes of ``machine``."""
-        return len(self.story) + len(self.machine or b"")
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A row as it was read. ``view``: as far as it holds without the run. ``input_digest`` may be None."""
-
-    view: SagaView
-    input_digest: str | None
-    started_at: datetime
-    updated_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """The rows to list; all conditions must hold. ``before``: only rows that come after this one in the list."""
-
-    saga: str | None = None
-    states: tuple[str, ...] = ()
-    since: datetime | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    before: tuple[datetime, str] | None = None
 
 
 def make_record(

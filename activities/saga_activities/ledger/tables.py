@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
-from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS, short_text
+from saga_activities.guard.entry_key import MAX_GUARD_ID
+from saga_activities.guard.tables import TABLE_OPTIONS, short_text
 from sagas.text.exact_json import decode_json
 
 ledger_metadata = sa.MetaData()

@@ -13,10 +13,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.script_transactions import ScriptTransactions
 from saga_activities.guard.sql_session import Row, SqlSession
-from saga_activities.guard.tables import EntryKey, now_sql
+from saga_activities.guard.tables import now_sql
 from saga_activities.guard.transaction import GuardTransaction
 from saga_activities.locks.arrival_order import Blocker, HeldLock, LockRequest, blockers_of, grant_waiting
 from saga_activities.locks.tables import lock_table, order_table, request_table, wait_table

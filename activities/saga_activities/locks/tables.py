@@ -8,8 +8,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.entry_key import MAX_GUARD_ID
 from saga_activities.guard.schema import DIALECTS, create_metadata, metadata_ddl
-from saga_activities.guard.tables import MAX_GUARD_ID, TABLE_OPTIONS, long_text, short_text
+from saga_activities.guard.tables import TABLE_OPTIONS, long_text, short_text
 from sagas.input_limits import MAX_LOCK_KEY_LENGTH
 from sagas.protocol.locks import MAX_HOLDER
 

@@ -29,8 +29,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.attempt_context import AttemptContext, ReplyPending
 from saga_activities.connections import DatabaseConnections
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import EntryKey, request_table
+from saga_activities.guard.tables import request_table
 from saga_activities.kafka.record_codec import (
     CONFIRMS_HEADER,
     OUTCOME_HEADER,

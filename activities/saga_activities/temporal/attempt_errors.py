@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationErrorCategory
 from saga_activities.reported_failure import reported_failure
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, encode_failure, encode_result
-from sagas.workflow import SagaApplicationError
+from sagas.workflow.failures import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json
 
 NOT_PERFORMED_RETRY_INTERVAL = 60.0

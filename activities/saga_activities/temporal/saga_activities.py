@@ -33,7 +33,7 @@ from saga_activities.temporal.activity_attempt import attempt_context, must_end,
 from saga_activities.temporal.attempt_errors import not_performed_error, temporal_result, to_application_error
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from saga_activities.temporal.earlier_end import has_been_undone
-from sagas.bulk.wire_format import BULK_ACTIVITIES, CLAIM_ACTIVITY
+from sagas.bulk.names import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.errors import InfrastructureError, RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
 from sagas.protocol.payloads import (
@@ -49,7 +49,7 @@ from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
 from sagas.settings.masking import mask
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.hidden_texts import hiding
-from sagas.workflow import SagaApplicationError
+from sagas.workflow.failures import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json, read_payload
 
 VerifyStart = Callable[..., Awaitable[CheckedInputs]]

@@ -14,9 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sagas.actions import load_modules
 from sagas.actions.events import EventLog, new_event
 from sagas.actions.message_headers import expression_headers
+from sagas.actions.registry import load_modules
 from sagas.actions.signature import function_place
 from sagas.builtins.messaging import MAX_SOURCE_TOPIC, topic_problem
 from sagas.errors import UsageError

@@ -12,14 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hints
 
+from sagas.actions.envelope import ENVELOPE
 from sagas.actions.step import Step
 from sagas.actions.type_schemas import type_schema
 from sagas.errors import UsageError
 from sagas.text.exact_json import canonical_json
 from sagas.text.printable import printable_line
-
-ENVELOPE = "_saga"
-"""The argument, next to those of ``with``, that carries the call's envelope to every participant."""
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 

@@ -1,4 +1,4 @@
-"""The wire format of bulk execution between workflow and workers (JSON), and its names.
+"""The wire format of bulk execution between workflow and workers (JSON).
 
 A bulk workflow runs many sagas of one definition. Its activities claim their ids, perform equal calls of several sagas
 as one chunk, give sagas a workflow of their own, and record final states.
@@ -25,25 +25,6 @@ from sagas.protocol.payloads import (
     idempotency_key,
 )
 from sagas.text.exact_json import decode_json, encode_json
-
-CLAIM_ACTIVITY = "saga.claim"
-CHUNK_ACTIVITY = "saga.chunk"
-DETACH_ACTIVITY = "saga.detach"
-RECORD_ACTIVITY = "saga.record"
-DELAY_ACTIVITY = "saga.delay"
-TAKE_ACTIVITY = "saga.take"
-"""Of a saga that has left its bulk workflow: it asks whether its run is the one that goes on with it."""
-BULK_ACTIVITIES = (CLAIM_ACTIVITY, CHUNK_ACTIVITY, DETACH_ACTIVITY, RECORD_ACTIVITY, DELAY_ACTIVITY, TAKE_ACTIVITY)
-
-DETACH_UPDATE = "detach"
-CANCEL_UPDATE = "cancel"
-CLAIMED_UPDATE = "claimed"
-
-LONGEST_DELAY = 1.0
-"""Seconds. A shorter wait is one of an activity: a timer of Temporal takes about a second, however short it is."""
-
-MAX_MEMBERS = 2_000
-"""Sagas of one bulk workflow: a workflow task with more would come near Temporal's limit of two seconds."""
 
 
 def encode_chunk(calls: Sequence[ChunkCall], saga: str) -> dict[str, Any]:

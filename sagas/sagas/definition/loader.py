@@ -10,6 +10,7 @@ from pathlib import Path
 from sagas.definition.checks import check_draft
 from sagas.definition.checks.kinds import check_nested
 from sagas.definition.diagnostics import Diagnostic, Position, Report
+from sagas.definition.digest import digest_of
 from sagas.definition.model import Definition
 from sagas.definition.parser.builder import build_draft
 from sagas.definition.parser.draft import ProjectContext, SagaDraft
@@ -17,7 +18,6 @@ from sagas.definition.parser.language import SAGA
 from sagas.definition.parser.pre_checks import with_pre_checks
 from sagas.definition.parser.readable_steps import readable_steps
 from sagas.definition.parser.yaml_nodes import load_yaml
-from sagas.definition.snapshot import digest_of
 from sagas.text.bounded_files import read_bounded
 
 

@@ -86,17 +86,18 @@ class CompiledSchema:
 
 @contextmanager
 def _errors_of_libraries() -> Iterator[None]:
-    from referencing.exceptions import Unresolvable
-
     try:
         yield
-    except Unresolvable as error:
-        raise UsageError(f"the schema of the input has no {error.ref}; correct its `$ref`") from None
     except BaseException as error:
+        # Imported here: most values fit, and are checked without these libraries.
+        from referencing.exceptions import Unresolvable
+
+        if isinstance(error, Unresolvable):
+            raise UsageError(f"the schema of the input has no {error.ref}; correct its `$ref`") from None
         # The maps of referencing and jsonschema (rpds) panic where a comparison fails: at the limit of recursion.
-        if type(error).__module__ != "pyo3_runtime":
-            raise
-        raise RecursionError from None
+        if type(error).__module__ == "pyo3_runtime":
+            raise RecursionError from None
+        raise
 
 
 @lru_cache(maxsize=512)

@@ -14,8 +14,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from sagas.builtins.registry import BUILTINS
+from sagas.definition.digest import normalized_expressions
 from sagas.definition.model import Definition, KafkaTrigger, Operation, StepDefinition, is_nested, is_read
-from sagas.definition.snapshot import normalized_expressions, replacement_refusal, to_snapshot
+from sagas.definition.replacement import replacement_refusal
+from sagas.definition.snapshot import to_snapshot
 from sagas.definition.times import format_duration
 from sagas.presentation.explain import KIND_DESCRIPTIONS, describe_commit_point
 from sagas.presentation.input_diff import differ, input_changes

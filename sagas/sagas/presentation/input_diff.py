@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sagas.definition.snapshot import without_annotations
+from sagas.definition.digest import without_annotations
 from sagas.text.exact_json import canonical_json
 from sagas.text.json_values import as_mapping
 

@@ -34,6 +34,9 @@ the rows of an automatic compensation stay as they are, because an operator has 
 """
 
 
+OTHER_ARGUMENTS = ("key used with other arguments", "the effect was made with other arguments")
+"""Why a step, and the undo of a step, meet an effect that is not their own."""
+
 ROW_LOCKED = "RowLocked"
 """The failure type of an attempt that met a row of another saga (`compensate: auto`)."""
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from sagas.actions.signature import ENVELOPE
+from sagas.actions.envelope import ENVELOPE
 from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Marker, Outcome

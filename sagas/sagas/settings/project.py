@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from sagas.actions import Actions, load_actions
 from sagas.actions.consumers import MessageHandlers, load_message_handlers
+from sagas.actions.registry import Actions, load_actions
 from sagas.definition.diagnostics import Diagnostic
 from sagas.definition.loader import find_definition_files, load_definitions, parse_draft
 from sagas.definition.model import Definition

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sagas.actions import result_schema
+from sagas.actions.registry import result_schema
 from sagas.definition.model import Definition
 from sagas.errors import UsageError, nearest
 from sagas.settings.project import Project

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from sagas.errors import UsageError
@@ -110,9 +111,9 @@ _SPARK = rf"""
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Rules:
-    """The rules by which one dialect splits text.
+    """The rules by which one dialect splits text. ``own``: its tokens, before those that all dialects share.
 
     ``nested``: comments contain comments. ``escapes``: a backslash escapes the next character in the strings of
     the group ``escaped``.
@@ -120,23 +121,24 @@ class _Rules:
     after one begins no parameter.
     """
 
-    pattern: re.Pattern[str]
+    own: str
     nested: bool = False
     escapes: bool = False
     colons: bool = False
 
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled at the first use, because a project has few dialects."""
+        return re.compile(self.own + _SHARED, re.VERBOSE | re.DOTALL)
 
-def _rules(own: str, *, nested: bool = False, escapes: bool = False, colons: bool = False) -> _Rules:
-    return _Rules(re.compile(own + _SHARED, re.VERBOSE | re.DOTALL), nested, escapes, colons)
 
-
-_MYSQL_RULES = _rules(_MYSQL, escapes=True)
+_MYSQL_RULES = _Rules(_MYSQL, escapes=True)
 _RULES = {
-    "postgresql": _rules(_POSTGRESQL, nested=True, escapes=True, colons=True),
+    "postgresql": _Rules(_POSTGRESQL, nested=True, escapes=True, colons=True),
     "mysql": _MYSQL_RULES,
     "mariadb": _MYSQL_RULES,
-    "sqlite": _rules(_SQLITE),
-    "spark": _rules(_SPARK, nested=True, escapes=True, colons=True),
+    "sqlite": _Rules(_SQLITE),
+    "spark": _Rules(_SPARK, nested=True, escapes=True, colons=True),
 }
 
 _ENDS_VALUE: tuple[TokenKind, ...] = ("word", "number", "string", "name", "parameter", "close")

@@ -18,10 +18,11 @@ from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
 from sagas.workflow.failures import activity_outcome, attempts_made
-from sagas.workflow.limits import limit_summary, to_payload
+from sagas.workflow.limits import to_payload
 from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.received import activity_result
 from sagas.workflow.signed_answers import outcome_of_answer, outcome_of_failure
+from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext
 
 REPLY_GRACE = timedelta(seconds=5)

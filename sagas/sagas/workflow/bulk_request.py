@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.bulk.bulk_machine import NewSaga
-from sagas.bulk.wire_format import MAX_MEMBERS
+from sagas.bulk.names import MAX_MEMBERS
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.protocol.payloads import BULK_WORKFLOW
 from sagas.text.json_values import json_problem

@@ -14,7 +14,7 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 from sagas.bulk.bulk_machine import BulkCommand, BulkMachine, Detach, NewSaga, PerformChunk, Record, Wake
-from sagas.bulk.wire_format import (
+from sagas.bulk.names import (
     CANCEL_UPDATE,
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
@@ -24,12 +24,8 @@ from sagas.bulk.wire_format import (
     DETACH_UPDATE,
     LONGEST_DELAY,
     RECORD_ACTIVITY,
-    decode_outcomes,
-    encode_chunk,
-    encode_state,
-    pack_states,
-    state_summary,
 )
+from sagas.bulk.wire_format import decode_outcomes, encode_chunk, encode_state, pack_states, state_summary
 from sagas.definition.snapshot import to_snapshot
 from sagas.expressions.limits import WorkMeter
 from sagas.input_limits import MAX_INPUT_VALUES
@@ -46,12 +42,13 @@ from sagas.workflow.bulk_request import BulkRequest, read_request
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, attempts_made, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
-from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle, limit_summary
+from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle
 from sagas.workflow.received import NO_INPUT, cancel_event, first_value
 from sagas.workflow.run_reset import RefusedReset
 from sagas.workflow.run_start import RunHeader, state_message, verify_bulk_start
 from sagas.workflow.run_trust import RunTrust
 from sagas.workflow.signed_answers import UNSIGNED_ANSWER, is_signed_answer, outcome_of_failure
+from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import TaskSet
 
 HEARTBEAT = timedelta(seconds=5)

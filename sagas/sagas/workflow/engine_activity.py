@@ -14,8 +14,8 @@ from temporalio.exceptions import FailureError, is_cancelled_exception
 
 from sagas.workflow.failures import activity_failure
 from sagas.workflow.json_payloads import read_payload
-from sagas.workflow.limits import limit_summary
 from sagas.workflow.signed_answers import is_signed_answer
+from sagas.workflow.summaries import limit_summary
 
 _RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=0.2), maximum_interval=timedelta(seconds=10), maximum_attempts=1_000_000

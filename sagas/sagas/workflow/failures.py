@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio.exceptions import (
     ActivityError,
@@ -17,12 +17,14 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from sagas.protocol.messages import Finish
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, decode_failure
 from sagas.protocol.saga_view import ReasonView, SagaView
 from sagas.text.json_values import encodable
 from sagas.workflow.json_payloads import failure_details, raw_json
+
+if TYPE_CHECKING:
+    from sagas.protocol.messages import Finish
 
 _TIMEOUTS: Mapping[TimeoutType | None, str] = {
     TimeoutType.START_TO_CLOSE: "no response within the `timeout` of the attempt",

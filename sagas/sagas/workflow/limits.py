@@ -1,4 +1,4 @@
-"""Keeps what a run sends to Temporal within its limits: views, summaries, outputs, and the commands of one task."""
+"""Keeps what a run sends to Temporal within its limits: views, outputs, and the commands of one task."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, omitted, size_problem
-from sagas.text.json_values import encodable
-from sagas.text.markdown import markdown_text
 from sagas.workflow.json_payloads import json_payload, raw_json
 
 TASK_LIMIT = 1024 * 1024
@@ -30,9 +28,6 @@ VIEW_LIMIT = 512 * 1024
 
 NEXT_TASK = timedelta(milliseconds=1)
 """The shortest timer; it fires in another workflow task."""
-
-SUMMARY_LIMIT = 200
-"""Maximum characters of a summary; Temporal accepts 400 bytes."""
 
 HISTORY_LIMIT = 40_000
 """Maximum events of a run before it must continue as new; Temporal terminates it at 51,200."""
@@ -65,22 +60,6 @@ def limit_output(output: Any, result_of: Callable[[Any], Any] = lambda output: o
     payload = json_payload(result_of(output))
     size = len(payload.data)
     return RawValue(payload) if size <= MAX_PAYLOAD_BYTES else raw_json(result_of(omitted(size)))
-
-
-def limit_summary(text: str) -> str:
-    """Truncate a summary of the Web UI to Temporal's limit; it may have text from data, which must not fail a run."""
-    text = encodable(text)
-    if len(text) <= SUMMARY_LIMIT and len(text.encode()) <= 2 * SUMMARY_LIMIT - 8:
-        return text
-    short = text[: SUMMARY_LIMIT - 1]
-    while len(short.encode()) > 2 * SUMMARY_LIMIT - 16:
-        short = short[:-1]
-    return short + "…"
-
-
-def run_summary(text: str) -> str:
-    """The summary of a run, which the Web UI renders as Markdown; that of an activity or a timer is plain text."""
-    return limit_summary(markdown_text(" ".join(text.split())))
 
 
 class PayloadThrottle:

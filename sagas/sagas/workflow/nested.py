@@ -28,9 +28,10 @@ from sagas.text.json_values import encodable
 from sagas.workflow.client_values import LAST_SECOND, number, text
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
-from sagas.workflow.limits import run_summary, to_payload
+from sagas.workflow.limits import to_payload
 from sagas.workflow.received import NO_INPUT, activity_result, bounded_value
 from sagas.workflow.run_trust import UNTRUSTED, is_untrusted, run_trust, signed_message
+from sagas.workflow.summaries import run_summary
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 _REPORTING = "report to the parent"

@@ -34,10 +34,11 @@ from sagas.text.shell import saga_command
 from sagas.workflow.client_values import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_client_value, text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
 from sagas.workflow.json_payloads import raw_json
-from sagas.workflow.limits import limit_summary, run_summary, to_payload
+from sagas.workflow.limits import to_payload
 from sagas.workflow.received import NO_INPUT, activity_result
 from sagas.workflow.run_start import refuse_foreign_id
 from sagas.workflow.run_trust import DefinitionTrust, RunTrust, is_untrusted, signed_message
+from sagas.workflow.summaries import limit_summary, run_summary
 from sagas.workflow.task_set import CommandContext
 
 MESSAGE_LIMIT = 500

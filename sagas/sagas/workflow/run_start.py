@@ -13,7 +13,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
-from sagas.bulk.wire_format import TAKE_ACTIVITY
+from sagas.bulk.names import TAKE_ACTIVITY
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import saga_id_problem

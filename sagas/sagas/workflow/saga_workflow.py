@@ -50,15 +50,7 @@ from sagas.protocol.payloads import (
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
-from sagas.workflow.limits import (
-    HISTORY_LIMIT,
-    NEXT_TASK,
-    VIEW_LIMIT,
-    PayloadThrottle,
-    limit_output,
-    limit_summary,
-    view_payload,
-)
+from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, VIEW_LIMIT, PayloadThrottle, limit_output, view_payload
 from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.nested import NestedSagas, ParentCancels, ParkedReports, result_for_parent
 from sagas.workflow.notify import Notifications
@@ -77,6 +69,7 @@ from sagas.workflow.run_reset import RunReset
 from sagas.workflow.run_start import continuation_input, start_run, state_message
 from sagas.workflow.run_trust import RunTrust, is_proven_decision, is_trusted, trusts_decision
 from sagas.workflow.search_attributes import RunSearchAttributes
+from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table, outbox_table
+from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
+from saga_activities.guard.tables import guard_table, outbox_table
 from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names

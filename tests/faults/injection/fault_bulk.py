@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims
-from sagas.bulk.wire_format import DETACH_UPDATE
+from sagas.bulk.names import DETACH_UPDATE
 from sagas.errors import RefusedError
 from tests.faults.breakpoints import Target
 from tests.faults.bulk_environment import BulkCellEnvironment

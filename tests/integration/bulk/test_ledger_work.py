@@ -15,7 +15,7 @@ from temporalio.api.enums.v1 import EventType
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_workers.start.start_requests import BulkRow
-from sagas.bulk.wire_format import CLAIM_ACTIVITY, RECORD_ACTIVITY
+from sagas.bulk.names import CLAIM_ACTIVITY, RECORD_ACTIVITY
 from sagas.workflow import engine_activity
 from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank

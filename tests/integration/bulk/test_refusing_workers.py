@@ -11,7 +11,7 @@ import pytest
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_workers.start.start_requests import BulkRow
-from sagas.bulk.wire_format import DETACH_ACTIVITY, RECORD_ACTIVITY
+from sagas.bulk.names import DETACH_ACTIVITY, RECORD_ACTIVITY
 from sagas.errors import RefusedError
 from tests.helpers.waiting import LIMIT
 from tests.integration.bulk.conftest import Bank

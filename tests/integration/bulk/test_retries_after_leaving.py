@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from sagas.bulk.wire_format import TAKE_ACTIVITY
+from sagas.bulk.names import TAKE_ACTIVITY
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker

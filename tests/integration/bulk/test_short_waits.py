@@ -5,7 +5,7 @@ from __future__ import annotations
 from temporalio.api.enums.v1 import EventType
 
 from saga_workers.start.start_requests import BulkRow
-from sagas.bulk.wire_format import DELAY_ACTIVITY
+from sagas.bulk.names import DELAY_ACTIVITY
 from tests.integration.bulk.conftest import Bank
 
 

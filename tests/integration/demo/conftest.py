@@ -17,7 +17,7 @@ from definitions.retail.demo.scenario import project_file
 from definitions.retail.demo.shop import open_shop
 from definitions.retail.demo.week import Basket, BasketLine, SentCoupon, Shelf, Week
 from saga_activities.guard.sql_session import SqlSession
-from sagas.actions import Actions, load_actions
+from sagas.actions.registry import Actions, load_actions
 from sagas.actions.step import Step
 from sagas.definition.action_arguments import bind
 from sagas.settings import Settings, load_settings

@@ -20,7 +20,8 @@ from saga_activities.locks.tables import create_tables as create_lock_tables
 from saga_spark.reconcile.findings import Finding
 from saga_workers.client import Client
 from saga_workers.doctor.saga_checks import check_sagas
-from saga_workers.location.deleted_runs import DeletedRun, find_deleted_runs
+from saga_workers.location.deleted_run import DeletedRun
+from saga_workers.location.deleted_runs import find_deleted_runs
 from saga_workers.location.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy

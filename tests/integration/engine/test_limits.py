@@ -13,7 +13,7 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError
 
 from sagas import Rejected, action
-from sagas.actions import ACTION_ATTRIBUTE, Actions
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
 from sagas.definition.snapshot import to_snapshot
 from sagas.settings.project import Project
 from tests.helpers.local_worker import finished

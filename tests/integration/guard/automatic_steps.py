@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from saga_activities.automatic import row_locks
 from saga_activities.bodies.sql_action import restore_body, sql_body
-from saga_activities.guard import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation

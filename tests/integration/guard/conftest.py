@@ -19,8 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities import conflict_retries
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.connections import ISOLATION_LEVELS, DatabaseConnections, open_engine
-from saga_activities.guard import EntryKey, Guard, GuardedBody, SqlSession
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.rules import GuardedBody
 from saga_activities.guard.schema import create_tables
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.messaging.outbox import insert_events
 from sagas.actions.events import Event
 from sagas.errors import Rejected

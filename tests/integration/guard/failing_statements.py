@@ -14,7 +14,7 @@ from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections
-from sagas.actions import ACTION_ATTRIBUTE, Actions, action
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
 from sagas.errors import Rejected
 from sagas.protocol.messages import GuardSpec

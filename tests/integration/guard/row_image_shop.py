@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from saga_activities.automatic import row_locks
 from saga_activities.bodies.sql_action import restore_body, sql_body
-from saga_activities.guard import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation

@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard import EntryKey, SqlSession
 from saga_activities.guard.action_sql import ActionSql
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.sql_session import SqlSession
 from sagas.settings import SqlConnection
 from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database

@@ -11,7 +11,7 @@ import pytest
 
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_performer import ChunkPerformer
-from sagas.actions import Actions
+from sagas.actions.registry import Actions
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation, idempotency_key
 from tests.helpers.sampling import mostly_slow

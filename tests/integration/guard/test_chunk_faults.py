@@ -18,8 +18,8 @@ from saga_activities.bulk import chunk_performer
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
-from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome

@@ -15,8 +15,8 @@ from sqlalchemy import text
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.bulk.result_room import encode_bounded
-from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
 from sagas.bulk.wire_format import decode_outcomes
 from sagas.errors import UsageError

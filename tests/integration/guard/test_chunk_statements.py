@@ -17,7 +17,7 @@ from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections
-from sagas.actions import Actions
+from sagas.actions.registry import Actions
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation, idempotency_key

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard import Guard, SqlSession
+from saga_activities.guard.guard import Guard
 from saga_activities.guard.postgresql import PostgresTransaction
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.transaction import RowOp, RowReason
 from sagas.errors import Rejected
 from sagas.protocol.outcomes import Outcome

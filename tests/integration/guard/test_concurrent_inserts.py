@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from saga_activities.guard import EntryKey, SqlSession
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.messaging import inbox, kafka_request
 from saga_activities.messaging.kafka_request import WaitingAttempt
 from saga_spark import output_records

@@ -19,7 +19,9 @@ import pytest
 import sqlalchemy as sa
 
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard import EntryKey, Guard, result_codec
+from saga_activities.guard import result_codec
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.guard import Guard
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.script_transactions import GuardScript
 from saga_activities.guard.tables import guard_table as rows

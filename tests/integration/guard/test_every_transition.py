@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from saga_activities.guard import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from tests.helpers.sampling import scaled
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 from tests.unit.guard.memory_guard import answer, deliver

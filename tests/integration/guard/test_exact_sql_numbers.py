@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.sql_action import sql_body
 from saga_activities.bulk.chunk_performer import ChunkPerformer
-from sagas.actions import ACTION_ATTRIBUTE, Actions, action
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome

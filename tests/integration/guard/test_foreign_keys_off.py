@@ -18,7 +18,7 @@ from saga_activities.locks.tables import create_tables as create_locks
 from saga_activities.session_settings import require_foreign_keys
 from saga_workers.doctor.trigger_settings import check_foreign_key_setting
 from saga_workers.runtime.databases import open_command_engine
-from sagas.actions import Actions
+from sagas.actions.registry import Actions
 from sagas.errors import UsageError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.payloads import Invocation

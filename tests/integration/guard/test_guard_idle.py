@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from saga_activities.guard import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address
 
@@ -18,7 +18,7 @@ PUBLISHER = """
 import asyncio, sys, time
 from saga_activities.connections import DatabaseConnections
 from sagas.settings import SqlConnection
-from saga_activities.guard import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 
 async def main(url, saga_id):
     async def act(sql):

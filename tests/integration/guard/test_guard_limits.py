@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard import EntryKey, SqlSession
 from saga_activities.guard.action_sql import ActionSql
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.sql_session import SqlSession
 from sagas.errors import Rejected
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import SqlConnection
@@ -24,7 +25,7 @@ FROZEN_WORKER = """
 import asyncio, sys, time
 from saga_activities.connections import DatabaseConnections
 from sagas.settings import SqlConnection
-from saga_activities.guard import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 
 async def main(url, saga_id):
     async def act(sql):

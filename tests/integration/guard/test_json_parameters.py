@@ -14,8 +14,8 @@ from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bodies.sql_action import sql_body
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.guard.sql_session import SqlSession
-from sagas.actions import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.batch import BatchStep, Item
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome

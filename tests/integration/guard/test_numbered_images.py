@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga_activities.bodies.sql_action import sql_body
-from saga_activities.guard import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation

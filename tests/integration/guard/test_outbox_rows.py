@@ -9,7 +9,7 @@ import time
 import pytest
 from sqlalchemy import text
 
-from saga_activities.guard import SqlSession
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.messaging.outbox import insert_events
 from saga_workers.relay.lease import Leases, process_identity
 from saga_workers.relay.outbox_table import OutboxTable, read_lag, topics_used

@@ -9,7 +9,7 @@ import pytest
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.dispatcher import Dispatcher
 from saga_activities.http import HttpConnections
-from sagas.actions import Actions
+from sagas.actions.registry import Actions
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation

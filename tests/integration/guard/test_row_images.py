@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from saga_activities.automatic.image_recorder import MAX_ROWS
-from saga_activities.guard import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from sagas.protocol.outcomes import Outcome
 from tests.integration.guard.row_image_shop import Shop, shop
 

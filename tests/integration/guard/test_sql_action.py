@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from saga_activities.bodies.sql_action import sql_body
-from saga_activities.guard import SqlSession
 from saga_activities.guard.action_sql import ActionSql, until_return
+from saga_activities.guard.sql_session import SqlSession
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, new_attempt

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.guard.sql_session import SqlSession
-from sagas.actions import Actions
+from sagas.actions.registry import Actions
 from sagas.errors import Rejected
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Outcome

@@ -14,9 +14,11 @@ from sqlalchemy.exc import SAWarning
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
-from saga_activities.guard import EntryKey, Guard, SqlSession
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.guard import Guard
 from saga_activities.guard.outbox_postgresql import needed_tables, outbox_rows
 from saga_activities.guard.schema import SCHEMA_VERSION, NewerTables, create_tables, ddl
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import outbox_table
 from saga_activities.messaging.outbox import insert_events
 from sagas.actions.events import Event

@@ -15,8 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from saga_activities.guard.schema import NewerTables, create_tables
 from saga_activities.ledger import claims
 from saga_activities.ledger.partitions import existing_months
+from saga_activities.ledger.records import RunFilter, RunRecord
 from saga_activities.ledger.retention import maintain
-from saga_activities.ledger.rows import RunFilter, RunRecord, make_record
+from saga_activities.ledger.rows import make_record
 from saga_activities.ledger.schema import create_ledger, ledger_ddl
 from saga_activities.ledger.tables import definition_table
 from saga_workers.ledger.run_ledger import RunLedger

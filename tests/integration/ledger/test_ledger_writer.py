@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.connections import open_engine
 from saga_activities.guard.schema import create_tables
-from saga_activities.ledger.rows import RunFilter
+from saga_activities.ledger.records import RunFilter
 from saga_activities.ledger.schema import create_ledger
 from saga_workers.ledger import writer as writer_module
 from saga_workers.ledger.run_ledger import RunLedger

@@ -16,10 +16,10 @@ from sqlalchemy import text
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.schema import create_tables
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import EntryKey
 from saga_workers.client import Client
 from saga_workers.runtime.logs import record_context
 from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon

@@ -12,7 +12,7 @@ import pytest
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import start_headers, to_header
 from sagas import Rejected
-from sagas.actions import action
+from sagas.actions.registry import action
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
 from sagas.protocol.payloads import DEFINITION_HEADER, SIGNATURE_HEADER

@@ -11,7 +11,7 @@ from sagas.errors import SagaError
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL
 from sagas.protocol.signed_content import signed_json
 from sagas.text.exact_json import decode_json
-from sagas.workflow import SagaWorkflow
+from sagas.workflow.saga_workflow import SagaWorkflow
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import until
 from tests.integration.trust.conftest import Shop

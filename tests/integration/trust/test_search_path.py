@@ -12,7 +12,8 @@ import pytest
 
 from saga_activities.guard import watermark
 from saga_activities.guard.schema import create_tables
-from saga_activities.ledger.rows import RunFilter, list_runs
+from saga_activities.ledger.records import RunFilter
+from saga_activities.ledger.rows import list_runs
 from saga_activities.ledger.schema import create_ledger
 from saga_activities.locks import tables as lock_tables
 from saga_workers.doctor.schema_rights import check_schema_rights

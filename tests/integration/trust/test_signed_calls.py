@@ -28,7 +28,7 @@ from temporalio.worker import (
 from saga_workers.client import Client
 from saga_workers.worker.plugin import SagaPlugin
 from sagas.protocol.payloads import CALL_HEADER, LOAD_ACTIVITY, RESET_ACTIVITY, UNSIGNED_TYPE
-from sagas.workflow import SagaWorkflow
+from sagas.workflow.saga_workflow import SagaWorkflow
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.trust.conftest import Shop

@@ -19,7 +19,7 @@ from temporalio.api.workflowservice.v1 import (
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
-from sagas.actions import action
+from sagas.actions.registry import action
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from sagas.actions import Action
+from sagas.actions.registry import Action
 from sagas.definition.action_arguments import bind
 
 EXACT = Decimal("123456789012345678901234567890.10")

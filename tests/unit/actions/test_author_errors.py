@@ -21,8 +21,8 @@ from saga_spark.runner.runner_protocol import error_to_json
 from saga_workers.trigger.bridge import run_bridge_function
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from sagas import Rejected, Step
-from sagas.actions import Action, load_modules
 from sagas.actions.consumers import Bridge
+from sagas.actions.registry import Action, load_modules
 from sagas.errors import DefiniteFailure, NeedsOperator, UsageError
 from tests.unit.messaging.test_hostile_records import Arrived
 

@@ -19,11 +19,11 @@ from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.reported_failure import reported_failure
 from saga_workers.runtime.logs import log_attempt
 from sagas import Rejected, Step
-from sagas.actions import Action
+from sagas.actions.registry import Action
 from sagas.errors import DefiniteFailure, InfrastructureError, NeedsOperator
 from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import encode_json
-from sagas.workflow import SagaApplicationError
+from sagas.workflow.failures import SagaApplicationError
 
 
 def nested(levels: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sagas import BatchStep, Item, action
-from sagas.actions import ACTION_ATTRIBUTE, result_schema
+from sagas.actions.registry import ACTION_ATTRIBUTE, result_schema
 from sagas.definition.action_arguments import bind
 from sagas.errors import UsageError
 

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from saga_activities.bodies.python_action import InvalidArguments, bind_arguments, jsonable
 from saga_activities.guard.result_codec import UnusableResult
-from sagas.actions import ACTION_ATTRIBUTE, Done, action
+from sagas.actions.registry import ACTION_ATTRIBUTE, Done, action
 from sagas.text.exact_json import encode_json
 
 LONG = Decimal("123456789012345678901234567890.10")

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from sagas import Step, action
-from sagas.actions import Action, load_actions
+from sagas.actions.registry import Action, load_actions
 from sagas.actions.signature import read_signature
 from sagas.definition.action_arguments import bind
 from sagas.definition.parser.language import language_schema

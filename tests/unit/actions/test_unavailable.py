@@ -13,7 +13,7 @@ from saga_activities.dispatcher import Dispatcher
 from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.http import HttpConnections
 from saga_activities.temporal.attempt_errors import to_application_error
-from sagas.actions import Actions
+from sagas.actions.registry import Actions
 from sagas.errors import InfrastructureError, Unavailable
 from sagas.protocol.payloads import Invocation
 from sagas.workflow.json_payloads import read_payload

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from saga_activities.ledger.claims import Claim
+from saga_activities.ledger.records import Claim
 from saga_workers.views.claim_filter import parse_claim_filter
 
 CLAIM = Claim("t-2", "bulk~transfer-1", "transfer", "", datetime(2026, 5, 20, 10, tzinfo=UTC), {"from": "it's"})

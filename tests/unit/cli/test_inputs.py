@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from saga_cli.input_columns import misspelled_fields
-from saga_cli.inputs import parse_json, read_input
+from saga_cli.inputs import read_input
+from saga_cli.option_texts import parse_json
 from sagas.errors import UsageError
 
 SCHEMA: dict[str, Any] = {

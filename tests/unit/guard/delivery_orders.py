@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from tests.unit.guard.memory_guard import TIMES, Memory, MemoryGuard, answer, body, deliver, now
 from tests.unit.guard.model import Event, State, Watch, violations, watched
 from tests.unit.guard.model import deliver as model_deliver

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from saga_activities.guard import rules
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.script_transactions import GuardScript, outcome_of_error
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import HELD_EVENT_STATUS, GuardRow, RowOp, RowReason, RowWrite
 from sagas.errors import Rejected
 from sagas.protocol.outcomes import Outcome

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from saga_activities.guard import EntryKey, Guard, GuardedBody
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.guard import Guard
+from saga_activities.guard.rules import GuardedBody
 from sagas.protocol.outcomes import Outcome
 
 MakeBody = Callable[[str | None], GuardedBody]

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from saga_activities.guard import EntryKey, result_codec
+from saga_activities.guard import result_codec
+from saga_activities.guard.entry_key import EntryKey
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from saga_activities.guard import rules
-from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.transaction import GuardRow, RowOp, RowReason, RowWrite
 from sagas.protocol.outcomes import Outcome
 from tests.unit.guard.delivery_orders import Budget, walk

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from tests.unit.guard.memory_guard import Memory, MemoryGuard, body, now
 
 CLOCK: dict[str, Any] = {"scheduled_at": 0.0, "deadline": 0.0}

@@ -12,7 +12,6 @@ from saga_workers.trigger.retry import PoisonMessage
 from saga_workers.trigger.saga_trigger import MAX_FILL_TIME, TriggerExpressions, fill_time
 from saga_workers.trigger.trigger_process import make_plan
 from sagas import Event, Message, bridge, consumer
-from sagas.actions import Actions
 from sagas.actions.consumers import (
     HANDLER_ATTRIBUTE,
     MAX_ID_LENGTH,
@@ -21,6 +20,7 @@ from sagas.actions.consumers import (
     load_message_handlers,
     message_id,
 )
+from sagas.actions.registry import Actions
 from sagas.definition.loader import parse_text
 from sagas.definition.model import BulkTrigger, KafkaTrigger
 from sagas.definition.parser.draft import ProjectContext

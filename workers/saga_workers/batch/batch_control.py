@@ -11,8 +11,7 @@ from typing import Any
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowUpdateFailedError
 
-from saga_activities.ledger.batches import BATCH_LABEL
-from saga_activities.ledger.rows import RunFilter
+from saga_activities.ledger.records import BATCH_LABEL, RunFilter
 from saga_workers.batch.batch_view import sagas_query, unknown_batch_error
 from saga_workers.batch.reporter import query_record, read_record
 from saga_workers.bulk.bulk_updates import update_bulk_workflow
@@ -22,7 +21,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_history import first_input
 from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run, list_runs
-from sagas.bulk.wire_format import CANCEL_UPDATE
+from sagas.bulk.names import CANCEL_UPDATE
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.cancel import CancelResponse
 from sagas.protocol.batch_record import CANCEL_SIGNAL, PAUSE_SIGNAL, RESUME_SIGNAL, BatchRecord

@@ -9,8 +9,7 @@ from typing import Any
 
 from temporalio.client import Client as Temporal
 
-from saga_activities.ledger.batches import BATCH_LABEL
-from saga_activities.ledger.rows import RunFilter
+from saga_activities.ledger.records import BATCH_LABEL, RunFilter
 from saga_workers.batch.reporter import read_record
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import closed_view, visible_state

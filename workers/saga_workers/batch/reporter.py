@@ -21,7 +21,7 @@ from temporalio.common import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_activities.concurrency import end_tasks
-from saga_activities.ledger.batches import BATCH_LABEL
+from saga_activities.ledger.records import BATCH_LABEL
 from saga_workers.start.start_gate import StartGate
 from saga_workers.start.tally import Tally
 from saga_workers.temporal.temporal_runs import describe_run
@@ -39,7 +39,7 @@ from sagas.protocol.batch_record import (
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.text.printable import printable_line
 from sagas.text.shortening import counted
-from sagas.workflow.limits import run_summary
+from sagas.workflow.summaries import run_summary
 
 REPORT_INTERVAL = 1.0
 """Seconds between two reports, and between two looks at the record."""

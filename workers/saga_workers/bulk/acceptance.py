@@ -11,7 +11,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpda
 from temporalio.exceptions import ApplicationError, TemporalError
 from temporalio.service import RPCError, RPCStatusCode
 
-from sagas.bulk.wire_format import CLAIMED_UPDATE
+from sagas.bulk.names import CLAIMED_UPDATE
 from sagas.errors import SagaError
 from sagas.protocol.payloads import REFUSED_TYPE
 

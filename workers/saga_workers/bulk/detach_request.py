@@ -8,7 +8,7 @@ from typing import Any
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowUpdateFailedError
 
-from saga_activities.ledger.claims import Claim
+from saga_activities.ledger.records import Claim
 from saga_workers.bulk.bulk_updates import UPDATE_TIMEOUT, update_bulk_workflow
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
@@ -19,7 +19,7 @@ from saga_workers.temporal.temporal_runs import (
     count_pollers,
     no_poller_message,
 )
-from sagas.bulk.wire_format import DETACH_UPDATE
+from sagas.bulk.names import DETACH_UPDATE
 from sagas.errors import RefusedError
 from sagas.text.shell import saga_command
 

@@ -27,7 +27,7 @@ from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.payloads import BULK_MEMO, DETACHED_HEADER, STARTED_AT_MEMO, pack_state
 from sagas.protocol.signed_content import detached_content
 from sagas.settings.signing_keys import SigningKeys
-from sagas.workflow.limits import run_summary
+from sagas.workflow.summaries import run_summary
 
 _AT_ONCE = 20
 

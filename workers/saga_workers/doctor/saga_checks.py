@@ -10,7 +10,8 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from saga_workers.doctor.doctor_result import DoctorResult
-from saga_workers.location.deleted_runs import DeletedRun, find_deleted_runs
+from saga_workers.location.deleted_run import DeletedRun
+from saga_workers.location.deleted_runs import find_deleted_runs
 from saga_workers.location.guard_scan import GuardScan
 from saga_workers.location.locator import using_locator
 from saga_workers.views.locks import list_orphans

@@ -17,7 +17,7 @@ from temporalio.worker import (
 
 from saga_workers.ledger.writer import LedgerWriter, ObservedState
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.workflow import SagaWorkflow
+from sagas.workflow.saga_workflow import SagaWorkflow
 
 _WRITER_KEY = "saga_ledger"
 _LABELS = SearchAttributeKey.for_keyword_list("SagaLabels")

@@ -7,20 +7,15 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Seque
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import cached_property
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from sqlalchemy.exc import DataError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine
-
-from saga_activities.connections import open_engine
-from saga_activities.ledger import batches, claims, rows
-from saga_activities.ledger.batches import KnownSaga
-from saga_activities.ledger.claims import Claim, NewClaim, SingleClaim
-from saga_activities.ledger.rows import RunFilter, RunRecord, RunRow
-from saga_workers.runtime.database_access import driver_message
+from saga_activities.ledger.records import Claim, KnownSaga, NewClaim, RunFilter, RunRecord, RunRow, SingleClaim
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import to_packed_text
 from sagas.settings import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 _POOL_SIZE = 5
 _IDS_AT_ONCE = 500
@@ -44,6 +39,13 @@ class RunLedger:
         self._connection = connection
         self._open = open
 
+    @cached_property
+    def _sql(self):
+        """The module of its statements, which brings SQLAlchemy: most commands ask no ledger."""
+        from saga_workers.ledger import ledger_sql
+
+        return ledger_sql
+
     def require(self) -> None:
         """Raises UsageError in a project without a ledger, for what cannot be done without one."""
 
@@ -55,14 +57,14 @@ class RunLedger:
     async def find(self, saga_id: str) -> RunRow | None:
         """The newest row of this id; None if there is none."""
         with self._readable():
-            return await rows.read_run(self.engine, saga_id)
+            return await self._sql.rows.read_run(self.engine, saga_id)
 
     async def find_all(self, saga_ids: Sequence[str]) -> dict[str, RunRow]:
         """The newest row of each id that has one."""
         runs: dict[str, RunRow] = {}
         with self._readable():
             for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                runs |= await rows.read_runs(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+                runs |= await self._sql.rows.read_runs(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
         return runs
 
     async def claims(self, saga_ids: Sequence[str]) -> dict[str, Claim]:
@@ -70,13 +72,13 @@ class RunLedger:
         claimed: dict[str, Claim] = {}
         with self._readable():
             for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                claimed |= await claims.read_claims(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+                claimed |= await self._sql.claims.read_claims(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
         return claimed
 
     async def machine(self, saga_id: str) -> str | None:
         """The state from which the saga can be undone, as :func:`sagas.protocol.payloads.pack_state` writes it."""
         with self._readable():
-            compressed = await rows.read_machine(self.engine, saga_id)
+            compressed = await self._sql.rows.read_machine(self.engine, saga_id)
         return None if compressed is None else to_packed_text(compressed)
 
     async def states(self, saga_ids: Sequence[str]) -> dict[str, str]:
@@ -84,54 +86,54 @@ class RunLedger:
         states: dict[str, str] = {}
         with self._readable():
             for at in range(0, len(saga_ids), _IDS_AT_ONCE):
-                states |= await rows.read_states(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
+                states |= await self._sql.rows.read_states(self.engine, saga_ids[at : at + _IDS_AT_ONCE])
         return states
 
     async def known_sagas(self, saga_ids: Sequence[str]) -> dict[str, KnownSaga]:
         """Return those of these ids that exist already, as a row or as the claim of a bulk workflow."""
         with self._readable():
-            return await batches.read_known(self.engine, saga_ids)
+            return await self._sql.batches.read_known(self.engine, saga_ids)
 
     async def count_batch(self, batch: str) -> dict[str, int]:
         """How many sagas with the label ``batch`` are in each state."""
         with self._readable():
-            return await batches.count_states(self.engine, batch)
+            return await self._sql.batches.count_states(self.engine, batch)
 
     async def running_in_bulk(self, batch: str) -> builtins.list[str]:
         """The ids of the sagas with the label ``batch`` that bulk workflows run now."""
         with self._readable():
-            return await batches.running_in_bulk(self.engine, batch)
+            return await self._sql.batches.running_in_bulk(self.engine, batch)
 
     async def list(self, criteria: RunFilter, limit: int) -> builtins.list[RunRow]:
         """The newest rows that match."""
         with self._readable():
-            return await rows.list_runs(self.engine, criteria, limit)
+            return await self._sql.rows.list_runs(self.engine, criteria, limit)
 
     async def bulk_claim(self, saga_id: str) -> Claim | None:
         """The claim of the bulk workflow that runs this saga; None if none does."""
         with self._readable():
-            claim = await claims.read_claim(self.engine, saga_id)
+            claim = await self._sql.claims.read_claim(self.engine, saga_id)
         return None if claim is None or claim.bulk_id is None else claim
 
     async def claim_single(self, new: NewClaim, saga: str, at: datetime) -> SingleClaim:
         """Claim an id for a saga with a workflow of its own."""
         with self._readable():
-            return await claims.claim_single(self.engine, new, saga=saga, at=at)
+            return await self._sql.claims.claim_single(self.engine, new, saga=saga, at=at)
 
     async def release_single(self, saga_id: str, at: datetime) -> None:
         """Give up a claim that was made ``at`` this time."""
         with self._readable():
-            await claims.release_single(self.engine, saga_id, at=at)
+            await self._sql.claims.release_single(self.engine, saga_id, at=at)
 
     async def release_unstarted(self, claim: Claim) -> None:
         """Delete the claim of a saga that had not begun when its bulk workflow was closed."""
         with self._readable():
-            await claims.release_unstarted(self.engine, claim)
+            await self._sql.claims.release_unstarted(self.engine, claim)
 
     async def bulk_ids(self) -> builtins.list[str]:
         """The bulk workflows that have claims."""
         with self._readable():
-            return await claims.list_bulk_ids(self.engine)
+            return await self._sql.claims.list_bulk_ids(self.engine)
 
     async def bulk_claims(
         self, criteria: RunFilter, limit: int, bulk_ids: Collection[str] | None = None
@@ -141,17 +143,17 @@ class RunLedger:
         ``bulk_ids``: only those of these workflows.
         """
         with self._readable():
-            return await claims.list_claims(self.engine, criteria, limit, bulk_ids)
+            return await self._sql.claims.list_claims(self.engine, criteria, limit, bulk_ids)
 
     async def oldest_single_claims(self, before: datetime, limit: int) -> builtins.list[str]:
         """The ids of sagas with workflows of their own that were started before this time and have not ended."""
         with self._readable():
-            return await claims.oldest_single_claims(self.engine, before, limit)
+            return await self._sql.claims.oldest_single_claims(self.engine, before, limit)
 
     async def write(self, records: Sequence[RunRecord]) -> None:
         """Insert or update rows; a later state is kept."""
         with self._readable():
-            await claims.record(self.engine, records)
+            await self._sql.claims.record(self.engine, records)
 
     async def close(self) -> None:
         if "engine" in vars(self):
@@ -164,11 +166,13 @@ class RunLedger:
         except UsageError as error:
             reason = f"the ledger in {self._connection} cannot be read: {error.message}"
             raise LedgerUnavailable(reason, help=error.help) from error
-        except DataError as error:
-            raise UsageError(f"the ledger in {self._connection} refuses a value: {driver_message(error)}") from error
-        except (SQLAlchemyError, OSError, TimeoutError) as error:
+        except self._sql.DataError as error:
+            raise UsageError(
+                f"the ledger in {self._connection} refuses a value: {self._sql.driver_message(error)}"
+            ) from error
+        except (self._sql.SQLAlchemyError, OSError, TimeoutError) as error:
             raise LedgerUnavailable(
-                f"the ledger in {self._connection} does not answer: {driver_message(error)}"
+                f"the ledger in {self._connection} does not answer: {self._sql.driver_message(error)}"
             ) from error
 
 
@@ -241,7 +245,13 @@ def open_ledger(settings: Settings) -> RunLedger:
     if name is None:
         return NoLedger()
     connection = settings.sql_connection(name)
-    return RunLedger(name, lambda: open_engine(name, connection.url, _POOL_SIZE, connection.trusted_roles))
+
+    def open() -> AsyncEngine:
+        from saga_activities.connections import open_engine
+
+        return open_engine(name, connection.url, _POOL_SIZE, connection.trusted_roles)
+
+    return RunLedger(name, open)
 
 
 @asynccontextmanager

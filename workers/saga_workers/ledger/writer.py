@@ -23,7 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.concurrency import Backoff, end_tasks
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.ledger import claims
-from saga_activities.ledger.rows import RunRecord, make_record
+from saga_activities.ledger.records import RunRecord
+from saga_activities.ledger.rows import make_record
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields

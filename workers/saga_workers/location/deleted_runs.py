@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client as Temporal
 
+from saga_workers.location.deleted_run import DeletedRun
 from saga_workers.location.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
@@ -25,35 +25,11 @@ from saga_workers.temporal.temporal_runs import RunDescription
 from sagas.protocol.origin import Origin, same_start
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings
-from sagas.text.shell import saga_command
 
 _CONCURRENCY = 16
 
-RUN_DELETED = "Temporal has no run of it any more"
-
 MIN_CLAIM_AGE = 60.0
 """Seconds; the claim of a saga that has just ended is deleted within this time."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeletedRun:
-    """A saga without a run; ``holds`` is what it has in the databases, in words. ``saga``: its name, if known."""
-
-    saga_id: str
-    holds: tuple[str, ...]
-    saga: str | None = None
-
-    @property
-    def sentence(self) -> str:
-        return f"{RUN_DELETED}, and it has {'; '.join(self.holds)}"
-
-    @property
-    def reason(self) -> str:
-        return f"{self.sentence}: start it again with `{self.command}`, then cancel it or let it go on"
-
-    @property
-    def command(self) -> str:
-        return saga_command("resume", self.saga_id)
 
 
 async def replaced_origin(

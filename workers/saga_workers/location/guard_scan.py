@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 from temporalio.client import Client as Temporal
 
-from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table
+from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
+from saga_activities.guard.tables import guard_table
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
 from saga_workers.temporal.temporal_runs import list_runs, namespace_retention, quote

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from saga_activities.ledger.claims import Claim
-from saga_activities.ledger.rows import RunRow
+from saga_activities.ledger.records import Claim, RunRow
 from saga_workers.temporal.temporal_runs import RunDescription
 
 LocationKind = Literal["running", "in bulk", "undoing", "ended", "terminated", "unknown"]

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from temporalio.client import Client as Temporal
 
-from saga_activities.guard.tables import fits_guard_key
-from saga_activities.ledger.claims import Claim
+from saga_activities.guard.entry_key import fits_guard_key
+from saga_activities.ledger.records import Claim
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
 from saga_workers.location.location import BulkMember, Location
 from saga_workers.temporal.run_states import closed_state, may_be_undone

@@ -15,10 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.result_codec import MARKER_KEY, decode_marker
 from saga_activities.guard.rules import CONFIRMED, ELSEWHERE
-from saga_activities.guard.tables import PARTICIPANT_PREFIX, guard_table, row_lock_table
+from saga_activities.guard.tables import guard_table, row_lock_table
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_activities.locks.tables import lock_table
 from saga_activities.messaging.outbox import HELD

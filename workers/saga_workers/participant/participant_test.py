@@ -23,7 +23,7 @@ from saga_activities.http import HttpConnections, http_settings, run_http
 from saga_workers.participant.checks import CHECKS, PromiseResult, run_check, with_proposals
 from saga_workers.participant.kafka_commands import KafkaCommands
 from saga_workers.participant.trial import FirstRequestFailed, NotTestable, Trial
-from sagas.actions import Actions
+from sagas.actions.registry import Actions
 from sagas.builtins.http_headers import KEY_FORMATS, KeyFormat
 from sagas.builtins.messaging import REQUEST
 from sagas.builtins.registry import READ_METHODS

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError
 
-from saga_activities.ledger.claims import Claim
-from saga_activities.ledger.rows import RunFilter, make_record
+from saga_activities.ledger.records import Claim, RunFilter
+from saga_activities.ledger.rows import make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.interventions import start_undo
 from saga_workers.location.location import BulkMember

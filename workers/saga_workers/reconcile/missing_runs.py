@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from saga_spark.reconcile.findings import RESUMED, Finding
-from saga_workers.location.deleted_runs import DeletedRun, describe_deleted_run, find_deleted_runs, replaced_origin
+from saga_workers.location.deleted_run import DeletedRun
+from saga_workers.location.deleted_runs import describe_deleted_run, find_deleted_runs, replaced_origin
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import MAX_SAGAS, guarded_effects, open_effects
 from sagas.settings import Settings

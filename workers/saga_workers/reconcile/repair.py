@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.guard import EntryKey, Guard
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.guard import Guard
 from saga_spark import output_records
 from saga_spark.manifest import Target
 from saga_spark.output_records import clean_up_sink

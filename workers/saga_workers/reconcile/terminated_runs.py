@@ -9,7 +9,7 @@ import asyncio
 import time
 
 from saga_workers.interventions import start_undo
-from saga_workers.location.deleted_runs import RUN_DELETED
+from saga_workers.location.deleted_run import RUN_DELETED
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued
 from saga_workers.temporal.temporal_runs import count_pollers, no_poller_message

@@ -21,7 +21,8 @@ from temporalio.client import Client as Temporal
 from temporalio.service import RPCError
 
 from saga_activities.concurrency import Backoff
-from saga_activities.guard import EntryKey, Guard
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.guard import Guard
 from saga_activities.guard.outbox_postgresql import outbox_rows
 from saga_activities.guard.tables import now_sql
 from saga_workers.ledger.run_ledger import LedgerUnavailable, NoLedger, RunLedger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sagas.bulk.wire_format import MAX_MEMBERS
+from sagas.bulk.names import MAX_MEMBERS
 
 MAX_WAIT = 60.0
 """Seconds that a start may wait for the end of its saga."""

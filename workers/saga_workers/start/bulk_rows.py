@@ -9,14 +9,14 @@ from typing import Any
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
-from saga_activities.ledger.batches import KnownSaga
+from saga_activities.ledger.records import KnownSaga
 from saga_workers.bulk.acceptance import refusal_of, wait_accepted
 from saga_workers.start.row_starts import RowStarter, StartRow, is_unreachable
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_limits import MAX_BULK_INPUTS, StartLimits, shared_size
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_runs import describe_run
-from sagas.bulk.wire_format import MAX_MEMBERS
+from sagas.bulk.names import MAX_MEMBERS
 from sagas.errors import SagaError
 from sagas.protocol.payloads import input_digest
 from sagas.protocol.saga_view import FINAL_STATES, STARTED_AGAIN

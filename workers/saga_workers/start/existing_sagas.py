@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from saga_activities.ledger.claims import Claim, NewClaim
-from saga_activities.ledger.rows import RunRow
+from saga_activities.ledger.records import Claim, NewClaim, RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator
 from saga_workers.start.start_requests import StartRequest, StartResult

@@ -18,14 +18,14 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from saga_activities.input_checks import INPUT_CHECKS
-from saga_activities.ledger.claims import Claim
+from saga_activities.ledger.records import Claim
 from saga_workers.location.locator import Locator
 from saga_workers.start.existing_sagas import ExistingSagas
 from saga_workers.start.start_limits import MAX_BULK_INPUT
 from saga_workers.start.start_requests import BulkRow, StartRequest, StartResult
 from saga_workers.temporal.refusals import refusal_reason
 from saga_workers.temporal.temporal_client import start_headers, to_header
-from sagas.bulk.wire_format import MAX_MEMBERS
+from sagas.bulk.names import MAX_MEMBERS
 from sagas.definition.input_validation import invalid_input, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import check_saga_id, label_problem
@@ -49,7 +49,7 @@ from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import encode_json, value_text
 from sagas.text.shell import saga_command
 from sagas.text.uuid7 import uuid7
-from sagas.workflow.limits import run_summary
+from sagas.workflow.summaries import run_summary
 
 
 class SagaStarter:

@@ -12,7 +12,7 @@ from typing import Any
 from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
-from saga_activities.ledger.claims import Claim
+from saga_activities.ledger.records import Claim
 from saga_workers.bulk.acceptance import NotClaimed, wait_accepted
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size

@@ -16,9 +16,9 @@ from typing import Any
 from saga_activities.bodies.python_action import ending_no_worker, jsonable
 from saga_activities.conflict_retries import CONFLICT_INTERVALS
 from saga_activities.guard.action_sql import ActionSql, until_return
+from saga_activities.guard.entry_key import MAX_ENTRY, EntryKey, fits_guard_key
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import MAX_ENTRY, EntryKey, fits_guard_key
 from saga_activities.kafka.record_codec import REPLY_TO_HEADER, REPLY_TOKEN_HEADER, SAGA_ID_HEADER, STEP_KEY_HEADER
 from saga_activities.messaging import inbox
 from saga_activities.messaging.outbox import insert_events

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from saga_activities.ledger.claims import Claim
-from saga_activities.ledger.rows import RunFilter
+from saga_activities.ledger.records import Claim, RunFilter
 from saga_workers.location.locator import Locator
 
 MAX_CLAIMS = 100_000

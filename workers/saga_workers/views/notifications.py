@@ -27,7 +27,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
 from sagas.text.shell import saga_command
-from sagas.workflow.limits import run_summary
+from sagas.workflow.summaries import run_summary
 
 _CONCURRENCY = 16
 _CLOSING_DELAY = timedelta(hours=1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
+from saga_workers.views.stuck import add_reasons
 from sagas.definition.model import Definition
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
@@ -35,16 +35,8 @@ async def stuck_prepared(project: Project) -> dict[str, list[str]]:
 
 async def with_stuck_prepared(settings: Settings, view: SagaView) -> SagaView:
     """The view with these reasons in ``stuck``. Raises SagaError if a database cannot be read."""
-    if not any(step.guarantee == "two-phase" for step in view.steps):
-        return view
     connections = [sql_connection.name for sql_connection in settings.sql_connections()]
     return add_reasons(view, await _read(settings, connections, view.id))
-
-
-def add_reasons(view: SagaView, prepared: Mapping[str, Sequence[str]]) -> SagaView:
-    """The view with the reasons of its prepared transactions after the others."""
-    reasons = prepared.get(view.id, ())
-    return replace(view, stuck=(*(view.stuck or ()), *reasons)) if reasons else view
 
 
 async def _read(settings: Settings, connections: Collection[str], saga_id: str | None) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client as Temporal
 
-from saga_activities.ledger.rows import RunFilter
+from saga_activities.ledger.records import RunFilter
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import closed_view, may_be_undone

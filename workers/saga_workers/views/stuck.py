@@ -16,11 +16,9 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client as Temporal
 from temporalio.service import RPCError
 
-from saga_activities.guard.rules import OTHER_ARGUMENTS
-from saga_activities.ledger.rows import RunFilter
-from saga_workers.location.deleted_runs import RUN_DELETED, DeletedRun, replaced_origin
+from saga_activities.ledger.records import RunFilter
+from saga_workers.location.deleted_run import RUN_DELETED, DeletedRun
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import guarded_effects, open_effects
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.run_history import last_task_timed_out
 from saga_workers.temporal.temporal_runs import (
@@ -37,10 +35,10 @@ from saga_workers.views.answering import DUE, Workers
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
-from saga_workers.views.prepared import add_reasons
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from saga_workers.views.saga_view import QUERY_TIMEOUT, bare_view, parse_activity_id, read_view, view_at
-from sagas.bulk.wire_format import BULK_ACTIVITIES
+from sagas.bulk.names import BULK_ACTIVITIES
+from sagas.protocol.outcomes import OTHER_ARGUMENTS
 from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.text.shell import saga_command
@@ -158,6 +156,12 @@ async def _portions(runs: AsyncIterator[RunInfo]) -> AsyncIterator[list[RunInfo]
             yield portion
             portion = []
     yield portion
+
+
+def add_reasons(view: SagaView, prepared: Mapping[str, Sequence[str]]) -> SagaView:
+    """The view with the reasons of its prepared transactions after the others."""
+    reasons = prepared.get(view.id, ())
+    return replace(view, stuck=(*(view.stuck or ()), *reasons)) if reasons else view
 
 
 def remedy(view: SagaView) -> str:
@@ -290,6 +294,9 @@ async def _reasons_of_replaced(locator: Locator, run: RunDescription, view: Saga
     """The reason of a saga that has met the effects of another run under its id, which was ended by its start."""
     if locator.settings is None or not any(parked.why in OTHER_ARGUMENTS for parked in view.parked):
         return []
+    from saga_workers.location.deleted_runs import replaced_origin
+    from saga_workers.location.traces import guarded_effects, open_effects
+
     effects = await guarded_effects(locator.settings, view.id)
     if await replaced_origin(locator.temporal, run, effects) is None:
         return []

@@ -52,7 +52,10 @@ from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow.batch_workflow import BatchWorkflow
+from sagas.workflow.bulk_workflow import BulkWorkflow
+from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.saga_workflow import SagaWorkflow
 
 if TYPE_CHECKING:
     from saga_workers.worker.tracing import Tracing

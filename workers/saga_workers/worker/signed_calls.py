@@ -17,8 +17,11 @@ from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER, UNSIGNED_TYPE
 from sagas.protocol.signed_content import answer_content, call_content, failure_content
 from sagas.settings.signing_keys import SigningKeys
-from sagas.workflow import BatchWorkflow, BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow.batch_workflow import BatchWorkflow
+from sagas.workflow.bulk_workflow import BulkWorkflow
+from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.run_trust import RunTrust
+from sagas.workflow.saga_workflow import SagaWorkflow
 
 
 class SignedCallsInterceptor(worker.Interceptor):

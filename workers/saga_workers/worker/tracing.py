@@ -35,7 +35,7 @@ from temporalio.exceptions import FailureError
 from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.settings.masking import mask
-from sagas.workflow import SagaWorkflow
+from sagas.workflow.saga_workflow import SagaWorkflow
 
 HEADER = "_tracer-data"
 

@@ -39,7 +39,9 @@ from saga_workers.worker.metric_labels import OTHER, MetricLabels
 from sagas.definition.model import Definition
 from sagas.protocol.messages import CallOperation
 from sagas.protocol.payloads import REFUSED_TYPE, STARTED_AT_MEMO, UNDO_SUFFIX
-from sagas.workflow import BulkWorkflow, NotifyWorkflow, SagaWorkflow
+from sagas.workflow.bulk_workflow import BulkWorkflow
+from sagas.workflow.notify import NotifyWorkflow
+from sagas.workflow.saga_workflow import SagaWorkflow
 
 _SAGA_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 1800, 7200, 43200, 86400, 604800)
 _CHUNK_CALLS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2000)

@@ -13,6 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from saga_activities.guard import result_codec
 from saga_activities.guard.database_errors import message_of
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.script_transactions import (
     COMMIT_GRACE,
     GuardScript,
@@ -20,7 +21,6 @@ from saga_activities.guard.script_transactions import (
     SentCommit,
     begin_transaction,
 )
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction, TransactionLimits
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.transaction_id import TransactionId

@@ -10,7 +10,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.tables import EntryKey, now_sql
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.tables import now_sql
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.mysql import recover
 from saga_activities.guard.two_phase.transaction_id import XA_FORMAT, TransactionId

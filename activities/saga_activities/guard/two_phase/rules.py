@@ -23,10 +23,10 @@ from collections.abc import Mapping
 
 from saga_activities.guard import result_codec
 from saga_activities.guard import rules as guard_rules
-from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.transaction import GuardRow
 from saga_activities.guard.two_phase.transaction_id import TransactionId, new_token
-from sagas.protocol.outcomes import Outcome
+from sagas.protocol.outcomes import OTHER_ARGUMENTS, Outcome
 
 Rows = Mapping[str, GuardRow]
 
@@ -79,7 +79,7 @@ def do_outcome(rows: Rows, args_hash: str | None) -> Outcome | None:
     if not guard_rules.same_arguments(row, args_hash):
         return guard_rules.needs_operator(
             "ArgumentsChanged",
-            guard_rules.OTHER_ARGUMENTS[0],
+            OTHER_ARGUMENTS[0],
             f"the step was begun with other arguments, and was left as it is; {guard_rules.CONTINUES_ANOTHER_RUN}",
         )
     return result_of(rows) if is_committed(rows) else None

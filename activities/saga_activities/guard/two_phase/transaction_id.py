@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 
 MAX_POSTGRES_BYTES = 199
 """PostgreSQL stores a transaction identifier in 200 bytes, the last of which is zero."""

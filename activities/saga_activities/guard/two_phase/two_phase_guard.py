@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard import database_errors, result_codec
 from saga_activities.guard import rules as guard_rules
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.rules import GuardedBody, ScriptResult
 from saga_activities.guard.script_transactions import outcome_of_error
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardTransaction, RowLockTimeout, RowWrite
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.mysql import MysqlPreparedTransactions

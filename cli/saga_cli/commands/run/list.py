@@ -14,7 +14,7 @@ from sagas.errors import SagaError
 from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
-    from saga_workers.location.deleted_runs import DeletedRun
+    from saga_workers.location.deleted_run import DeletedRun
     from saga_workers.location.locator import Locator
     from saga_workers.views.saga_list import SagaFilter
     from sagas.protocol.saga_view import SagaView

@@ -12,7 +12,7 @@ from saga_cli.output import echo, make_console, print_document, print_list, to_j
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
-    from sagas.actions import Action
+    from sagas.actions.registry import Action
     from sagas.actions.signature import Parameter
 
 
@@ -39,7 +39,7 @@ def actions(
 
 
 def _project_action(action: Action) -> dict[str, Any]:
-    from sagas.actions import result_schema
+    from sagas.actions.registry import result_schema
 
     other_arguments = action.signature.other_arguments
     return {

@@ -65,7 +65,7 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
     """The checked files and their diagnostics, with paths relative to the current folder."""
     from dataclasses import replace
 
-    from sagas.actions import load_importable_actions
+    from sagas.actions.registry import load_importable_actions
     from sagas.definition.loader import find_definition_files, load_definitions
     from sagas.settings.project import Project
     from sagas.settings.trust import require_own_modules

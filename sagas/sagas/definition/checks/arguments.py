@@ -26,7 +26,7 @@ from sagas.errors import nearest
 from sagas.sql_text.dialects import dialect_of_url
 
 if TYPE_CHECKING:
-    from sagas.actions import Action
+    from sagas.actions.registry import Action
 
 
 def check_arguments(draft: SagaDraft, report: Report) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-from sagas.actions import Absent, Done, Unknown, schema_of_type
+from sagas.actions.registry import Absent, Done, Unknown, schema_of_type
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE
 from sagas.builtins.registry import BUILTINS
 from sagas.builtins.spark import SPARK
@@ -14,7 +14,7 @@ from sagas.definition.model import Probe
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 
 if TYPE_CHECKING:
-    from sagas.actions import Action
+    from sagas.actions.registry import Action
 
 
 _EXAMPLES = {

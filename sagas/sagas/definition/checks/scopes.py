@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from sagas.actions import result_schema
+from sagas.actions.registry import result_schema
 from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import suggestion_help

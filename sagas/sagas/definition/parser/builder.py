@@ -56,7 +56,7 @@ from sagas.definition.parser.operation_builder import (
 )
 
 if TYPE_CHECKING:
-    from sagas.actions import Action
+    from sagas.actions.registry import Action
 
 DEFAULT_TIMEOUT = 30.0
 MAX_LOCAL_TIMEOUT = 5.0

@@ -14,7 +14,7 @@ from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.sql_text.dialects import Dialect, dialect_of_url
 
 if TYPE_CHECKING:
-    from sagas.actions import Action
+    from sagas.actions.registry import Action
 
 OperationRole = Literal["do", "compensate", "confirmed", "confirm", "probe", "notify"]
 Connections = Mapping[str, Mapping[str, Any]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Protocol
 
-from sagas.actions.signature import ENVELOPE
+from sagas.actions.envelope import ENVELOPE
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.parser.other_names import NO_OTHER_NAMES, OtherNames
 from sagas.definition.parser.yaml_nodes import YamlNode

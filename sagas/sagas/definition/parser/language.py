@@ -34,7 +34,7 @@ from sagas.definition.parser.field_types import (
 from sagas.definition.saga_ids import SAGA_NAME
 
 if TYPE_CHECKING:
-    from sagas.actions import Action
+    from sagas.actions.registry import Action
     from sagas.actions.signature import Parameter, Signature
 
 

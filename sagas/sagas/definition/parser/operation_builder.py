@@ -33,7 +33,7 @@ from sagas.expressions import ExpressionError
 from sagas.expressions.template_syntax import OPENING, split_template
 
 if TYPE_CHECKING:
-    from sagas.actions import Action
+    from sagas.actions.registry import Action
 
 
 _WRAPPED = re.compile(r"\s*\$\{\{(.*)\}\}\s*", re.DOTALL)

@@ -12,7 +12,8 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
-from saga_activities.guard import EntryKey, SqlSession
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.two_phase import TwoPhaseGuard, rules
 from saga_activities.guard.two_phase.transaction_id import TransactionId
 from sagas.errors import Rejected

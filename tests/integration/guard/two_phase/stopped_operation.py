@@ -10,8 +10,9 @@ import time
 from typing import Any, Literal
 
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard import EntryKey, SqlSession
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.postgresql import PostgresTransaction
+from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
 from saga_activities.guard.two_phase import mysql, postgresql
 from saga_activities.guard.two_phase.participant import Preparation

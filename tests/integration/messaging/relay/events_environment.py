@@ -19,7 +19,7 @@ from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from saga_workers.relay.check_back import CheckBack
 from saga_workers.temporal.temporal_client import HeaderInterceptor
-from sagas.actions import ACTION_ATTRIBUTE, Actions
+from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
 from sagas.settings import SqlConnection, load_settings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer

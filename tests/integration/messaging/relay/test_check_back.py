@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from saga_workers.doctor.checks import run_checks
 from saga_workers.relay.check_back import CheckBack, entry_status
 from saga_workers.relay.relay_process import run_relay

@@ -23,10 +23,10 @@ from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.trigger.trigger_process import TriggerTasks, make_plan
-from sagas.actions import ACTION_ATTRIBUTE as ACTION
-from sagas.actions import Actions
 from sagas.actions.consumers import HANDLER_ATTRIBUTE as READER
 from sagas.actions.consumers import MessageHandlers
+from sagas.actions.registry import ACTION_ATTRIBUTE as ACTION
+from sagas.actions.registry import Actions
 from sagas.settings import KafkaSettings
 from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer

@@ -13,8 +13,8 @@ from typing import Any
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import schema
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
-from saga_activities.guard.tables import EntryKey
 from saga_spark import output_records
 from saga_spark.actions import _record_staged
 from saga_spark.output_records import OutputRow

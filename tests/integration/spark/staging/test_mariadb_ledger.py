@@ -24,7 +24,7 @@ from saga_spark.actions import SparkSteps
 from saga_spark.sinks.parquet.parquet_pointer import read_pointer
 from saga_spark.staging import stage_area
 from saga_spark.staging.staging_attempt import transaction
-from sagas.actions import Actions
+from sagas.actions.registry import Actions
 from sagas.builtins.spark import DISCARD, PUBLISH, REVERT, SPARK
 from sagas.protocol.messages import GuardSpec as Asked
 from sagas.protocol.outcomes import Outcome

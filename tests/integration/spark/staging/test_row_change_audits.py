@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from saga_spark import output_records
 from saga_spark.actions import _record_staged
 from saga_spark.audit.checks import evaluate_metrics

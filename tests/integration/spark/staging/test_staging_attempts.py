@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 import sqlalchemy as sa
 
-from saga_activities.guard.tables import EntryKey, guard_table
+from saga_activities.guard.entry_key import EntryKey
+from saga_activities.guard.tables import guard_table
 from saga_spark import output_records
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sagas.actions import Action, Actions
+from sagas.actions.registry import Action, Actions
 from sagas.definition.parser.draft import KafkaResources, ProjectContext, SparkResources
 
 MARK = "⟦"

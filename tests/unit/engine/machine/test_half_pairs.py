@@ -8,7 +8,7 @@ from temporalio.converter import DefaultFailureConverter, DefaultPayloadConverte
 
 from sagas.protocol.messages import Finish
 from sagas.workflow.failures import closing_error
-from sagas.workflow.limits import SUMMARY_LIMIT, limit_summary, run_summary
+from sagas.workflow.summaries import SUMMARY_LIMIT, limit_summary, run_summary
 from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saga_workers.input_limits import MAX_TASK_CHECK_STEPS
-from sagas.actions import Action, Actions
+from sagas.actions.registry import Action, Actions
 from sagas.definition.input_validation import validate_input
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition

@@ -10,8 +10,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.script_transactions import GuardScript, outcome_of_error
-from saga_activities.guard.tables import EntryKey
 from saga_activities.guard.transaction import GuardRow, RowLockTimeout, RowReason, RowWrite
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.transaction_id import TransactionId

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.two_phase import TwoPhaseGuard
 from sagas.protocol.outcomes import Outcome
 from tests.unit.guard.two_phase.memory_participant import MemoryDatabase, MemoryParticipant

@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
-from saga_activities.guard.tables import EntryKey
+from saga_activities.guard.entry_key import EntryKey
 from saga_spark import output_records
 from saga_spark.manifest import Target
 from saga_spark.sinks.sink import Publication

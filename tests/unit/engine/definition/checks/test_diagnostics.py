@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sagas.actions import Action, Actions
+from sagas.actions.registry import Action, Actions
 from sagas.definition.diagnostic_formats import format_diagnostics
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, with_warnings_as_errors
 from sagas.definition.loader import load_definitions, parse_text

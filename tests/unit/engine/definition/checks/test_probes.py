@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 import pytest
 
-from sagas.actions import Absent, Action, Actions, Done, Unknown
+from sagas.actions.registry import Absent, Action, Actions, Done, Unknown
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.draft import ProjectContext
 from sagas.simulation import Script, simulate

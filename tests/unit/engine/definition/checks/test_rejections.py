@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.actions import Actions
-from sagas.actions.registry import Action
+from sagas.actions.registry import Action, Actions
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.draft import ProjectContext
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS

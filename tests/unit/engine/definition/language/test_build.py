@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sagas.actions import Action, Actions
+from sagas.actions.registry import Action, Actions
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Retry, StepDefinition
 from sagas.definition.parser.draft import ProjectContext

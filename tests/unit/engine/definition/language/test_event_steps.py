@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.actions import Action, Actions, action
+from sagas.actions.registry import Action, Actions, action
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.parser.draft import KafkaResources, ProjectContext

@@ -1,0 +1,131 @@
+"""What the ledger keeps of sagas, as values: rows, claims, and the answers about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sagas.protocol.saga_view import SagaView
+
+BATCH_LABEL = "batch"
+"""The label that all sagas of one batch have; its value is the batch's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """The row of one saga.
+
+    ``input_digest``: see :func:`input_digest`. ``labels`` None keeps those of an existing row. ``updated_at``: when the
+    saga was in this state. ``story``: its view as JSON text. ``machine``: its compressed snapshot, if it can be undone.
+    """
+
+    saga_id: str
+    started_at: datetime
+    saga: str
+    generation: int
+    digest: str | None
+    input_digest: str | None
+    state: str
+    labels: Mapping[str, str] | None
+    ended_at: datetime | None
+    updated_at: datetime
+    story: str
+    machine: bytes | None = None
+
+    @property
+    def key(self) -> tuple[str, datetime]:
+        return self.saga_id, self.started_at
+
+    @property
+    def size(self) -> int:
+        """The approximate size in a statement: characters of ``story`` and bytes of ``machine``."""
+        return len(self.story) + len(self.machine or b"")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A row as it was read. ``view``: as far as it holds without the run. ``input_digest`` may be None."""
+
+    view: SagaView
+    input_digest: str | None
+    started_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """The rows to list; all conditions must hold. ``before``: only rows that come after this one in the list."""
+
+    saga: str | None = None
+    states: tuple[str, ...] = ()
+    since: datetime | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    before: tuple[datetime, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewClaim:
+    """An id to claim. ``input_digest``: see :func:`sagas.protocol.payloads.input_digest`."""
+
+    saga_id: str
+    input_digest: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim as it was read. ``bulk_id`` is None for a saga that was started on its own."""
+
+    saga_id: str
+    bulk_id: str | None
+    saga: str
+    input_digest: str
+    claimed_at: datetime
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """The newest row of a saga that has ended, or is parked. ``generation`` is the highest of its entries."""
+
+    saga_id: str
+    saga: str
+    state: str
+    input_digest: str | None
+    generation: int
+
+
+@dataclass(slots=True)
+class ClaimResult:
+    """The ids that are not new: ``ended`` ones have a row, ``taken`` ones a claim of another bulk workflow.
+
+    The others are claimed; ``earlier``: what is known of them from before, with ``again``.
+    """
+
+    earlier: dict[str, EarlierRun] = field(default_factory=dict)
+    ended: dict[str, EarlierRun] = field(default_factory=dict)
+    taken: dict[str, Claim] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SingleClaim:
+    """``made``: the claim is from this call; else ``held`` is the one that exists. ``row``: the newest of the id."""
+
+    made: bool
+    held: Claim | None
+    row: RunRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSaga:
+    """An id that exists. ``bulk_id``: the bulk workflow that runs it now; None if it has ended or runs on its own.
+
+    ``alone``: it is claimed for a workflow of its own, and only Temporal knows whether that was started.
+    """
+
+    saga: str
+    state: str
+    input_digest: str | None
+    bulk_id: str | None = None
+    alone: bool = False

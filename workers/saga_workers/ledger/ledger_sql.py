@@ -1,0 +1,10 @@
+"""The statements and errors of the ledger's database, imported when it is asked for the first time."""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import DataError, SQLAlchemyError
+
+from saga_activities.ledger import batches, claims, rows
+from saga_workers.runtime.database_access import driver_message
+
+__all__ = ["DataError", "SQLAlchemyError", "batches", "claims", "driver_message", "rows"]
