@@ -1,4 +1,4 @@
-"""What the ledger keeps of sagas, as values: rows, claims, and the answers about them."""
+"""The records of the ledger as values: rows, claims, and the answers about them."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers
 from sagas.definition.model import Definition
+from sagas.definition.snapshot import from_snapshot
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import MACHINE_QUERY, unpack_state
 from sagas.protocol.signed_content import message_content
@@ -57,10 +58,8 @@ async def query_machine(
 
 async def read_definition(temporal: Temporal, run: RunInfo, settings: Settings | None) -> Definition | None:
     """Query the run for its definition; None if no worker answers in time or it has not loaded one yet."""
-    from sagas.machine.machine import Machine
-
     state = await read_machine(temporal, run, settings)
-    return None if state is None else Machine.restore(state).definition
+    return None if state is None else from_snapshot(state["definition"])
 
 
 async def read_machine(temporal: Temporal, run: RunInfo, settings: Settings | None) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ from typing import Any, TypeGuard
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.messaging import DROP, RELEASE
 from sagas.builtins.registry import BUILTINS
-from sagas.definition import snapshot
 from sagas.definition.call_arguments import (
     argument_problem,
     fixed_argument_problem,
@@ -16,6 +15,7 @@ from sagas.definition.call_arguments import (
     statement_problem,
 )
 from sagas.definition.model import Operation, is_read
+from sagas.definition.replacement import replacement_refusal
 from sagas.errors import nearest
 from sagas.machine import calls
 from sagas.machine.call_attempts import is_single_attempt
@@ -245,4 +245,4 @@ def _definition_refusal(run: SagaRun, decision: DecisionMade) -> str | None:
         return None
     if not isinstance(decision.definition, Mapping):
         return f"the definition must be an object, not {json_type(decision.definition)}"
-    return snapshot.replacement_refusal(run.definition, decision.definition)
+    return replacement_refusal(run.definition, decision.definition)
