@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
+from sagas.text.hidden_texts import BoundedHiding, texts_of_attempt
 
 ActionBody: TypeAlias = "Callable[[SqlSession | None], Awaitable[Any]]"
 """An action that runs inside (or, with None, outside) a guarded transaction."""
@@ -43,6 +44,18 @@ class AttemptContext:
     traceparent: str | None = None
     saga: str = ""
     task_token: bytes = b""
+
+
+def without_hidden_values(attempt: AttemptContext) -> AttemptContext:
+    """The attempt with heartbeats that hide the texts of :func:`sagas.text.hidden_texts.hiding`."""
+    texts = texts_of_attempt()
+    if not texts:
+        return attempt
+
+    def heartbeat(details: Any = None) -> None:
+        attempt.heartbeat(None if details is None else BoundedHiding(texts).shown(details))
+
+    return replace(attempt, heartbeat=heartbeat)
 
 
 # Heartbeats of long attempts: they report progress, and keep Temporal from handing the attempt to another worker.

@@ -9,7 +9,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from saga_activities.attempt_context import AttemptContext, ChunkObserver, ObservedChunk, repeat_heartbeats
+from saga_activities.attempt_context import (
+    AttemptContext,
+    ChunkObserver,
+    ObservedChunk,
+    repeat_heartbeats,
+    without_hidden_values,
+)
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.bulk.result_room import encode_bounded
@@ -91,7 +97,7 @@ class BulkActivities:
             with hiding([text for call in calls for text in call.hidden]), ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
-                ended = await performer.perform(calls, attempt)
+                ended = await performer.perform(calls, without_hidden_values(attempt))
                 outcomes = observed.outcomes = [
                     None if outcome is None else _reported(outcome, call, attempt.number)
                     for call, outcome in zip(calls, ended, strict=True)

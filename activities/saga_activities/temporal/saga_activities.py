@@ -19,6 +19,7 @@ from saga_activities.attempt_context import (
     ObservedAttempt,
     ReplyPending,
     repeat_heartbeats,
+    without_hidden_values,
 )
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.bulk_activities import BulkActivities
@@ -118,7 +119,7 @@ class SagaActivities:
         with hiding(invocation.hidden), contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
-            attempt = await attempt_context(watched.saga, watched.traceparent, self._clock)
+            attempt = without_hidden_values(await attempt_context(watched.saga, watched.traceparent, self._clock))
             ended = await self._perform(invocation, attempt, watched)
             outcome = watched.outcome = hide_in_failure(note_no_effect(ended, info), invocation.hidden)
         return temporal_result(outcome, invocation, attempt.number)

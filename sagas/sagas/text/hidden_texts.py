@@ -6,11 +6,12 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from sagas.text.exact_json import escaped, readable_json
+from sagas.text.exact_json import escaped, readable_json, value_text
 from sagas.text.printable import MASK
 
 QUOTED = 40
@@ -57,6 +58,19 @@ class BoundedHiding:
                 return {name: self.value(item) for name, item in value.items()}
             case list() | tuple():
                 return [self.value(item) for item in value]
+        return value
+
+    def shown(self, value: Any) -> Any:
+        """The JSON value as people may read it: also without numbers and names that are hidden texts."""
+        match value:
+            case str():
+                return self.text(value)
+            case int() | float() | Decimal() if not isinstance(value, bool):
+                return MASK if self.text(value_text(value)) == MASK else value
+            case dict():
+                return {self.text(str(name)): self.shown(item) for name, item in value.items()}
+            case list() | tuple():
+                return [self.shown(item) for item in value]
         return value
 
 

@@ -21,10 +21,11 @@ from typing import Any
 import psutil
 
 from saga_spark.job_errors import RunnerLost
+from saga_spark.runner.runner_log import RunnerLog
 from saga_spark.runner.runner_protocol import LOST, decode_message, encode_message, settings_to_json
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, Unavailable, UsageError
-from sagas.settings.private_files import make_private_folder, open_private_log
+from sagas.settings.private_files import make_private_folder
 from sagas.settings.python_processes import SAFE_PATH, python_command
 from sagas.settings.spark import DEFAULT_WORK
 
@@ -34,6 +35,9 @@ MAX_MESSAGE_BYTES = 2**28
 KEPT_LOGS = 10
 WATCHDOG_INTERVAL = 1.0
 """Seconds between two polls of the watchdog."""
+
+_LAST_LINES_TIMEOUT = 2.0
+"""Seconds that the log has to take what a runner has printed at its end."""
 
 _numbers = itertools.count(1)
 
@@ -64,6 +68,8 @@ class RunnerProcess:
         self.company: frozenset[int] = frozenset()
         self.started_runs = 0
         self.log = Path()
+        self._log: RunnerLog | None = None
+        self._logging: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -94,27 +100,27 @@ class RunnerProcess:
         make_private_folder(folder)
         make_private_folder(self._scratch)
         _delete_old_files(folder)
-        answers, write_end = os.pipe()
+        self._log = log = RunnerLog(self.log)
+        (answers, write_end), (output, output_end) = os.pipe(), os.pipe()
         try:
-            with open_private_log(self.log) as log:
-                self._child = await asyncio.create_subprocess_exec(
-                    *python_command("saga_spark.runner", "--answers", str(write_end)),
-                    stdin=PIPE,
-                    stdout=log,
-                    stderr=STDOUT,
-                    pass_fds=(write_end,),
-                    start_new_session=True,
-                    env=self._environment(self._scratch),
-                )
+            self._child = await asyncio.create_subprocess_exec(
+                *python_command("saga_spark.runner", "--answers", str(write_end)),
+                stdin=PIPE,
+                stdout=output_end,
+                stderr=STDOUT,
+                pass_fds=(write_end,),
+                start_new_session=True,
+                env=self._environment(self._scratch),
+            )
         except BaseException:
             os.close(answers)
+            os.close(output)
             raise
         finally:
             os.close(write_end)
-        reader = asyncio.StreamReader(limit=MAX_MESSAGE_BYTES)
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(answers, "rb", buffering=0)
-        )
+            os.close(output_end)
+        reader = await _reader_of(answers, limit=MAX_MESSAGE_BYTES)
+        self._logging = asyncio.create_task(log.copy(await _reader_of(output)))
         self._tasks = [asyncio.create_task(self._read_messages(reader)), asyncio.create_task(self._run_watchdog())]
         await self._send({"settings": settings_to_json(self._settings)})
 
@@ -123,6 +129,8 @@ class RunnerProcess:
     ) -> None:
         """Send a run; :meth:`wait_for_answer` waits for its end."""
         self.started_runs += 1
+        assert self._log is not None
+        self._log.hide(message["hidden"])
         self._pending[number] = PendingRequest(asyncio.get_running_loop().create_future(), on_progress)
         if not self._ready:
             on_progress({"starting": "the Spark runner"})
@@ -260,8 +268,20 @@ class RunnerProcess:
         for task in self._tasks:
             if task is not current:
                 task.cancel()
+        if self._logging is not None:  # it ends with the last process that has the pipe
+            await asyncio.wait({self._logging}, timeout=_LAST_LINES_TIMEOUT)
+            self._logging.cancel()
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+
+async def _reader_of(descriptor: int, *, limit: int = 2**16) -> asyncio.StreamReader:
+    """Read the end of a pipe, which is closed with the reader."""
+    reader = asyncio.StreamReader(limit=limit)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
+    )
+    return reader
 
 
 def kill_tree(pid: int) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import textwrap
+from pathlib import Path
+
 import pytest
 
 from saga_workers.runtime.databases import set_up_database
+from sagas import Step
+from sagas.actions import action
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.local_worker import finished, make_project, running_worker
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, run_saga
 
 INPUT = "input: {properties: {card: {type: string, x-sensitive: true}}}"
@@ -53,3 +62,39 @@ async def test_a_failure_does_not_quote_it(
     failures = [event.activity_task_failed_event_attributes.failure for event in history.events]
     failures += [event.workflow_execution_failed_event_attributes.failure for event in history.events]
     assert "hush" not in str(failures)
+
+
+BEATING = """
+    saga: beats
+    input: {properties: {card: {type: string, x-sensitive: true}, pin: {type: integer, x-sensitive: true}}}
+    steps:
+      - {id: pay, uses: pay, effect: none, heartbeat: 20s, timeout: 60s,
+         with: {card: "${{ input.card }}", pin: "${{ input.pin }}"}}
+"""
+
+
+async def test_a_heartbeat_does_not_have_it(temporal: TemporalServer, tmp_path: Path) -> None:
+    """`saga show` and the Web UI have the details while the attempt lasts."""
+    may_end = asyncio.Event()
+
+    @action("pay")
+    async def pay(step: Step, card: str, pin: int) -> None:
+        step.heartbeat({"at": f"the card {card}", "pin": pin, "done": 3, card: [card, True]})
+        await may_end.wait()
+
+    project = make_project(tmp_path, {"beats": textwrap.dedent(BEATING)}, [pay], address=temporal.address)
+    async with running_worker(project) as client:
+        saga = await client.start("beats", {"card": "4111-hush", "pin": 90210417})
+
+        async def progress() -> object:
+            return (await client.show(saga.id))["steps"][0].get("progress")
+
+        try:
+            shown = await until(progress)
+            described = await client.temporal.get_workflow_handle(saga.id).describe()
+        finally:
+            may_end.set()
+        assert (await finished(client, saga.id))["state"] == "COMPLETED"
+    assert shown == {"at": "the card •••", "pin": "•••", "done": 3, "•••": ["•••", True]}
+    [attempt] = described.raw_description.pending_activities
+    assert not {text for text in (b"hush", b"90210417") if text in attempt.heartbeat_details.SerializeToString()}

@@ -148,7 +148,15 @@ async def decline(card: dict) -> None:
 
 
 JOBS = """
+import contextlib
+
+from pyspark.sql import functions
+
+
 def fail(spark, inputs, card):
+    told = functions.concat(functions.lit(card["name"]), functions.lit(" at "), functions.col("id").cast("string"))
+    with contextlib.suppress(Exception):  # its JVM logs it
+        spark.range(1).select(functions.raise_error(told)).collect()
     raise RuntimeError(f"{card!r} is not usable, see {card}")
 """
 
@@ -322,6 +330,7 @@ async def test_no_text_has_a_sensitive_value(
     logs = [file for file in (tmp_path / ".saga").rglob("*.log") if file.is_file()]
     left |= {f"log {file}": file.read_text(encoding="utf-8") for file in logs}
     assert any("is not usable" in left[f"log {file}"] for file in logs), "the runner has logged the job's error"
+    assert any("••• at 0" in left[f"log {file}"] for file in logs), "Spark has logged the error of a task"
     left["traces"] = "".join(data.decode("utf-8", "replace") for data in traces[1])
     with psycopg.connect(database_url) as database:
         left["ledger"] = str(database.execute("select * from saga_run").fetchall())
