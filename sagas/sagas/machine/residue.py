@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from sagas.builtins.automatic import RESTORE
+from sagas.builtins.spark import PUBLISH
 from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.sensitivity import without_values
 from sagas.machine import calls, corrections, parked_outputs, parked_rows
@@ -16,10 +17,14 @@ from sagas.protocol.saga_view import EntryOperation
 from sagas.sql_text.restoring_script import restoring_command
 from sagas.text.shell import saga_command
 
+ResidueKind = Literal["effect_stays", "effect_missing", "effect_unclear"]
 
-def add_residue(run: SagaRun, entry: Entry, kind: str, op: EntryOperation) -> None:
+
+def add_residue(run: SagaRun, entry: Entry, kind: ResidueKind, op: EntryOperation) -> None:
     """Record a residue: the effect that stays or is missing, its system and key, and the command that repairs it."""
     step = run.step(entry)
+    if kind == "effect_missing" and _may_have_happened(run, entry, op):
+        kind = "effect_unclear"
     operation, effect = step.do, step.do
     of: EntryOperation = "do"  # a nested saga has no undo with arguments
     if op == "undo" and step.compensate is not None and entry.undo is not None:
@@ -35,6 +40,8 @@ def add_residue(run: SagaRun, entry: Entry, kind: str, op: EntryOperation) -> No
         return
     outputs = parked_outputs.outputs_left(run, entry, operation, of)
     if outputs:
+        if kind == "effect_unclear":
+            outputs = [{**output, "command": saga_command("reconcile", run.saga_id)} for output in outputs]
         run.residue += [{"step": entry.id, "kind": kind, **output} for output in outputs]
         return
     hidden = run.plan.hidden_values(run.input)
@@ -48,6 +55,18 @@ def add_residue(run: SagaRun, entry: Entry, kind: str, op: EntryOperation) -> No
     run.residue.append({"step": entry.id, "kind": kind, "system": effect.system, "key": key, "command": command})
     if op == "undo" and has_nested_undo(run, entry):
         run.residue += [{"step": entry.id, "kind": kind, **row} for row in _nested_rows_left(run, entry, key)]
+
+
+def _may_have_happened(run: SagaRun, entry: Entry, op: EntryOperation) -> bool:
+    """True if an attempt of the skipped call may have had its effect. A failed publication may be visible in part: some
+    catalogs commit table by table, outside of the guard's transaction.
+    """
+    if op != "confirm":
+        return entry.outcome == "unknown"
+    confirm, called = entry.confirm, run.step(entry).confirm
+    if confirm is None or called is None:
+        return False
+    return confirm.outcome == "unknown" or (called.uses == PUBLISH and confirm.attempts != 0)
 
 
 def _rows_left(

@@ -86,6 +86,8 @@ def residue_text(view: SagaView, residue: ResidueView) -> str:
     """Return what people read of a residue; nobody knows whether a step has an effect whose outcome is unknown."""
     if residue.kind == "effect_missing":
         return "its effect is missing"
+    if residue.kind == "effect_unclear":
+        return "its effect may be missing"
     steps = () if residue.saga else view.steps
     is_unknown = any(step.id == residue.step and step.outcome == "unknown" for step in steps)
     return "its effect may remain" if is_unknown else "its effect stays"

@@ -280,7 +280,11 @@ class ResidueView(JsonView):
 
     step: Annotated[str, "the entry id of the step"]
     saga: Annotated[str | None, "the nested saga that has the step", OMITTED] = None
-    kind: Annotated[Literal["effect_stays", "effect_missing"], "what is wrong with the effect"]
+    kind: Annotated[
+        Literal["effect_stays", "effect_missing", "effect_unclear"],
+        "what is wrong with the effect; `effect_unclear`: it is missing, or there in part or as a whole, which nobody "
+        "knows, because an attempt has ended without an answer or has changed a catalog table by table",
+    ]
     system: Annotated[
         str | None, "the connection, task queue or action with the effect, such as the connection of an `http` step"
     ] = None

@@ -197,6 +197,11 @@ async def test_the_advice_for_a_part_harms_nothing(
                 assert lake() == [4, 2]
                 await saga(retry.replace("retry", decision))
                 state = (await finished(client, parked, "240s"))["state"]
+                residue = (await client.show(parked))["residue"]
+                assert [(row["kind"], row["key"], row["command"]) for row in residue] == [
+                    ("effect_unclear", f"lake.sales.{name}", f"saga reconcile {parked}")
+                    for name in (("facts", "totals") if decision == "skip" else ())
+                ], "one of them is visible"
                 advice = await findings_of(parked)
                 for command in advice.values():
                     await saga(command)

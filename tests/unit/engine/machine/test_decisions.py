@@ -232,6 +232,12 @@ def test_after_the_commit_point_skip_leaves_a_residue_that_names_the_missing_eff
     ]
 
 
+def test_a_skipped_effect_that_may_be_there_is_not_called_missing() -> None:
+    after = saga(step("p", kind="pivot"), step("n", kind="retriable", on=None))
+    driver = MachineDriver(after, answers={"n": ["unknown", "rejected"]}).run().decide("n", "skip")
+    assert (driver.state, [row["kind"] for row in driver.story["residue"]]) == ("RESIDUE", ["effect_unclear"])
+
+
 def test_after_the_commit_point_retry_and_done() -> None:
     driver = MachineDriver(AFTER, answers={"n": ["rejected", "done"]}).run().decide("n", "retry")
     assert driver.row("n")["generation"] == 2

@@ -74,7 +74,7 @@ PARKED: dict[str, Check] = {
     "decisions": lambda value: isinstance(value, list) and set(value) <= DECISIONS, "commands": _is(list),
 }  # fmt: skip
 RESIDUE: dict[str, Check] = {
-    "step": _TEXT, "kind": _one_of({"effect_stays", "effect_missing"}), "system": _or_none(_TEXT),
+    "step": _TEXT, "kind": _one_of({"effect_stays", "effect_missing", "effect_unclear"}), "system": _or_none(_TEXT),
     "key": _or_none(_TEXT), "command": _or_none(_TEXT),
 }  # fmt: skip
 OPERATOR: dict[str, Check] = {
