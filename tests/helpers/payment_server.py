@@ -80,8 +80,8 @@ class Service:
         if undoes is not None:
             self.undone.add(undoes)
         for charge in self.charges:
-            known = charge["id"] == order.get("charge") or (undoes is not None and charge["key"] == undoes)
-            if known and all(refund["charge"] != charge["id"] for refund in self.refunds):
+            refers_to_charge = charge["id"] == order.get("charge") or (undoes is not None and charge["key"] == undoes)
+            if refers_to_charge and all(refund["charge"] != charge["id"] for refund in self.refunds):
                 self.refunds.append({"charge": charge["id"], "amount": charge["amount"]})
                 return 200, {"refunded": True}
         return 200, {"refunded": False}

@@ -101,8 +101,8 @@ def _common(left: str, right: str) -> str | None:
 
 
 def _functions(existing: set[tuple[str, tuple[str, ...]]]) -> Iterator[str]:
-    known = {name for name, _ in existing}
-    for name in sorted(known & set(_called())):
+    existing_names = {name for name, _ in existing}
+    for name in sorted(existing_names & set(_called())):
         for types in (*((each,) for each in _TYPES), *product(("text", "varchar", "int4", "int8", "float8"), repeat=2)):
             if (name, tuple(_LONG.get(each, each) for each in types)) in existing:
                 continue

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tests.unit.test_docstring_openings import CODE
 from tests.unit.test_message_form import ROOMS, ROOT
 
-EMPTY_NAMES = {"one", "found", "it"}
+EMPTY_NAMES = {"one", "found", "it", "known", "far", "doom"}
 """Names that fit any value."""
 
 

@@ -116,8 +116,8 @@ def mistakes_in(text: str) -> list[str]:
         words = rest.split()
         if "" not in children and words and words[0].isalpha() and words[0].islower() and words[0] not in children:
             wrong.append(f"saga {verb} {words[0]}")
-        known = children.get(words[0] if words else "") or set().union(*children.values())
-        wrong += [f"saga {verb} {option}" for option in OPTION.findall(rest) if option not in known | EVERYWHERE]
+        options = children.get(words[0] if words else "") or set().union(*children.values())
+        wrong += [f"saga {verb} {option}" for option in OPTION.findall(rest) if option not in options | EVERYWHERE]
     return wrong
 
 

@@ -43,8 +43,8 @@ async def check_members(cell: Cell, env: BulkCellEnvironment) -> list[str]:
 async def _claims(env: BulkCellEnvironment) -> list[str]:
     """A claim is given back at the end; that of a parked saga is of its own workflow."""
     rows = await env.admin("select saga_id, bulk_id from saga_claim")
-    left = [id for id, bulk_id in rows if bulk_id is not None or await env.own_workflow(id) is None]
-    return [f"the ids of {sorted(left)} are still claimed"] if left else []
+    claimed = [id for id, bulk_id in rows if bulk_id is not None or await env.own_workflow(id) is None]
+    return [f"the ids of {sorted(claimed)} are still claimed"] if claimed else []
 
 
 async def gather_members(env: BulkCellEnvironment) -> Mapping[str, Evidence]:

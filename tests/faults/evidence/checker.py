@@ -114,12 +114,12 @@ def outcome(evidence: Evidence, expected: Expected, shape: Shape) -> Iterator[st
     state = evidence.story["state"]
     if state != expected.state:
         yield f"the saga is {state}, not {expected.state}"
-    left = set(_left(evidence))
+    remaining = set(_left(evidence))
     wanted = expected.effects
     if wanted is None:
         wanted = frozenset(shape.above) if expected.state == "COMPLETED" else frozenset()
-    if left != wanted:
-        yield f"the effects of {sorted(left)} are there, not those of {sorted(wanted)}"
+    if remaining != wanted:
+        yield f"the effects of {sorted(remaining)} are there, not those of {sorted(wanted)}"
     undone = tuple(effect.step for effect in evidence.journal if effect.op == "undo")
     if state == "COMPLETED" and undone and expected.undone is None:
         yield f"a completed saga has undone {undone}"

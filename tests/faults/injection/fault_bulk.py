@@ -360,8 +360,8 @@ async def terminated(env: CellEnvironment) -> None:
     await env.sessions_are_over(worker.pid)
     env.fault_is_over()
     client, members = await env.client(), bulk(env).members
-    left = await find_left_claims(client.locator, "bank")
-    assert {row.saga_id for row in left} == set(members)
+    claims = await find_left_claims(client.locator, "bank")
+    assert {row.saga_id for row in claims} == set(members)
     said = [continue_claimed(client.locator, id, "tester", "the test continues it") for id in members]
     assert all(result.startswith("continued; it is ") for result in await asyncio.gather(*said))
 

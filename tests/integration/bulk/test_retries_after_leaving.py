@@ -51,9 +51,9 @@ async def test_it_makes_the_attempts_that_are_left_when_they_are_due(retried: Ba
             return (await bank.client.view(id)).state == "COMPENSATED"
 
         await until(undone)
-    left, alone = [(await bank.client.view(id)).to_json() for id in ("left-1", "stayed-1")]
-    assert [step["attempts"] for step in left["steps"]] == [step["attempts"] for step in alone["steps"]] == [1, 5]
-    assert outcome_of(left, "left") == outcome_of(alone, "stayed")
+    detached, alone = [(await bank.client.view(id)).to_json() for id in ("left-1", "stayed-1")]
+    assert [step["attempts"] for step in detached["steps"]] == [step["attempts"] for step in alone["steps"]] == [1, 5]
+    assert outcome_of(detached, "left") == outcome_of(alone, "stayed")
 
     history = await bank.client.temporal.get_workflow_handle("left-1").fetch_history()
     waited = next(event for event in history.events if event.event_type == EventType.EVENT_TYPE_TIMER_STARTED)

@@ -281,8 +281,8 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> 
         await bank.client.cancel("t-1")
     stuck = [stuck_saga async for stuck_saga in list_stuck(locator, SagaFilter(), limit=1000)]
     assert {stuck_saga.id for stuck_saga in stuck} >= {"t-1", "t-2"}  # with those of other tests
-    left = await find_left_claims(locator, "bank")
-    assert {row.saga_id for row in left} == {"t-1", "t-2"}
+    claims = await find_left_claims(locator, "bank")
+    assert {row.saga_id for row in claims} == {"t-1", "t-2"}
     told = [told for told in await check_sagas(locator.temporal, bank.project) if "bulk workflow was" in told.message]
     assert [(message.ok, message.message[3:15]) for message in told] == [(False, " and 1 more:")]
     assert told[0].help in ("saga resume t-1", "saga resume t-2")
@@ -291,8 +291,8 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> 
     assert bank.balances()["a1"] == 100
     await until(lambda: _finds(bank, "select 1 from saga_run where saga_id = 't-1' and state = 'COMPENSATED'", 1))
     assert bank.query("select saga_id from saga_claim") == [("t-2",)]
-    known = sagas_of_bulk_workflows(locator, ["t-1", "t-2", "t-9"], horizon=0.0, until=time.time() + 60)
-    views = {view.id: view async for view in known}
+    claimed_views = sagas_of_bulk_workflows(locator, ["t-1", "t-2", "t-9"], horizon=0.0, until=time.time() + 60)
+    views = {view.id: view async for view in claimed_views}
     assert {id: (view.state, bool(view.incomplete)) for id, view in views.items()} == {
         "t-1": ("COMPENSATED", False),
         "t-2": ("TERMINATED", True),

@@ -87,9 +87,11 @@ async def test_an_inconsistent_lake_is_found(run_action: ActionRunner, start: st
 
 
 async def test_leftover_staged_files_of_a_refused_day_are_found(run_action: ActionRunner):
-    left = (GOOD, replace(REFUSED, staged=("abc/g1/e1/part-0.parquet",)), UNDONE)
+    closed_days = (GOOD, replace(REFUSED, staged=("abc/g1/e1/part-0.parquet",)), UNDONE)
     [violation] = [
-        check for check in await check_days(run_action.engine, left, await close_one(run_action), RATE) if check.count
+        check
+        for check in await check_days(run_action.engine, closed_days, await close_one(run_action), RATE)
+        if check.count
     ]
     assert (violation.invariant.subject, violation.violations) == ("stage", ("abc/g1/e1/part-0.parquet",))
 

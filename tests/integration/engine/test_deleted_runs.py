@@ -163,10 +163,10 @@ async def check_commands(client: Client, deleted: DeletedRun) -> None:
     [missing] = await find_missing_runs(locator, settings, id, [])
     assert missing.saga == "deletable"
     orphans = [orphan for orphan in await list_orphans(locator, settings) if orphan.owner == id]
-    left = [Finding("lock_left", id, details={"holder": orphan.holder}) for orphan in orphans]
-    left += await find_unowned(locator, settings, id, {})
-    assert [finding.kind for finding in left] == ["lock_left", "prepared_unowned"]
-    findings = with_one_remedy([missing, *left])
+    leftovers = [Finding("lock_left", id, details={"holder": orphan.holder}) for orphan in orphans]
+    leftovers += await find_unowned(locator, settings, id, {})
+    assert [finding.kind for finding in leftovers] == ["lock_left", "prepared_unowned"]
+    findings = with_one_remedy([missing, *leftovers])
     assert {finding.command for finding in findings} == {command}
     done = await repair_findings(locator, settings, [finding.to_json() for finding in findings], who="ada")
     assert [entry["class"] for entry in done] == ["run_missing"]

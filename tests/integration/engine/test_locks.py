@@ -278,8 +278,8 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
         assert (view["state"], view["operator"][0]["step"], view.get("stuck")) == ("COMPLETED", "saga.release", None)
         with pytest.raises(RefusedError, match="has already ended"):
             await client.resolve(saga, {**decision, "decision": "skip"})
-        (left,) = await list_orphans(client.locator, before.settings)
-        assert left.owner == saga
+        (orphan,) = await list_orphans(client.locator, before.settings)
+        assert orphan.owner == saga
         told = await check_locks(client.temporal, before.settings)
         assert (told.ok, told.message) == (False, f"{saga} is over and holds k")
 
@@ -301,9 +301,9 @@ async def test_the_lock_of_a_terminated_saga_is_found_and_released(locks: Enviro
         assert await list_orphans(client.locator, settings) == []
         await handle(client, first).terminate("test")
         go.set()
-        (left,) = await list_orphans(client.locator, settings)
-        assert (left.owner, left.keys, left.waits) == (first, ("k",), False)
-        assert await release_orphan(client.temporal, settings, left.owner, left.holder) is None
+        (orphan,) = await list_orphans(client.locator, settings)
+        assert (orphan.owner, orphan.keys, orphan.waits) == (first, ("k",), False)
+        assert await release_orphan(client.temporal, settings, orphan.owner, orphan.holder) is None
         assert (await finished(client, second))["state"] == "COMPLETED"
         assert await list_orphans(client.locator, settings) == []
     assert await nothing_is_left(locks)

@@ -112,10 +112,10 @@ async def test_the_residue_names_rows_that_cannot_be_read(
         (parked,) = (await _park_with_another_column(saga)).parked
         view = await saga.skip()
         assert view.state == "RESIDUE"
-        (left,) = view.residue
-        assert left.key == (parked.rows or ())[0].row
-        assert left.command is not None
-        assert "saga_image" in left.command
+        (residue_item,) = view.residue
+        assert residue_item.key == (parked.rows or ())[0].row
+        assert residue_item.command is not None
+        assert "saga_image" in residue_item.command
 
 
 async def _park_with_another_column(saga: CancelledSaga) -> SagaView:

@@ -142,8 +142,8 @@ def invocation(saga_id: str, op: str, statement: str, uses: str = "sql", **more:
     return Invocation(uses, arguments, key, saga_id, "charge", op, 1, 30.0, GuardSpec("shop", **more), saga="order")
 
 
-def attempt_number(number: int, left: float = 30.0) -> AttemptContext:
-    return replace(new_attempt(), number=number, deadline=time.time() + left)
+def attempt_number(number: int, seconds: float = 30.0) -> AttemptContext:
+    return replace(new_attempt(), number=number, deadline=time.time() + seconds)
 
 
 def dispatcher(shop: GuardDatabase) -> Dispatcher:

@@ -98,11 +98,11 @@ async def play(tables: Tables, steps: Steps, saga: str) -> list[str]:
     then; if all nested sagas wait, the first step is rejected.
     """
     done: list[str] = []
-    left = list(steps)
+    remaining = list(steps)
     open_nested = {step.nested for step in steps.values() if step.nested}
-    while left or open_nested:
+    while remaining or open_nested:
         waiting = []
-        for name in left:
+        for name in remaining:
             outcome = await tables.do(steps[name].run, name, _saga(saga, steps[name]), steps[name].undo_scope)
             if outcome.failure is not None and outcome.failure.type == ROW_LOCKED:
                 waiting.append(name)
@@ -112,7 +112,7 @@ async def play(tables: Tables, steps: Steps, saga: str) -> list[str]:
         for nested in sorted(ended):
             done = await _end_nested(tables, steps, done, saga, nested)
         open_nested -= ended
-        left = waiting if ended else waiting[1:]
+        remaining = waiting if ended else waiting[1:]
     await _confirm_all(tables, steps, [name for name in done if not steps[name].nested], saga)
     return done
 

@@ -97,10 +97,10 @@ async def nothing_is_left(other: GuardDatabase, address: EntryKey) -> None:
     outcome = await other.guard.seal(address, **clock(LIMIT))
     assert outcome.kind in ("done", "late"), outcome
     end = time.monotonic() + LIMIT
-    while left := await other.rows(_OPEN_TRANSACTIONS[other.kind]):
-        if other.kind == "sqlite" and not left[0][0]:
+    while open_transactions := await other.rows(_OPEN_TRANSACTIONS[other.kind]):
+        if other.kind == "sqlite" and not open_transactions[0][0]:
             return  # the checkpoint found neither a writer nor a reader
-        assert time.monotonic() < end, left
+        assert time.monotonic() < end, open_transactions
         await asyncio.sleep(0.05)
 
 

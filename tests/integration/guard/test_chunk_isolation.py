@@ -129,11 +129,11 @@ async def perform_all(database: GuardDatabase, calls: Sequence[Invocation], seco
     """Perform the calls, and what a chunk has left to the next one, until each has an outcome."""
     ended: dict[str, Outcome] = {}
     for _ in calls:
-        rest = [call for call in calls if call.saga_id not in ended]
-        outcomes = await perform(database, rest, seconds)
+        remaining = [call for call in calls if call.saga_id not in ended]
+        outcomes = await perform(database, remaining, seconds)
         new = {
             chunk_call.saga_id: outcome
-            for chunk_call, outcome in zip(rest, outcomes, strict=True)
+            for chunk_call, outcome in zip(remaining, outcomes, strict=True)
             if outcome is not None
         }
         assert new, "nothing was done in a whole chunk"
@@ -219,9 +219,9 @@ async def test_results_beyond_one_payload_are_left_to_the_next_chunk(database: G
     assert await noted(database, sagas) == ([False] * 10 if uses == "reads" else told), "what is not told had no effect"
     # The answer was lost: the results that are stored already take the room of new ones.
     assert [outcome is not None for outcome in await perform(database, calls)] == told
-    rest = await perform_all(database, calls[3:], 30.0)
-    assert kinds(rest) == ["done"] * 7
-    assert all(len(json.dumps(outcome.result)) > 300_000 for outcome in rest)
+    postponed = await perform_all(database, calls[3:], 30.0)
+    assert kinds(postponed) == ["done"] * 7
+    assert all(len(json.dumps(outcome.result)) > 300_000 for outcome in postponed)
 
 
 def test_failures_beyond_one_payload_are_told_by_the_next_chunk() -> None:

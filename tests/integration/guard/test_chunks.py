@@ -111,10 +111,10 @@ FORMS = [
 ]
 
 
-def call(form: Form, saga_id: str, how: str, n: int, known: bool, confirmed: Any) -> Invocation:
+def call(form: Form, saga_id: str, how: str, n: int, known_done: bool, confirmed: Any) -> Invocation:
     undo = form.op == "undo"
     key = idempotency_key(saga_id, "pay", 1, form.op if form.op in ("undo", "confirm") else "")
-    guard = GuardSpec("shop", form.mode, undo and known, confirmed if undo else None)  # pyright: ignore[reportArgumentType]
+    guard = GuardSpec("shop", form.mode, undo and known_done, confirmed if undo else None)  # pyright: ignore[reportArgumentType]
     values = {} if form.action.startswith("saga.") else arguments(form.action, saga_id, form.op, how, n)
     return Invocation(form.action, values, key, saga_id, "pay", form.op, 1, guard=guard, saga="order")
 
@@ -176,9 +176,9 @@ async def bench(guard_database: GuardDatabase) -> Bench:
 
 
 def random_call(dice: random.Random, form: Form) -> Callable[[str], Invocation]:
-    how, n, known = dice.choice(HOW), dice.choice((0, 0, 0, 1)), dice.random() < 0.3
+    how, n, known_done = dice.choice(HOW), dice.choice((0, 0, 0, 1)), dice.random() < 0.3
     confirmed = dice.choice((None, None, "elsewhere", ("one", {"how": "ok", "n": 5})))
-    return lambda saga_id: call(form, saga_id, how, n, known, confirmed)
+    return lambda saga_id: call(form, saga_id, how, n, known_done, confirmed)
 
 
 HISTORIES = [Form("one", "do", "decide"), *FORMS[-5:], Form("one", "undo", "decide"), Form("one", "confirm", "decide")]

@@ -219,9 +219,9 @@ async def _prepare(guard_database: GuardDatabase, cases: Sequence[Case]) -> None
     """Send the messages before the pairs once for each state, and copy what they leave for every pair."""
     copies: dict[sa.FromClause, list[dict[str, Any]]] = {rows: [], effects: [], outbox_table: []}
     states = {case.before for case in cases}
-    left = {before: await _left_by(guard_database, before) for before in states}
+    stored = {before: await _left_by(guard_database, before) for before in states}
     for case in cases:
-        for table, stored_rows in left[case.before].items():
+        for table, stored_rows in stored[case.before].items():
             new = ({**row, "saga_id": case.saga_id} for row in stored_rows)
             copies[table] += ({**row, "event_id": str(uuid4())} for row in new) if table is outbox_table else new
     async with guard_database.engine.connect() as connection:

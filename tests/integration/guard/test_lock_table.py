@@ -216,10 +216,10 @@ async def test_requests_are_purged_with_the_rows_of_their_saga(locks: Locks) -> 
         retention=50.0,
         more_tables=["saga_lock_request"],
     )
-    left = await locks.database.rows(
+    requests = await locks.database.rows(
         "select holder from saga_lock_request where holder like :mine", mine=locks.prefix + "%"
     )
-    assert {row.holder.removeprefix(locks.prefix) for row in left} == {"young", "mixed", "mixed~2"}
+    assert {row.holder.removeprefix(locks.prefix) for row in requests} == {"young", "mixed", "mixed~2"}
     assert (await locks.acquire("mixed", "x")).answer == "late"
 
 
@@ -233,5 +233,5 @@ async def test_other_applications_can_look(locks: Locks) -> None:
     await locks.release("a")
     async with locks.database.engine.connect() as connection:
         for table in ("saga_lock", "saga_lock_wait"):
-            left = (await connection.execute(text(f"select count(*) from {table}"))).scalar()
-            assert left == 0
+            count = (await connection.execute(text(f"select count(*) from {table}"))).scalar()
+            assert count == 0

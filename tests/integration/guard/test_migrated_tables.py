@@ -209,8 +209,8 @@ async def test_columns_may_have_the_names_that_the_engine_uses(tables: Tables) -
     assert parked.failure is not None
     assert parked.failure.details["sql_refused"] is None
     assert len(parked.failure.details["sql"]) == 3
-    left = 7 if tables.kind == "mariadb" else 9
-    await tables.sql(f"update @t set {last} = {left} where {quoted[0]} = 1")
+    digit = 7 if tables.kind == "mariadb" else 9
+    await tables.sql(f"update @t set {last} = {digit} where {quoted[0]} = 1")
     assert (await tables.undo("migrated")).kind == "done"
     rows = await tables.sql(f"select {', '.join(quoted)} from @t order by 1")
     assert [set(map(int, row)) for row in rows] == [{1}, {2}]

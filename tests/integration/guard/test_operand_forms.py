@@ -115,8 +115,8 @@ async def fresh(database: GuardDatabase) -> None:
 
 async def hits(database: GuardDatabase) -> list[int]:
     """The ids of the rows that the statement has changed or deleted."""
-    left = {row[0] for row in await database.rows("select id from operand_forms")}
-    return [id for id in NUMBERS if id not in left]
+    remaining = {row[0] for row in await database.rows("select id from operand_forms")}
+    return [id for id in NUMBERS if id not in remaining]
 
 
 def _number(value: Any) -> Decimal | None:

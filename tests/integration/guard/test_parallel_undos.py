@@ -119,8 +119,8 @@ async def test_an_undo_names_those_to_which_it_leaves_rows(
     async with _tables(kind, request, tmp_path) as tables:
         before = await tables.dump()
         await play(tables, steps, "saga")
-        left = await undo(tables, "first", steps["first"])
-        assert left.result == {"restored": 0, "left_to": ["second"]}
+        outcome = await undo(tables, "first", steps["first"])
+        assert outcome.result == {"restored": 0, "left_to": ["second"]}
         assert "left_to" not in (await undo(tables, "second", steps["second"])).result
         await row_locks.release(tables.database.engine, tables.entry(saga="saga").saga_id)
         assert await tables.dump() == before

@@ -160,9 +160,9 @@ async def test_definitions_that_no_saga_needs_are_deleted(ledger: RunLedger) -> 
         now = datetime.now(UTC)
         done = await maintain(ledger.engine, now=now, before=now - retention)
         async with ledger.engine.connect() as connection:
-            left = set((await connection.execute(select(definition_table.c.digest))).scalars())
-        assert done.definitions == before - len(left)
-        return left
+            remaining = set((await connection.execute(select(definition_table.c.digest))).scalars())
+        assert done.definitions == before - len(remaining)
+        return remaining
 
     now = datetime.now(UTC)
     await ledger.write([replace(record("s-1", started=now - 20 * day, later=19 * 86400.0), digest="has-a-row")])

@@ -59,8 +59,8 @@ async def test_sagas_go_on_without_the_ledger_and_their_rows_follow(proxied: Pro
         proxied.proxy.cut()
         run = await client.start("trip", {"city": fresh("oslo")})  # its own id is random: nothing to look up
         assert (await finished(client, run.id))["state"] == "COMPLETED"
-        known = await proxied.saga("show", run.id)
-        assert (known.code, "from the ledger" in known.out) == (0, False), "Temporal knows it"
+        shown = await proxied.saga("show", run.id)
+        assert (shown.code, "from the ledger" in shown.out) == (0, False), "Temporal knows it"
         repeated = await proxied.saga("start", "stay", "--set", f"city={first.id.removeprefix('stay-')}", "--json")
         assert (repeated.code, repeated.json["started"]) == (0, False), "Temporal knows it"
         unknown = await proxied.saga("start", "stay", "--set", "city=nowhere")
@@ -78,12 +78,12 @@ async def test_sagas_go_on_without_the_ledger_and_their_rows_follow(proxied: Pro
         await client.close()
 
 
-async def _check_views_without_url(stay: ProxiedStay, known: str) -> None:
+async def _check_views_without_url(stay: ProxiedStay, saga_id: str) -> None:
     """Check the views as while the embedded PostgreSQL is down: its URL is unknown, and Temporal knows the saga."""
     file = stay.folder / "saga.toml"
     head, _, _ = file.read_text().partition("[connections.books]")
     file.write_text(head + '[connections.books]\n[ledger]\nconnection = "books"\n')
-    assert (await stay.saga("show", known)).code == 0
+    assert (await stay.saga("show", saga_id)).code == 0
     for views in (["list", "--saga", "trip", "--limit", "1000"], ["parked"]):
         shown = await stay.saga(*views)
         assert shown.code == 0, shown

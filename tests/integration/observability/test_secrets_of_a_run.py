@@ -159,7 +159,7 @@ async def test_no_secret_of_the_settings_is_in_what_runs_leave(
     await engine.dispose()
     project = Project(load_settings(config=str(tmp_path / "saga.toml")))
     client = await connect(project, temporal)
-    left: dict[str, str] = {}
+    texts: dict[str, str] = {}
     env = {**SECRETS, "OTEL_EXPORTER_OTLP_ENDPOINT": traces[0], "OTEL_SERVICE_NAME": "secrets"}
     worker = WorkerProcess("worker", tmp_path, env=env)
     worker.start()
@@ -169,22 +169,22 @@ async def test_no_secret_of_the_settings_is_in_what_runs_leave(
             run = await client.start(name, {}, id=f"{name}-{uuid.uuid4()}")
             story = await finished(client, run.id)
             states[name] = story["state"]
-            left[f"view of {name}"] = json.dumps(story)
+            texts[f"view of {name}"] = json.dumps(story)
             handle = client.temporal.get_workflow_handle(run.id)
-            left[f"history of {name}"] = str((await handle.fetch_history()).events)
+            texts[f"history of {name}"] = str((await handle.fetch_history()).events)
             described = await handle.describe()
-            left[f"memo of {name}"] = json.dumps(await described.memo()) + str(described.raw_description)
+            texts[f"memo of {name}"] = json.dumps(await described.memo()) + str(described.raw_description)
             forms = (["show", run.id], ["show", run.id, "--json"], ["list", "--json"])
             for words in every_nth(3, forms, turn=number):
                 done = run_command(words, tmp_path, env={**os.environ, **env})
-                left[" ".join(words)] = str(done)
+                texts[" ".join(words)] = str(done)
         for words in (["doctor"], ["doctor", "--json"], ["validate"], ["explain", "told"], ["parked"]):
-            left[" ".join(words)] = str(run_command(words, tmp_path, env={**os.environ, **env}))
+            texts[" ".join(words)] = str(run_command(words, tmp_path, env={**os.environ, **env}))
     finally:
         worker.stop()
-    left["log of the worker"] = worker.log.read_text()
-    left["traces"] = "".join(data.decode("utf-8", "replace") for data in traces[1])
+    texts["log of the worker"] = worker.log.read_text()
+    texts["traces"] = "".join(data.decode("utf-8", "replace") for data in traces[1])
     assert states == dict.fromkeys(states, "COMPENSATED") | {"stored": "COMPLETED", "told": "COMPLETED"}
-    assert left["traces"], "no span was exported"
-    leaks = {f"{place}: {name}" for place, text in left.items() for name, value in SECRETS.items() if value in text}
+    assert texts["traces"], "no span was exported"
+    leaks = {f"{place}: {name}" for place, text in texts.items() for name, value in SECRETS.items() if value in text}
     assert not leaks

@@ -34,10 +34,10 @@ def named() -> dict[str, str]:
 
 
 def test_each_command_in_a_text_is_run_or_says_why_not() -> None:
-    known = LOOKED.keys() | RUN_ELSEWHERE.keys() | NOT_RUN.keys()
-    assert {command: place for command, place in named().items() if command not in known} == {}
-    assert known - named().keys() == set(), "no text names it any more"
-    assert len(known) == len(LOOKED) + len(RUN_ELSEWHERE) + len(NOT_RUN)
+    listed = LOOKED.keys() | RUN_ELSEWHERE.keys() | NOT_RUN.keys()
+    assert {command: place for command, place in named().items() if command not in listed} == {}
+    assert listed - named().keys() == set(), "no text names it any more"
+    assert len(listed) == len(LOOKED) + len(RUN_ELSEWHERE) + len(NOT_RUN)
 
 
 @pytest.mark.parametrize("command", RUN_ELSEWHERE)

@@ -82,8 +82,8 @@ class FaultyResponder:
                 batch = self.next_batch(consumer)
                 # All commands of a batch look for their key before the first of them has its effect: the fault
                 # "concurrent duplicates", if a batch has more than one of them.
-                known = [self.replies.get(command.key) for command in batch]
-                for command, stored in zip(batch, known, strict=True):
+                replies = [self.replies.get(command.key) for command in batch]
+                for command, stored in zip(batch, replies, strict=True):
                     outcome, value = self.reply(command, stored)
                     if stored is not None and not self.repeats_replies:
                         continue

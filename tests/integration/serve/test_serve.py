@@ -134,7 +134,7 @@ async def test_authorization_and_routes(engine_env: Environment, endpoint: Endpo
         saga_id = (await run_saga(client, "line", INPUT, id="the order #1 ü"))["id"]
         path = f"/sagas/{quote(saga_id, safe='')}"
         bare = httpx.AsyncClient(base_url=f"http://{HOST}:{endpoint.port}", timeout=30)
-        async with bare, endpoint.client as known:
+        async with bare, endpoint.client as http:
             for header in ({}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": f"Basic {TOKEN}"},
                            {"Authorization": "Bearer"}, 
                            {"Authorization": TOKEN}):  # fmt: skip
@@ -145,25 +145,25 @@ async def test_authorization_and_routes(engine_env: Environment, endpoint: Endpo
                 "without a token nothing is learned about pages"
             )
 
-            answer = await known.get(path)
+            answer = await http.get(path)
             assert answer.json()["id"] == saga_id
             assert "the input stays" not in answer.text
             assert "a-token" not in answer.text
-            head = await known.head(path)
+            head = await http.head(path)
             assert (head.status_code, head.content) == (200, b"")
 
             async def delivered() -> Any:
-                [row] = (await known.get(f"{path}/notifications")).json()
+                [row] = (await http.get(f"{path}/notifications")).json()
                 return row["state"] == "DELIVERED"
 
             await until(delivered)
             for lost in ("/sagas/nobody-knows-it", "/sagas/", "/sagas", "/", "/sagas/a/b/c", "/sagas/" + "x" * 3000,
                          f"{path}~notify-0-completed"):  # fmt: skip
-                answer = await known.get(lost)
+                answer = await http.get(lost)
                 assert (answer.status_code, list(answer.json())) == (404, ["error"]), lost
-            assert (await known.post(path, json={})).status_code == 403, "this token only reads"
+            assert (await http.post(path, json={})).status_code == 403, "this token only reads"
             for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
-                answer = await known.request(method, path)
+                answer = await http.request(method, path)
                 assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
     assert TOKEN not in endpoint.process.tail(1000)
 
@@ -172,9 +172,9 @@ async def test_authorization_and_routes(engine_env: Environment, endpoint: Endpo
 async def test_many_concurrent_requests(engine_env: Environment, endpoint: Endpoint) -> None:
     async with engine_env.serving(PLAIN) as client:
         stories = await asyncio.gather(*(run_saga(client, "line", INPUT) for _ in range(5)))
-    async with endpoint.client as known:
+    async with endpoint.client as http:
         paths = [f"/sagas/{story['id']}" for story in stories] * 10
-        answers = await asyncio.gather(*(known.get(path) for path in paths))
+        answers = await asyncio.gather(*(http.get(path) for path in paths))
     assert [answer.status_code for answer in answers] == [200] * 50
     assert [answer.json()["id"] for answer in answers] == [path.removeprefix("/sagas/") for path in paths]
     status, text = http_get(endpoint.health, "/metrics")
@@ -187,10 +187,10 @@ async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
     endpoint = Endpoint(tmp_path / "serve", server.address)
     try:
         endpoint.process.start()
-        async with endpoint.client as known:
-            assert (await known.get("/sagas/some")).status_code == 404
+        async with endpoint.client as http:
+            assert (await http.get("/sagas/some")).status_code == 404
             server.kill()
-            answers = await asyncio.gather(*(known.get("/sagas/some") for _ in range(5)))
+            answers = await asyncio.gather(*(http.get("/sagas/some") for _ in range(5)))
             assert [answer.status_code for answer in answers] == [503] * 5
             assert answers[0].json()["error"].startswith("Temporal does not answer")
             assert answers[0].headers["retry-after"] == "5"
@@ -200,7 +200,7 @@ async def test_while_temporal_is_down_requests_get_503(tmp_path: Path) -> None:
             endpoint.process.wait()
 
             async def back() -> bool:
-                return (await known.get("/sagas/some")).status_code == 404
+                return (await http.get("/sagas/some")).status_code == 404
 
             await until(back)
         assert endpoint.process.stop() == 0

@@ -68,9 +68,11 @@ async def test_what_an_input_names_and_is_not_there(tmp_path: Path) -> None:
     assert good.message == "4 of 13 files and tables are there"
     file, place = f"{tmp_path}/load.saga.yaml", partial(_place, tmp_path)
     answers = {problem.message.removeprefix(f"{file}:"): (problem.ok, problem.help) for problem in problems}
-    far = next(message for message in answers if "far" in message)
-    assert far.startswith(f"{place('far', 'far.')}: not checked because the catalog of far.sales.facts is not avail")
-    assert answers.pop(far)[0] is None
+    unreachable = next(message for message in answers if "far" in message)
+    assert unreachable.startswith(
+        f"{place('far', 'far.')}: not checked because the catalog of far.sales.facts is not avail"
+    )
+    assert answers.pop(unreachable)[0] is None
     bucket = next(message for message in answers if "nobucket" in message)
     assert bucket.startswith(f"{place('bucket', chr(39))}: not checked because When getting information for key 'x'")
     assert answers.pop(bucket) == (None, "make the input readable from here, or correct its name")

@@ -267,7 +267,7 @@ async def test_no_text_has_a_sensitive_value(
     errors = [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]
     assert not errors, "\n".join(map(str, errors))
     client = await connect(project, temporal)
-    left: dict[str, str] = {}
+    texts: dict[str, str] = {}
     states: dict[str, str] = {}
     with (
         WorkerProcess("worker", tmp_path, env=env) as worker,
@@ -297,13 +297,13 @@ async def test_no_text_has_a_sensitive_value(
             page_of = tmp_path / f"{name}.html"
             forms = [["show", id], ["show", id, "--json"], ["show", id, "--html", str(page_of)]]
             for words in every_nth(3, forms, turn=list(runs).index(name)):
-                left[" ".join(words[::2]) + name] = str(run_command(words, tmp_path, env={**os.environ}))
+                texts[" ".join(words[::2]) + name] = str(run_command(words, tmp_path, env={**os.environ}))
             if page_of.exists():
-                left[f"page of {name}"] = page_of.read_text(encoding="utf-8")
+                texts[f"page of {name}"] = page_of.read_text(encoding="utf-8")
             shown = SagaView.from_json(view)
-            left[f"served outcome of {name}"] = str(public_outcome(shown)) + str(public_notifications(shown))
+            texts[f"served outcome of {name}"] = str(public_outcome(shown)) + str(public_notifications(shown))
         for words in (["parked"], ["parked", "--json"], ["list", "--json"]):
-            left[" ".join(words)] = str(run_command(words, tmp_path, env={**os.environ}))
+            texts[" ".join(words)] = str(run_command(words, tmp_path, env={**os.environ}))
         parked = f"{runs['parent-parks']}/a"
         for id, step in ((runs["sql-undo"], "a"), (parked, "x")):
             decision = {"step": step, "decision": "skip", "reason": f"{NAME} agrees", "who": "me"}
@@ -311,30 +311,30 @@ async def test_no_text_has_a_sensitive_value(
         for name in ("sql-undo", "parent-parks"):
             view = await finished(client, runs[name])
             states[f"{name} resolved"] = view["state"]
-            left[f"resolved {name}"] = str(view)
+            texts[f"resolved {name}"] = str(view)
         ids = [*runs.values(), f"{runs['parent']}/a", parked]
         async for run in client.temporal.list_workflows(f"TaskQueue = '{project.settings.temporal.task_queue}'"):
             ids.append(run.id)
         for id in dict.fromkeys(ids):
-            left[f"history of {id}"] = await history_texts(client, id)
+            texts[f"history of {id}"] = await history_texts(client, id)
 
         def dead() -> dict[str, int]:
             records = [*kafka.read_committed(f"{prefix}-events.dlq")]
-            left["dead letters"] = str([(record.key, record.headers) for record in records])
+            texts["dead letters"] = str([(record.key, record.headers) for record in records])
             return {"events": len(records)}
 
         await until(lambda: dead()["events"] == 2)
-        left |= {f"metrics {process.health_port}": page(process.health_port) for process in (worker, relay, trigger)}
+        texts |= {f"metrics {process.health_port}": page(process.health_port) for process in (worker, relay, trigger)}
     for process in (worker, relay, trigger):
-        left[f"log of {process.log.name}"] = process.log.read_text()
+        texts[f"log of {process.log.name}"] = process.log.read_text()
     logs = [file for file in (tmp_path / ".saga").rglob("*.log") if file.is_file()]
-    left |= {f"log {file}": file.read_text(encoding="utf-8") for file in logs}
-    assert any("is not usable" in left[f"log {file}"] for file in logs), "the runner has logged the job's error"
-    assert any("••• at 0" in left[f"log {file}"] for file in logs), "Spark has logged the error of a task"
-    left["traces"] = "".join(data.decode("utf-8", "replace") for data in traces[1])
+    texts |= {f"log {file}": file.read_text(encoding="utf-8") for file in logs}
+    assert any("is not usable" in texts[f"log {file}"] for file in logs), "the runner has logged the job's error"
+    assert any("••• at 0" in texts[f"log {file}"] for file in logs), "Spark has logged the error of a task"
+    texts["traces"] = "".join(data.decode("utf-8", "replace") for data in traces[1])
     with psycopg.connect(database_url) as database:
-        left["ledger"] = str(database.execute("select * from saga_run").fetchall())
-    assert {left["ledger"] != "[]", left["traces"] != "", "•••" in left["traces"]} == {True}
+        texts["ledger"] = str(database.execute("select * from saga_run").fetchall())
+    assert {texts["ledger"] != "[]", texts["traces"] != "", "•••" in texts["traces"]} == {True}
     assert states == dict.fromkeys(STEPS, "COMPENSATED") | {
         "python-returns": "COMPLETED",
         "published": "COMPLETED",
@@ -345,7 +345,7 @@ async def test_no_text_has_a_sensitive_value(
     }
     leaks = {
         f"{mark} in {place}": text[max(0, at - 200) : at + 100]
-        for place, text in left.items()
+        for place, text in texts.items()
         for mark in MARKS
         if (at := text.find(mark)) >= 0
     }

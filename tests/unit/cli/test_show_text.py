@@ -114,15 +114,15 @@ def test_an_incomplete_view_is_marked() -> None:
 
 def test_residue_names_the_remaining_effect_and_the_command() -> None:
     command = "bank refund 7\nbank close 7"
-    left = {"step": "pay", "kind": "effect_stays", "system": "bank", "key": "s-1/pay", "command": command}
-    reported = text(story(state="RESIDUE", residue=[left]))
+    residue_item = {"step": "pay", "kind": "effect_stays", "system": "bank", "key": "s-1/pay", "command": command}
+    reported = text(story(state="RESIDUE", residue=[residue_item]))
     assert "pay: its effect stays in bank (key s-1/pay)" in reported
     assert "\n    bank refund 7\n    bank close 7" in reported
 
 
 def test_the_residue_of_an_unknown_step_is_not_claimed() -> None:
-    left = {"step": "hotel", "kind": "effect_stays", "system": "hotel", "key": "s-1/hotel"}
-    reported = text(story(state="RESIDUE", steps=[step("hotel", "SKIPPED", outcome="unknown")], residue=[left]))
+    residue_item = {"step": "hotel", "kind": "effect_stays", "system": "hotel", "key": "s-1/hotel"}
+    reported = text(story(state="RESIDUE", steps=[step("hotel", "SKIPPED", outcome="unknown")], residue=[residue_item]))
     assert "hotel: its effect may remain in hotel (key s-1/hotel)" in reported
 
 
@@ -194,8 +194,8 @@ def test_a_wait_says_once_that_spark_starts(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_page_has_the_story_and_runs_nothing_from_it() -> None:
     injected = "<script>alert(1)</script>"
-    left = {"step": "pay", "kind": "effect_stays", "system": injected, "command": "bank refund 7"}
-    page = view_page(story(state="RESIDUE", labels={"note": injected}, residue=[left]))
+    residue_item = {"step": "pay", "kind": "effect_stays", "system": injected, "command": "bank refund 7"}
+    page = view_page(story(state="RESIDUE", labels={"note": injected}, residue=[residue_item]))
     assert page.startswith("<!doctype html>")
     assert "<title>s-1: shop RESIDUE</title>" in page
     assert '<span class="bold red">RESIDUE</span>' in page

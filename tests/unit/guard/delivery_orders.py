@@ -81,8 +81,8 @@ def _step(
     path: tuple[str, ...],
 ) -> None:
     result.orders += 1
-    for (generation, event), left in budget.items():
-        if not left or (generation == 2 and not watches[1].gone):
+    for (generation, event), deliveries in budget.items():
+        if not deliveries or (generation == 2 and not watches[1].gone):
             continue
         guard = MemoryGuard(memory)
         before = memory.state(generation)

@@ -27,7 +27,9 @@ def walk(*, asks_home: bool = True, own_row: bool = True) -> WalkResult:
     """
     result = WalkResult()
 
-    def step(home: MemoryGuard, away: MemoryGuard, may_run: bool, gone: bool, left: tuple[int, int, int], path) -> None:
+    def step(
+        home: MemoryGuard, away: MemoryGuard, may_run: bool, gone: bool, budget: tuple[int, int, int], path
+    ) -> None:
         result.orders += 1
         effects = home.memory.state(1).applied - away.memory.state(1).undone
         undone = away.memory.state(1).undone
@@ -40,7 +42,7 @@ def walk(*, asks_home: bool = True, own_row: bool = True) -> WalkResult:
                 result.broken.setdefault(name, path)
         if result.broken:
             return
-        dos, marks, owns = left
+        dos, marks, owns = budget
         if dos:
             home_after = MemoryGuard(home.memory.copy())
             now(home_after.do(HERE, "hash", body("applied"), **CLOCK))

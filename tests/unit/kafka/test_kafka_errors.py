@@ -60,12 +60,12 @@ def test_a_fenced_producer_is_reported_as_fenced(name: str) -> None:
 
 
 def test_every_error_name_exists_in_the_library() -> None:
-    known = {KafkaError(code).name() for code in range(-199, 140) if code}
+    library_names = {KafkaError(code).name() for code in range(-199, 140) if code}
     named = {failure.name for failure, _, _ in TABLE} - {"SOMETHING_NEW"}
     from saga_activities.kafka import errors
 
     tables = errors._FENCED | errors._UNKNOWN_OUTCOME | errors._RETRIABLE | errors._NEEDS_ABORT | set(errors._REFUSED)
-    assert (tables | named) <= known
+    assert (tables | named) <= library_names
     # a name in two tables would be decided by the order of the code
     assert len(tables) == sum(
         map(len, (errors._FENCED, errors._UNKNOWN_OUTCOME, errors._RETRIABLE, errors._NEEDS_ABORT, errors._REFUSED))

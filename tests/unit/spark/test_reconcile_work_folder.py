@@ -15,12 +15,12 @@ async def test_the_folder_is_private_and_removed(tmp_path: Path) -> None:
 
 
 async def test_a_folder_in_use_stays_and_one_that_was_left_goes(tmp_path: Path) -> None:
-    left = tmp_path / "reconcile" / "left"
-    left.mkdir(parents=True)
-    (left / "lock").touch()
-    (left / "guard.parquet").touch()
+    abandoned = tmp_path / "reconcile" / "left"
+    abandoned.mkdir(parents=True)
+    (abandoned / "lock").touch()
+    (abandoned / "guard.parquet").touch()
     async with open_work_folder(tmp_path / "reconcile") as first:
-        assert not left.exists()
+        assert not abandoned.exists()
         async with open_work_folder(tmp_path / "reconcile") as second:
             assert first.exists()
             assert second != first

@@ -201,5 +201,5 @@ async def test_old_marked_events_are_purged(postgres_server: DatabaseServer, kaf
     assert await rows.purge({0, 1, 2, 3} - {shard}, time.time(), 3600.0) == 0
     assert await rows.purge([shard], time.time(), 3600.0, limit=1) == 2
     await engine.dispose()
-    left = env.rows("select event_id, status from saga_outbox order by id")
-    assert left == [(waited, "PUBLISHED"), (kept, "HELD")]
+    remaining = env.rows("select event_id, status from saga_outbox order by id")
+    assert remaining == [(waited, "PUBLISHED"), (kept, "HELD")]

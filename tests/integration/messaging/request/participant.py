@@ -53,9 +53,9 @@ def reply(headers: dict[str, str], outcome: str, value: object, *, raw: bytes | 
 def answer(headers: dict[str, str], how: str) -> tuple[str, object]:
     """The outcome and output for a command, decided once: the effect and the answer are one transaction."""
     key, op = headers["sagakey"], headers["sagaop"]
-    known = database.execute("select outcome, value from answers where key = ?", (key,)).fetchone()
-    if known is not None and (op == "do" or known[0] == "done"):
-        return known[0], json.loads(known[1])
+    stored = database.execute("select outcome, value from answers where key = ?", (key,)).fetchone()
+    if stored is not None and (op == "do" or stored[0] == "done"):
+        return stored[0], json.loads(stored[1])
     outcome, value = "done", {"id": key, "op": op}
     database.execute("begin immediate")
     if op == "do" and database.execute("select 1 from undone where key = ?", (key,)).fetchone():

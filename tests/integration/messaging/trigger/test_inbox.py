@@ -361,7 +361,7 @@ async def test_purging_deletes_old_rows_in_batches(setup: ConsumerSetup) -> None
         await connection.execute(text(old), {"name": setup.name})
     # The limit is older than the rows of other tests, which may share the database.
     assert [await inbox.purge(setup.engine, 2000.0, batch_size=2) for _ in range(4)] == [2, 2, 1, 0]
-    left = {f"{setup.topic}-0-{number}" for number in (5, 6)}
-    assert {id for id, _ in await setup.inbox()} == left
+    young = {f"{setup.topic}-0-{number}" for number in (5, 6)}
+    assert {id for id, _ in await setup.inbox()} == young
     await handle(setup.record(6, 6))
     assert await setup.effects() == [("booked", number) for number in range(7)], "what is kept still holds"

@@ -56,8 +56,8 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_reported_and_repaired(
             await bulk.terminate("by mistake")
         code, report = await shop.reconcile(capsys)
         assert code == 8
-        left = {finding["saga_id"] for finding in report["findings"] if finding["class"] == "claim_left"}
-        assert left == set(cut), report["findings"]
+        claimed = {finding["saga_id"] for finding in report["findings"] if finding["class"] == "claim_left"}
+        assert claimed == set(cut), report["findings"]
         assert all(shop.held(id) or shop.sql(f"select 1 from orders where saga_id = '{id}'") for id in cut)
 
         code, report = await shop.reconcile(capsys, "--repair", "--yes")

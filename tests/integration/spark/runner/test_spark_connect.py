@@ -43,16 +43,21 @@ async def env(server: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIte
 
 async def test_the_same_rows_are_staged_and_counted_as_in_a_local_session(env: Environment) -> None:
     audit = [{"not_null": ["kind"], "severity": "warn"}, {"sum": {"column": "half", "equals": 1}}]
-    far = await env.one("staged_jobs:numbers", audit=audit)
-    assert sorted(row["id"] for row in rows_of(far)) == list(range(10))
-    assert far.counts == {"1:not_null/kind": 5, "2:sum": "22.50"}
+    remote_manifest = await env.one("staged_jobs:numbers", audit=audit)
+    assert sorted(row["id"] for row in rows_of(remote_manifest)) == list(range(10))
+    assert remote_manifest.counts == {"1:not_null/kind": 5, "2:sum": "22.50"}
     local = RunnerClient(SparkSettings(root=env.root, conf=QUICK, python_path=(str(env.root / "jobs"),)))
     try:
         here = Environment(local, env.root, numbers=env.numbers)
-        near = await here.one("staged_jobs:numbers", audit=audit)
+        local_manifest = await here.one("staged_jobs:numbers", audit=audit)
     finally:
         await local.close()
-    assert (far.hash, far.columns, far.schema, far.counts) == (near.hash, near.columns, near.schema, near.counts)
+    assert (remote_manifest.hash, remote_manifest.columns, remote_manifest.schema, remote_manifest.counts) == (
+        local_manifest.hash,
+        local_manifest.columns,
+        local_manifest.schema,
+        local_manifest.counts,
+    )
 
 
 async def test_inputs_sql_and_several_outputs(env: Environment) -> None:

@@ -76,10 +76,10 @@ async def test_an_undo_that_parks_at_one_output(
     (day_close.folder / "rate_jobs.py").write_text(JOB)
     day_close.execute(TABLE)
     async with running_worker(day_close.project) as client:
-        left, closed = f"left-{uuid.uuid4()}", f"closed-{uuid.uuid4()}"
-        await (await client.start("rates", {}, id=left)).result()
+        skipped, closed = f"left-{uuid.uuid4()}", f"closed-{uuid.uuid4()}"
+        await (await client.start("rates", {}, id=skipped)).result()
         day_close.execute("alter table rates add more text")
-        story = await undone(client, left)
+        story = await undone(client, skipped)
         [waits] = story["parked"]
         assert "column more: added (text); change that back" in waits["why"]
         [output] = waits["outputs"]
@@ -93,19 +93,19 @@ async def test_an_undo_that_parks_at_one_output(
 
         day_close.execute("alter table rates drop more")
         day_close.execute("update rates set amount = 5 where order_id = 10")
-        await client.resolve(left, {"step": "compute", "decision": "retry", "reason": "dropped", "who": "kim"})
-        story = await finished(client, left, TIMEOUT)
+        await client.resolve(skipped, {"step": "compute", "decision": "retry", "reason": "dropped", "who": "kim"})
+        story = await finished(client, skipped, TIMEOUT)
         [waits] = story["parked"]
         assert waits["outputs"][0]["rows"] == [
             {"key": {"order_id": "10"}, "before": {"amount": "7.77"}, "now": {"amount": "5.00"}}
         ]
         shown = "\n".join(map(to_plain, view_lines(SagaView.from_json(story), now=datetime.now(UTC))))
         assert "before amount=7.77" in shown
-        dry = await saga(day_close, "resolve", left, "compute", "skip", "--reason", "leave it", "--dry-run")
+        dry = await saga(day_close, "resolve", skipped, "compute", "skip", "--reason", "leave it", "--dry-run")
         assert "the effect of compute in shop, key rates, stays" in dry
         assert "COMMIT;" in dry, "the SQL is whole"
-        await client.resolve(left, {"step": "compute", "decision": "skip", "reason": "leave it", "who": "kim"})
-        story = await finished(client, left, TIMEOUT)
+        await client.resolve(skipped, {"step": "compute", "decision": "skip", "reason": "leave it", "who": "kim"})
+        story = await finished(client, skipped, TIMEOUT)
         assert story["state"] == "RESIDUE"
         [residue] = story["residue"]
         assert (residue["system"], residue["key"]) == ("shop", "rates")

@@ -209,8 +209,10 @@ def test_sharing_changes_nothing_of_what_sagas_do() -> None:
     for seed in range(scaled(80, 20_000)):
         seen += live(seed)
     assert {f"shares {state}" for state in ("RUNNING", "COMMITTED", "COMPLETED")} <= seen.keys()
-    left = {f"left the path {state}" for state in ("RUNNING", "COMPENSATING", "COMPENSATED", "COMPLETED", "PARKED")}
-    assert left <= seen.keys()
+    departures = {
+        f"left the path {state}" for state in ("RUNNING", "COMPENSATING", "COMPENSATED", "COMPLETED", "PARKED")
+    }
+    assert departures <= seen.keys()
 
 
 @pytest.mark.slow

@@ -48,9 +48,9 @@ def test_the_estimate_is_between_compressed_and_plain_size(text: bytes) -> None:
     ],
 )
 def test_a_value_is_kept_while_it_fits(used: int, value: Any, kept: bool) -> None:
-    left, total = fit_into_budget(used, value)
+    stored, total = fit_into_budget(used, value)
     text = json.dumps(value, separators=(",", ":"))
-    assert left == (value if kept else {"omitted": "size", "bytes": len(text)})
+    assert stored == (value if kept else {"omitted": "size", "bytes": len(text)})
     assert total > used
 
 

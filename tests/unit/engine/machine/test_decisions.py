@@ -277,8 +277,8 @@ def test_undo_retry_done_and_skip() -> None:
     assert not driver.finishes[0].committed
     assert driver.row("b")["state"] == "DONE"
     assert driver.row("b")["compensation"]["state"] == "SKIPPED"
-    (left,) = driver.story["residue"]
-    assert (left["kind"], left["system"], left["key"]) == ("effect_stays", "shop", "s1/b")
+    (residue_item,) = driver.story["residue"]
+    assert (residue_item["kind"], residue_item["system"], residue_item["key"]) == ("effect_stays", "shop", "s1/b")
 
 
 def test_the_effect_of_a_skipped_undo_is_where_the_forward_call_has_put_it() -> None:
@@ -286,9 +286,9 @@ def test_the_effect_of_a_skipped_undo_is_where_the_forward_call_has_put_it() -> 
     cancel = op("http", {"connection": "desk", "method": "POST", "path": "/cancel"})
     definition = saga(step("transfer", do=transfer, compensate=undo(cancel)), step("b"))
     driver = MachineDriver(definition, answers={"b": "rejected", "transfer~undo": "rejected"}).run()
-    (left,) = driver.decide("transfer", "skip").story["residue"]
-    assert (left["system"], left["key"]) == ("bank", "s1/transfer")
-    assert left["command"] == 'http {"connection":"desk","method":"POST","path":"/cancel"}'
+    (residue_item,) = driver.decide("transfer", "skip").story["residue"]
+    assert (residue_item["system"], residue_item["key"]) == ("bank", "s1/transfer")
+    assert residue_item["command"] == 'http {"connection":"desk","method":"POST","path":"/cancel"}'
 
 
 def test_an_unguarded_undo_can_be_declared_done() -> None:

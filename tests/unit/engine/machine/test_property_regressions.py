@@ -267,13 +267,13 @@ def test_a_decision_during_the_rollback_probe_applies_to_the_undo() -> None:
 
 @pytest.mark.parametrize("kind", ["undo", "confirm"])
 def test_arguments_corrected_while_the_guard_decides_apply_to_the_action(kind: str) -> None:
-    far = op("far", {"x": 1}, on="bank")
+    remote = op("far", {"x": 1}, on="bank")
     if kind == "undo":
         driver = MachineDriver(
-            saga(step("a", compensate=undo(far)), step("b")), answers={"b": "rejected"}, hold=["a~undo-mark"]
+            saga(step("a", compensate=undo(remote)), step("b")), answers={"b": "rejected"}, hold=["a~undo-mark"]
         )
     else:
-        driver = MachineDriver(saga(step("a", confirm=far)), hold=["a~confirm-mark"])
+        driver = MachineDriver(saga(step("a", confirm=remote)), hold=["a~confirm-mark"])
     driver.start()
     driver.now += 1_000
     driver.decide("a", "retry", arguments={"x": 2})

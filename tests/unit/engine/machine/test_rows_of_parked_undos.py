@@ -122,9 +122,9 @@ def test_the_preview_of_a_skip_names_all_rows_that_stay() -> None:
 
 def test_the_view_says_to_which_undo_rows_are_left() -> None:
     first, second = undone_by(RESTORE), replace(undone_by(RESTORE), id="b")
-    left = Outcome.done({"restored": 0, "left_to": ["a"]})
+    leaves_rows = Outcome.done({"restored": 0, "left_to": ["a"]})
     parks = Outcome("failed", failure=Failure("Parked", "why", DETAILS), attempt=1, retryable=False, park_reason="why")
-    answers = {"c": "rejected", "b~undo": left, "a~undo": parks}
+    answers = {"c": "rejected", "b~undo": leaves_rows, "a~undo": parks}
     driver = MachineDriver(saga(first, second, step("c")), answers=answers, restore=True).run()
     assert driver.row("b")["compensation"]["left_to"] == ["a"]
     assert "left_to" not in driver.row("a")["compensation"]

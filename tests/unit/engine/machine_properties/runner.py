@@ -338,7 +338,7 @@ class Runner:
 
     def take_over(self, state: Mapping[str, Any], event: str) -> None:
         """Go on from a stored state, beginning with the timer ``event``."""
-        left = dict(self.timers)
+        timers_before = dict(self.timers)
         now = self.now
 
         def make() -> Machine:
@@ -352,8 +352,8 @@ class Runner:
         for command in commands:
             self._carry_out(command)
         for id, due in self.timers.items():
-            if id in left and abs(due - left[id]) > 1.0 and left[id] > self.now:
-                raise Violation("timers", f"{id} was due at {left[id]}, and after the restart at {due}")
+            if id in timers_before and abs(due - timers_before[id]) > 1.0 and timers_before[id] > self.now:
+                raise Violation("timers", f"{id} was due at {timers_before[id]}, and after the restart at {due}")
         self.oracle.continued(commands, self.machine.view().to_json())
         self.feed(TimerFired(event, self.now))
 

@@ -259,8 +259,8 @@ class KindRunner(Runner):
         decided = {decision.step for decision in self.oracle.ledger.decisions}
         while self.env.zombies:
             self.env.commit_zombie(0)
-        if left := sorted(entry for entry, _ in base.prepared if entry not in decided):
-            raise Violation("two_phase", f"{state}, but {left} are still prepared")
+        if undecided := sorted(entry for entry, _ in base.prepared if entry not in decided):
+            raise Violation("two_phase", f"{state}, but {undecided} are still prepared")
         super().check_end()
         if base.ours and not decided:  # an attempt that an operator did not await may end later
             raise Violation("compensate: auto", f"{state}, but {sorted(base.ours)} are still locked")

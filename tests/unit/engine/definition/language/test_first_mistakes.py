@@ -146,9 +146,11 @@ def test_annotations_are_no_mistakes(keyword: str) -> None:
 
 
 def test_other_names_are_those_of_fields_and_never_a_field_themselves() -> None:
-    known = [(set(mapping.by_name), names) for mapping, names in TABLES]
-    known += [(set(BUILTINS[uses].parameters["properties"]), names) for uses, names in other_names.ARGUMENTS.items()]
-    for fields, names in known:
+    names_by_table = [(set(mapping.by_name), names) for mapping, names in TABLES]
+    names_by_table += [
+        (set(BUILTINS[uses].parameters["properties"]), names) for uses, names in other_names.ARGUMENTS.items()
+    ]
+    for fields, names in names_by_table:
         others = [name for written in names.fields.values() for name in written.split()] + list(names.explained)
         assert names.fields.keys() <= fields
         assert len(others) == len(set(others))

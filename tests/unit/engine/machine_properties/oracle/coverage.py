@@ -88,8 +88,8 @@ def of_story(ledger: Ledger, before: Mapping[str, Any], event: MachineEvent) -> 
             situations.add(f"{e['uses']} {e['state']}")
         if e["state"] == "COMPENSATED" and e["outcome"] in ("rejected", "failed"):
             situations.add("undone without an effect")
-        left = e["state"] in ("REJECTED", "FAILED", "NOTHING_TO_UNDO", "COMPENSATED")
-        if left and "#" in e["id"] and step.on_failure == "continue" and story["phase"] != "backward":
+        without_effect = e["state"] in ("REJECTED", "FAILED", "NOTHING_TO_UNDO", "COMPENSATED")
+        if without_effect and "#" in e["id"] and step.on_failure == "continue" and story["phase"] != "backward":
             situations.add("continued item")
         if e["error"] is not None and e["error"]["type"] == "definition":
             situations |= _place(e["error"]["message"])

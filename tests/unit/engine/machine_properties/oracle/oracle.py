@@ -67,8 +67,8 @@ class Oracle:
                 self._call_ended(event)
             case AttemptsMade():
                 name = operation_of(ledger.calls[event.id])
-                known = ledger.attempts.get(name, 0)
-                ledger.attempts[name] = None if known is None else known + event.attempts
+                attempts = ledger.attempts.get(name, 0)
+                ledger.attempts[name] = None if attempts is None else attempts + event.attempts
             case SagaEnded():
                 started = ledger.sagas.pop(event.id)
                 if event.state != "COMPLETED" and isinstance(started, StartSaga):
@@ -139,8 +139,8 @@ class Oracle:
         if call.action in DECISIONS:
             return
         ledger.received.setdefault(name, []).append(event.outcome)
-        known = ledger.attempts.get(name, 0)
-        ledger.attempts[name] = None if known is None or event.attempts is None else known + event.attempts
+        attempts = ledger.attempts.get(name, 0)
+        ledger.attempts[name] = None if attempts is None or event.attempts is None else attempts + event.attempts
         if call.op in ("do", "seal", "probe") and event.outcome.kind in LEADS_BACK:
             ledger.causes.append(event.outcome.kind)
 

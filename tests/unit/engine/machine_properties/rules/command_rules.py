@@ -23,10 +23,15 @@ def check_call(ledger: Ledger, call: Call) -> None:
         return  # it only records a decision in the guard; no action runs
     if not isinstance(call.retry.max_attempts, int) or call.retry.max_attempts < 1:
         raise Violation("rule 4", f"{call.id} may try {call.retry.max_attempts} times: not finite")
-    known = ledger.attempts.get(operation_of(call), 0)
+    ended_attempts = ledger.attempts.get(operation_of(call), 0)
     marked = call.guard is not None and call.guard.mode == "mark"  # calls the guard only
-    if call.op in ("do", "undo", "confirm") and not marked and known is not None and call.earlier_attempts != known:
-        mine = f"{call.id} says {call.earlier_attempts} earlier attempts, {known} ended"
+    if (
+        call.op in ("do", "undo", "confirm")
+        and not marked
+        and ended_attempts is not None
+        and call.earlier_attempts != ended_attempts
+    ):
+        mine = f"{call.id} says {call.earlier_attempts} earlier attempts, {ended_attempts} ended"
         raise Violation("earlier attempts", mine)
     match call.op:
         case "do":

@@ -24,15 +24,15 @@ def check(ledger: Ledger, before: Mapping[str, Any], commands: Sequence[Command]
         for number, notification in enumerate(ledger.definition.notify)
         if moment in notification.when
     ]
-    known = [row["id"] for row in before["notifications"]] if before else []
+    earlier_ids = [row["id"] for row in before["notifications"]] if before else []
     names = []
     for number, moment in expected:
         name = f"notify-{number}-{moment}"
-        earlier = sum(id == name or id.startswith(f"{name}-") for id in known)
+        earlier = sum(id == name or id.startswith(f"{name}-") for id in earlier_ids)
         names.append(name if earlier == 0 else f"{name}-{earlier + 1}")
     if [report.id for report in reported] != names:
         raise Violation("notify", f"told {[report.id for report in reported]}, to be told {names}")
-    if [row["id"] for row in ledger.story["notifications"]] != known + names:
+    if [row["id"] for row in ledger.story["notifications"]] != earlier_ids + names:
         raise Violation("notify", "the story does not name exactly those who were told")
     for (number, _), command in zip(expected, reported, strict=True):
         _check_one(ledger.definition.notify[number], command)
