@@ -10,7 +10,7 @@ import pytest
 
 from saga_workers.runtime.databases import set_up_database
 from sagas import Step
-from sagas.actions import action
+from sagas.actions.registry import action
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
