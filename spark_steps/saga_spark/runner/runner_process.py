@@ -14,6 +14,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Callable, Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,8 @@ class RunnerProcess:
             os.close(write_end)
             os.close(output_end)
         reader = await _reader_of(answers, limit=MAX_MESSAGE_BYTES)
-        self._logging = asyncio.create_task(log.copy(await _reader_of(output)))
+        # Not in the context of the attempt that has started it: others use this runner, too.
+        self._logging = asyncio.create_task(log.copy(await _reader_of(output)), context=Context())
         self._tasks = [asyncio.create_task(self._read_messages(reader)), asyncio.create_task(self._run_watchdog())]
         await self._send({"settings": settings_to_json(self._settings)})
 
