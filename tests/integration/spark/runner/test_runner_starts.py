@@ -61,7 +61,7 @@ async def test_a_new_runner_accepts_a_job_and_an_audit_concurrently(env: Environ
         },
         tag="audit",
     )
-    (manifest, report) = await asyncio.gather(env.one("staged_jobs:numbers"), audit)
+    (manifest, report) = await asyncio.gather(env.stage_output("staged_jobs:numbers"), audit)
     assert len(rows_of(manifest)) == 10
     assert report["verdict"] == "pass"
 
@@ -104,7 +104,7 @@ async def test_a_step_waits_for_a_worker_that_has_java(tmp_path: Path, monkeypat
 
 
 async def test_a_killed_jvm_costs_no_attempt(env: Environment) -> None:
-    running = asyncio.create_task(env.one("staged_jobs:endless"))
+    running = asyncio.create_task(env.stage_output("staged_jobs:endless"))
     async with asyncio.timeout(TIMEOUT):
         while not any(report.get("tasks") for report in env.progress):
             assert not running.done(), running
@@ -136,7 +136,7 @@ async def test_a_job_that_kills_every_runner_is_isolated_and_then_parked(
     (env.root / "killing_jobs.py").write_text(KILLER)
     with pytest.raises(Unavailable, match="the Spark runner was killed by SIGKILL"):
         await killed(env)
-    good = await env.one("staged_jobs:numbers")
+    good = await env.stage_output("staged_jobs:numbers")
     assert env.runner.process is not None
     shared = env.runner.process.pid
     with pytest.raises(
@@ -145,7 +145,7 @@ async def test_a_job_that_kills_every_runner_is_isolated_and_then_parked(
     ):
         await killed(env)
     assert env.runner.process.pid == shared, "it had a runner of its own"
-    assert rows_of(await env.one("staged_jobs:numbers")) == rows_of(good)
+    assert rows_of(await env.stage_output("staged_jobs:numbers")) == rows_of(good)
 
 
 async def killed(env: Environment) -> None:

@@ -43,7 +43,7 @@ async def env(server: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIte
 
 async def test_the_same_rows_are_staged_and_counted_as_in_a_local_session(env: Environment) -> None:
     audit = [{"not_null": ["kind"], "severity": "warn"}, {"sum": {"column": "half", "equals": 1}}]
-    remote_manifest = await env.one("staged_jobs:numbers", audit=audit)
+    remote_manifest = await env.stage_output("staged_jobs:numbers", audit=audit)
     assert sorted(row["id"] for row in rows_of(remote_manifest)) == list(range(10))
     assert remote_manifest.counts == {"1:not_null/kind": 5, "2:sum": "22.50"}
     local = RunnerClient(SparkSettings(root=env.root, conf=QUICK, python_path=(str(env.root / "jobs"),)))
@@ -67,19 +67,19 @@ async def test_inputs_sql_and_several_outputs(env: Environment) -> None:
         "facts": [2, 3],
         "rejects": [1],
     }
-    summed = await env.one({"sql": "select sum(n) as total from numbers"})
+    summed = await env.stage_output({"sql": "select sum(n) as total from numbers"})
     assert rows_of(summed) == [{"total": 6}]
 
 
 async def test_errors_are_one_line(env: Environment) -> None:
     with pytest.raises(JobFailed, match="there are no orders"):
-        await env.one("staged_jobs:raises")
+        await env.stage_output("staged_jobs:raises")
     with pytest.raises(UsageError, match="`m` cannot be resolved"):
-        await env.one("staged_jobs:wrong_column")
+        await env.stage_output("staged_jobs:wrong_column")
 
 
 async def test_an_audit_reads_the_staged_files(env: Environment) -> None:
-    manifest = await env.one("staged_jobs:numbers")
+    manifest = await env.stage_output("staged_jobs:numbers")
     arguments = {
         "job": "staged_jobs:numbers",
         "outputs": {"output": {"parquet": "out", "mode": "append"}},
@@ -103,7 +103,7 @@ async def test_an_audit_reads_the_staged_files(env: Environment) -> None:
 
 
 async def test_a_cancelled_job_stops_on_the_server(env: Environment) -> None:
-    running = asyncio.create_task(env.one("staged_jobs:endless"))
+    running = asyncio.create_task(env.stage_output("staged_jobs:endless"))
     async with asyncio.timeout(TIMEOUT):
         while not any(report.get("tasks") for report in env.progress):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -111,5 +111,5 @@ async def test_a_cancelled_job_stops_on_the_server(env: Environment) -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (await env.one({"sql": "select 1 as one"})).rows == 1
+    assert (await env.stage_output({"sql": "select 1 as one"})).rows == 1
     assert env.runner.process is process, "it was cancelled, not killed"
