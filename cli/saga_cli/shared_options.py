@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from saga_cli.context import global_options, target_line
 from saga_cli.output import warn
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
     from saga_workers.client import Client
     from saga_workers.views.saga_list import SagaFilter
     from sagas.settings import Settings
+
+Operator = Annotated[
+    str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
+]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]
 
 
 def operator_name(given: str | None) -> str | None:

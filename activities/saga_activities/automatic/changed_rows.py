@@ -167,12 +167,7 @@ def _difference(rows: StepRows, row: LockedRow) -> str:
 
 async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, current: Image | None) -> str:
     """The other step whose change of this row is the present one, as far as the images tell."""
-    values = {
-        "saga_id": entry_key.saga_id,
-        "step": entry_key.entry,
-        "generation": entry_key.generation,
-        "row_hash": row.hash,
-    }
+    values = {**entry_key.values, "row_hash": row.hash}
     if current is None:
         later = await sql.one_or_none(_SELECT_LATER_DELETE, values)
     else:

@@ -297,13 +297,7 @@ class ImageRecorder:
         await rehearse(self._sql, self._tables, self._images)
         header = {"statement": 0, "row_hash": "", "row_change": 0, "table_name": "", "row_key": str(len(self._stored))}
         header["before_image"] = encode_json(self._types).decode()
-        entry = {
-            "saga_id": self._entry_key.saga_id,
-            "step": self._entry_key.entry,
-            "generation": self._entry_key.generation,
-            "created_at": self._created_at,
-            "undo_scope": self._undo_scope,
-        }
+        entry = {**self._entry_key.values, "created_at": self._created_at, "undo_scope": self._undo_scope}
         empty = {"before_image": None, "after_image": None}
         rows = [{**empty, **entry, **image, "sequence": index} for index, image in enumerate([header, *self._stored])]
         await self._sql.run(INSERT_IMAGE, rows)

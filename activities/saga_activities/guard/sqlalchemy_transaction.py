@@ -136,13 +136,17 @@ class SqlAlchemyTransaction:
     async def commit(self, row_write: RowWrite | None) -> None:
         if row_write is not None:
             await self.store_row(row_write)
+        await self._send_last("COMMIT")
+
+    async def _send_last(self, statement: str) -> None:
+        """Send the statement that ends the transaction. Raises :class:`LostCommit` if its answer is lost."""
         try:
-            await self._send("COMMIT")
+            await self._send(statement)
         except SQLAlchemyError as error:
             classified = classify_database_error(error)
             if classified is not None and classified.connection_lost:
                 raise LostCommit(message_of(error)) from error
-            error.add_note(f"{STATEMENT_NOTE}COMMIT")
+            error.add_note(f"{STATEMENT_NOTE}{statement}")
             raise
 
     async def rollback(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.spark import DISCARD, REVERT
 from sagas.definition.model import Operation, Retry, StepDefinition, StepState, is_read, remaining_retry
-from sagas.machine import builtin_actions, call_attempts, corrected_probes, image_scopes
+from sagas.machine import builtin_actions, call_attempts, corrected_probes, corrections, image_scopes
 from sagas.machine.expressions import arguments, evaluation, expression_fields
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
@@ -40,6 +40,21 @@ def send_call(
     call = build_call(run, entry, flight)
     run.start_flight(flight.id, "call", entry, kind, purpose, background=background)
     run.emit(call)
+
+
+def send_or_park(
+    run: SagaRun, entry: Entry, op: Literal["undo", "confirm"], kind: CallKind, operation: OperationState
+) -> None:
+    """Send the call of an undo or a confirm. It parks if its arguments ignore a correction, or cannot be computed."""
+    try:
+        if corrections.is_open(run, entry, op):
+            prepare = prepare_undo if op == "undo" else prepare_confirm
+            run.park(entry, op, corrections.question(run, entry, op, prepare(run, entry)))
+        else:
+            send_call(run, entry, kind)
+    except evaluation.DefinitionError as error:
+        operation.error = {"type": evaluation.DEFINITION_FAILURE, "message": str(error), "details": {}}
+        run.park(entry, op, str(error))
 
 
 def build_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:

@@ -6,8 +6,8 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 from __future__ import annotations
 
 from sagas.definition.model import backoff
-from sagas.machine import call_attempts, calls, corrections, failure_reasons
-from sagas.machine.expressions import evaluation, expression_fields
+from sagas.machine import call_attempts, calls, failure_reasons
+from sagas.machine.expressions import expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
@@ -180,14 +180,7 @@ def confirm_entry(run: SagaRun, entry: Entry) -> None:
     if confirm.started_at is None:
         confirm.started_at = run.now
     mark = calls.guard_decides_first(step, step.confirm) and not confirm.guard_decided
-    try:
-        if corrections.is_open(run, entry, "confirm"):
-            run.park(entry, "confirm", corrections.question(run, entry, "confirm", calls.prepare_confirm(run, entry)))
-        else:
-            calls.send_call(run, entry, "confirm-mark" if mark else "confirm")
-    except DefinitionError as error:
-        confirm.error = {"type": evaluation.DEFINITION_FAILURE, "message": str(error), "details": {}}
-        run.park(entry, "confirm", str(error))
+    calls.send_or_park(run, entry, "confirm", "confirm-mark" if mark else "confirm", confirm)
 
 
 def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None, *, mark: bool = False) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from saga_activities.guard.database_errors import classify_database_error, message_of
 from saga_activities.guard.mysql import MysqlTransaction
-from saga_activities.guard.transaction import LostCommit, RowWrite
+from saga_activities.guard.transaction import RowWrite
 from saga_activities.guard.two_phase.participant import PreparedTransactionBusy, StoreResult
 from saga_activities.guard.two_phase.transaction_id import TransactionId, XaId
 from sagas.errors import InfrastructureError
@@ -33,13 +32,7 @@ class MysqlPreparation(MysqlTransaction):
         """Store the result outside the transaction, then prepare it. Raises :class:`LostCommit` as COMMIT does."""
         await self.store_result(None if row_write is None else row_write.result)
         await self._send(f"XA END {self.transaction_id.xa.sql}")
-        try:
-            await self._send(f"XA PREPARE {self.transaction_id.xa.sql}")
-        except SQLAlchemyError as error:
-            classified = classify_database_error(error)
-            if classified is not None and classified.connection_lost:
-                raise LostCommit(message_of(error)) from error
-            raise
+        await self._send_last(f"XA PREPARE {self.transaction_id.xa.sql}")
 
     async def release(self) -> None:
         await self.sql.close()

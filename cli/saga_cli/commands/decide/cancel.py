@@ -8,7 +8,7 @@ import typer
 
 from saga_cli.context import target_line, with_locator
 from saga_cli.output import confirm, echo, print_document, warn
-from saga_cli.shared_options import operator_name, print_target
+from saga_cli.shared_options import Operator, Yes, operator_name, print_target
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.text.shortening import counted
 
@@ -24,10 +24,8 @@ def cancel(
     reason: Annotated[str, typer.Option(help="reason; recorded with the saga")] = "",
     wait: Annotated[bool, typer.Option("--wait", help="wait for the end; the exit code shows how it ended")] = False,
     timeout: Annotated[str | None, typer.Option(help="how long to wait, for example 1m")] = None,
-    as_: Annotated[
-        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
+    as_: Operator = None,
+    yes: Yes = False,
 ) -> int:
     """Cancel a running saga and undo its steps. Past the point of no return this is refused (exit code 9).
 

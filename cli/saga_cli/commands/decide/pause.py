@@ -10,7 +10,7 @@ import typer
 
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
-from saga_cli.shared_options import operator_name, print_target, warn_without_poller
+from saga_cli.shared_options import Operator, operator_name, print_target, warn_without_poller
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 def pause(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
     reason: Annotated[str, typer.Option(help="reason; shown while the saga is paused")] = "",
-    as_: Annotated[
-        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-    ] = None,
+    as_: Operator = None,
 ) -> int:
     """Stop a running saga from starting calls until `saga resume`: no step, no compensation, no confirm.
 
@@ -54,9 +52,7 @@ def resume(
         list[str] | None,
         typer.Option(metavar="STEP", help="its undo in another database or service has happened; repeatable"),
     ] = None,
-    as_: Annotated[
-        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-    ] = None,
+    as_: Operator = None,
 ) -> int:
     """Let a paused saga go on, or one whose run was terminated or deleted in Temporal while its effects are open.
 

@@ -12,7 +12,7 @@ import typer
 
 from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.output import confirm, echo, print_document, warn
-from saga_cli.shared_options import json_object, json_option, operator_name, print_target, required_text
+from saga_cli.shared_options import Operator, Yes, json_object, json_option, operator_name, print_target, required_text
 from saga_cli.wait import noting_silence
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.payloads import LOCK_ACTIVITY, NOTIFICATION_PREFIX, RELEASE_ACTIVITY
@@ -65,10 +65,8 @@ def resolve(
     op: Annotated[str | None, typer.Option(help="with --where: only do, undo or confirm")] = None,
     error: Annotated[str | None, typer.Option(help="with --where: only where the error contains this text")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the consequences and change nothing")] = False,
-    as_: Annotated[
-        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
+    as_: Operator = None,
+    yes: Yes = False,
 ) -> int:
     """Decide about a parked step: retry, done, skip or compensate. `saga show ID` lists the possible decisions.
 

@@ -8,7 +8,7 @@ import typer
 
 from saga_cli.context import with_locator
 from saga_cli.output import echo, print_document, warn
-from saga_cli.shared_options import json_option, operator_name, print_target
+from saga_cli.shared_options import Operator, json_option, operator_name, print_target
 from sagas.errors import UsageError
 
 
@@ -17,9 +17,7 @@ def send_signal(
     name: Annotated[str, typer.Argument(help="the signal's name, as in the `wait` step")],
     data: Annotated[str | None, typer.Option(help="JSON, @file, or - for standard input")] = None,
     reject: Annotated[str | None, typer.Option(help="reject the step, with this reason")] = None,
-    as_: Annotated[
-        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-    ] = None,
+    as_: Operator = None,
 ) -> int:
     """Send a signal to a `wait` step. An early signal is kept; the first signal of a name counts."""
     if reject is not None and data is not None:

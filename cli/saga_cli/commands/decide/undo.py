@@ -8,7 +8,7 @@ import typer
 
 from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.output import confirm, on_ctrl_c, warn
-from saga_cli.shared_options import operator_name, required_text
+from saga_cli.shared_options import Operator, Yes, operator_name, required_text
 from saga_cli.wait import print_end
 from sagas.errors import RefusedError
 from sagas.text.shell import saga_command
@@ -22,11 +22,9 @@ if TYPE_CHECKING:
 def undo(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
     reason: Annotated[str | None, typer.Option(help="reason, required; recorded with the saga")] = None,
-    as_: Annotated[
-        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-    ] = None,
+    as_: Operator = None,
     timeout: Annotated[str | None, typer.Option(help="how long to wait for the end, for example 1m")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
+    yes: Yes = False,
 ) -> int:
     """Undo a saga that has completed, and wait for the end. Needs a worker of that saga.
 

@@ -12,7 +12,7 @@ import typer
 from saga_cli.context import load_settings, target_line, with_locator
 from saga_cli.output import DIFFERENCES, confirm, echo, on_ctrl_c, print_document, warn, write_page
 from saga_cli.progress import shown_progress
-from saga_cli.shared_options import operator_name
+from saga_cli.shared_options import Operator, Yes, operator_name
 from sagas.errors import UsageError
 from sagas.settings.private_files import make_private_folder, write_private_text
 from sagas.text.shortening import counted
@@ -33,10 +33,8 @@ def reconcile(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="write an HTML page with counts, samples and commands")] = None,
     repair: Annotated[bool, typer.Option("--repair", help="repair what is safe to repair without an operator")] = False,
-    as_: Annotated[
-        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
+    as_: Operator = None,
+    yes: Yes = False,
 ) -> int:
     """Compare the sagas with the guards, the business tables, the outboxes and their topics, and with staged and
     published output.

@@ -9,7 +9,7 @@ import typer
 
 from saga_cli.context import load_settings
 from saga_cli.output import echo, print_document, print_table
-from saga_cli.shared_options import operator_name, parse_duration_option, required_text, start_logging
+from saga_cli.shared_options import Operator, operator_name, parse_duration_option, required_text, start_logging
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ def relay(
     release: Annotated[str | None, typer.Option(metavar="EVENT", help="publish this held or refused event")] = None,
     drop: Annotated[str | None, typer.Option(metavar="EVENT", help="never publish this held or refused event")] = None,
     reason: Annotated[str | None, typer.Option(help="reason of --release or --drop; recorded with the event")] = None,
-    as_: Annotated[
-        str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-    ] = None,
+    as_: Operator = None,
 ) -> int:
     """Publish the events of the outboxes to Kafka, each exactly once and in order per key.
 

@@ -10,7 +10,7 @@ import typer
 
 from saga_cli.context import target_line, with_client, with_locator
 from saga_cli.output import confirm, echo, make_console, on_ctrl_c, print_document, print_list, print_table, warn
-from saga_cli.shared_options import operator_name, print_target, warn_without_poller
+from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
@@ -37,9 +37,6 @@ app = typer.Typer(
 )
 
 BatchId = Annotated[str, typer.Argument(help="the batch's id, as `saga start --from` prints it")]
-Operator = Annotated[
-    str | None, typer.Option("--as", help="name of the operator; default: SAGA_USER, else the client's identity")
-]
 
 _BAR_WIDTH = 40
 
@@ -165,7 +162,7 @@ def cancel_command(
     batch: BatchId,
     reason: Annotated[str, typer.Option(help="reason; recorded with each saga")] = "",
     as_: Operator = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")] = False,
+    yes: Yes = False,
 ) -> int:
     """Start no more rows of the batch, and cancel each of its sagas that runs.
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import builtin_actions, call_attempts, calls, commit, corrections, failure_reasons, forward
-from sagas.machine.expressions import evaluation
-from sagas.machine.expressions.evaluation import DefinitionError
+from sagas.machine import builtin_actions, call_attempts, calls, commit, failure_reasons, forward
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -211,14 +209,7 @@ def _send_undo(run: SagaRun, entry: Entry) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
     mark = calls.guard_decides_first(step, calls.current_alternate(step, undo)) and not undo.guard_decided
-    try:
-        if corrections.is_open(run, entry, "undo"):
-            run.park(entry, "undo", corrections.question(run, entry, "undo", calls.prepare_undo(run, entry)))
-        else:
-            calls.send_call(run, entry, "undo-mark" if mark else "undo")
-    except DefinitionError as error:
-        undo.error = {"type": evaluation.DEFINITION_FAILURE, "message": str(error), "details": {}}
-        run.park(entry, "undo", str(error))
+    calls.send_or_park(run, entry, "undo", "undo-mark" if mark else "undo", undo)
 
 
 def undo_mark_ended(run: SagaRun, entry: Entry, outcome: Outcome) -> None:

@@ -14,6 +14,7 @@ from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Manifest
 from saga_spark.sinks.column_names import column_name_problems
 from saga_spark.sinks.postgresql.tables import (
+    FOREIGN_KEY_COLUMNS,
     PgConnection,
     TargetTable,
     identifiers,
@@ -27,14 +28,9 @@ from sagas.text.shortening import counted
 
 OVERWRITE_MODES = ("overwrite", "overwrite_where")
 
-_FOREIGN_KEYS = """
+_FOREIGN_KEYS = f"""
 select c.conname, c.confrelid::regclass::text, c.confrelid = c.conrelid,
-       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.conkey) with ordinality
-         as k(number, place)
-        join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number),
-       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.confkey) with
-         ordinality as k(number, place)
-        join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)
+{FOREIGN_KEY_COLUMNS}
 from pg_constraint c where c.contype = 'f' and c.conrelid = %s and c.conparentid = 0::oid
 """
 

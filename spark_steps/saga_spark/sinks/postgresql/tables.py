@@ -26,6 +26,15 @@ from sagas.text.shortening import counted
 
 PgConnection = psycopg.Connection[tuple[Any, ...]]
 
+FOREIGN_KEY_COLUMNS = """
+       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.conkey) with ordinality
+         as k(number, place)
+        join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number),
+       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.confkey) with
+         ordinality as k(number, place)
+        join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)"""
+"""The columns of the foreign key ``c`` of pg_constraint, and those that it refers to, as two columns of a query."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:

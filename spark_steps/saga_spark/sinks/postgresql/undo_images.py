@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.sinks.postgresql.tables import (
+    FOREIGN_KEY_COLUMNS,
     PgConnection,
     TargetTable,
     database_message,
@@ -68,14 +69,9 @@ select (not exists (select from w left join n using ({hash}) left join o using (
         and not exists (select from o left join n using ({hash}) where coalesce(n.n, 0) < o.n))::int
 """
 
-_CASCADES = """
+_CASCADES = f"""
 select c.conrelid::regclass::text, c.conrelid,
-       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.conkey) with ordinality
-         as k(number, place)
-        join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number),
-       (select pg_catalog.array_agg(a.attname::text order by k.place) from pg_catalog.unnest(c.confkey) with
-         ordinality as k(number, place)
-        join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number)
+{FOREIGN_KEY_COLUMNS}
 from pg_constraint c
 where c.contype = 'f' and c.conparentid = 0::oid and c.confdeltype in ('c', 'n', 'd')
       and c.confrelid in (select %(table)s::oid union select relid::oid from pg_catalog.pg_partition_tree(%(table)s))
