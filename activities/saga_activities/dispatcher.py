@@ -231,7 +231,7 @@ class Dispatcher:
                 attempt=attempt.number,
                 op=invocation.op,  # pyright: ignore[reportArgumentType]
                 traceparent=attempt.traceparent,
-                hidden=invocation.hidden,
+                sensitive_texts=invocation.sensitive_texts,
             )
         if invocation.action in REQUEST_ACTIONS and self._requests is not None:
             return await self._requests.perform(invocation, attempt)

@@ -191,7 +191,7 @@ class _CsvColumn:
     name: str
     path: list[str]
     types: frozenset[str]
-    hidden: bool
+    sensitive: bool
     """Its cells are not quoted in messages."""
 
 
@@ -256,7 +256,7 @@ def _csv_row(cells: list[str], columns: list[_CsvColumn], misplaced: int | None)
 def _parse_cell(text: str, column: _CsvColumn) -> Any:
     """A string stays a string unless the input's schema has another type: a postcode must not become a number."""
     is_text = not column.types or "string" in column.types
-    return text if is_text else parse_text(text, column.types, hidden=column.hidden)
+    return text if is_text else parse_text(text, column.types, sensitive=column.sensitive)
 
 
 def _csv_problem(error: csv.Error) -> str:

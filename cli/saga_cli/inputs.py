@@ -56,9 +56,9 @@ def read_input(text: str | None, fields: list[str], schema: Mapping[str, Any] | 
                 raise UsageError(f"--set {name}: {parent} is not an object")
         types = types_at(schema or {}, path)
         try:
-            hidden = is_sensitive(schema or {}, tuple(path))
+            sensitive = is_sensitive(schema or {}, tuple(path))
             is_text = not types or "string" in types
-            target[last] = _guess(written, types) if is_text else parse_text(written, types, hidden=hidden)
+            target[last] = _guess(written, types) if is_text else parse_text(written, types, sensitive=sensitive)
         except ValueError as error:
             raise UsageError(f"--set {name}: {error}") from None
     return value
@@ -76,17 +76,17 @@ def field_path(name: str, schema: Any) -> list[str]:
     return path
 
 
-def parse_text(text: str, types: frozenset[str], *, hidden: bool = False) -> Any:
+def parse_text(text: str, types: frozenset[str], *, sensitive: bool = False) -> Any:
     """The JSON value of a text for a field that is no string. Raises ValueError: its JSON has none of these types.
 
-    ``hidden``: the message does not quote the text.
+    ``sensitive``: the message does not quote the text.
     """
     try:
         value = decode_unambiguous(text)
     except (ValueError, RecursionError):
         if "boolean" in types and text.strip().lower() in ("true", "false"):
             return text.strip().lower() == "true"
-        shown = "the value" if hidden else repr(shorten(text, 60))
+        shown = "the value" if sensitive else repr(shorten(text, 60))
         kinds = describe_types(sorted(types - {"integer"} if "number" in types else types))
         if types & {"number", "integer"} and _LEADING_ZERO.fullmatch(text.strip()):
             raise ValueError(

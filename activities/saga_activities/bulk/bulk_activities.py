@@ -37,10 +37,10 @@ from sagas.bulk.names import (
 from sagas.bulk.wire_format import decode_chunk, unpack_states
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.protocol.compression import compress
-from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
+from sagas.protocol.outcomes import Failure, Outcome, mask_failure
 from sagas.protocol.payloads import Invocation
 from sagas.text.exact_json import decode_json
-from sagas.text.hidden_texts import hiding
+from sagas.text.masked_texts import masking
 
 DetachSagas = Callable[
     [Mapping[str, Any], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], Awaitable[dict[str, str]]
@@ -94,7 +94,7 @@ class BulkActivities:
         try:
             performer = ChunkPerformer(self._databases.guard(guard_spec.connection), self._bodies)
             observed = ObservedChunk(calls, attempt.number)
-            with hiding([text for call in calls for text in call.hidden]), ExitStack() as observing:
+            with masking([text for call in calls for text in call.sensitive_texts]), ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
                 ended = await performer.perform(calls, without_hidden_values(attempt))
@@ -170,7 +170,7 @@ async def _delay(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _reported(outcome: Outcome, call: Invocation, number: int) -> Outcome:
     """The outcome of one call of a chunk as the saga learns it. ``number`` is that of the chunk's attempt."""
-    return hide_in_failure(schedule_conflict(outcome, call, call.earlier_attempts + number), call.hidden)
+    return mask_failure(schedule_conflict(outcome, call, call.earlier_attempts + number), call.sensitive_texts)
 
 
 def _record_of(summary: Mapping[str, Any], text: str, request: Mapping[str, Any], at: datetime) -> RunRecord:

@@ -50,7 +50,7 @@ from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.size_limits import limit_size, omitted
 from sagas.settings.masking import mask
 from sagas.sql_text.tokens import shown
-from sagas.text.hidden_texts import hide_texts
+from sagas.text.masked_texts import mask_texts
 
 Op = Literal["do", "undo", "confirm", "probe"]
 
@@ -71,15 +71,15 @@ async def run_http(
     attempt: int = 1,
     op: Op = "do",
     traceparent: str | None = None,
-    hidden: Sequence[str] = (),
+    sensitive_texts: Sequence[str] = (),
 ) -> Outcome:
     """Make one attempt of an HTTP call. Errors of the participant or the definition become the outcome, not exceptions.
 
     ``key`` is the idempotency key of the operation, ``forward_key`` that of the ``do`` that an undo or a confirm names.
     ``timeout`` (seconds) covers everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
-    one call of the machine. ``hidden``: sensitive texts, which a participant may repeat. The result of a ``probe`` is
-    the response object, whatever its status, and no key is sent: a participant would take the probe for a repeated
-    ``do``.
+    one call of the machine. ``sensitive_texts``: those of the input, which a participant may repeat. The result of a
+    ``probe`` is the response object, whatever its status, and no key is sent: a participant would take the probe for a
+    repeated ``do``.
     Cancellation propagates: the caller knows whether the worker stops or the saga was cancelled.
     """
     if connection is None:
@@ -93,7 +93,7 @@ async def run_http(
                 attempt=attempt,
                 op=op,
                 traceparent=traceparent,
-                hidden=hidden,
+                sensitive_texts=sensitive_texts,
             )
     try:
         settings = connection.settings
@@ -102,7 +102,7 @@ async def run_http(
         is_refused, to_result = compile_refusal(arguments.get("rejected_when")), compile_result(arguments.get("result"))
     except (InvalidRequestError, ResultError) as error:
         return _no_effect(refused_value(str(error)), attempt, retryable=False)
-    call = _HttpAttempt(connection, request, connection.label(request.url), attempt, hidden)
+    call = _HttpAttempt(connection, request, connection.label(request.url), attempt, sensitive_texts)
     headers = _saga_headers(connection, request, key, forward_key, op, traceparent)
     try:
         if op != "probe":
@@ -145,7 +145,7 @@ class _HttpAttempt:
     request: HttpRequest
     participant: str
     number: int
-    hidden: Sequence[str] = ()
+    sensitive_texts: Sequence[str] = ()
     reached: bool = False
     was_unauthorized: bool = False
 
@@ -189,7 +189,7 @@ class _HttpAttempt:
             {"status": response.status} | ({"body": body[:MAX_EXCERPT]} if body else {}),
         )
         if 300 <= response.status < 400 and (location := response.headers.get("location")):
-            target = mask(hide_texts(location[:MAX_MASKED], self.hidden))
+            target = mask(mask_texts(location[:MAX_MASKED], self.sensitive_texts))
             message = f"{failure.message}, Location: `{shown(target, MAX_QUOTED_BODY)}`"
             failure = replace(failure, message=message)
         delay = retry_after(response)
@@ -210,7 +210,7 @@ class _HttpAttempt:
 
     def _quotable(self, response: HttpResponse) -> str:
         """The beginning of a body of text; it is masked before it is cut, or a half of a sensitive text would stay."""
-        return mask(hide_texts(response.text, self.hidden)[:MAX_MASKED]) if _is_text(response) else ""
+        return mask(mask_texts(response.text, self.sensitive_texts)[:MAX_MASKED]) if _is_text(response) else ""
 
     def _done(
         self,

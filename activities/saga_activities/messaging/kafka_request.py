@@ -79,7 +79,9 @@ class KafkaRequestAction:
             raise UsageError(f"{REQUEST} needs Temporal, which resumes the saga when the reply arrives")
         reply_topic = invocation.arguments.get("reply_topic") or default_reply_topic(self._kafka.prefix)
         command = build_command(invocation, reply_topic, attempt.traceparent)
-        waiter = WaitingAttempt(attempt.task_token, attempt.number, invocation.earlier_attempts, invocation.hidden)
+        waiter = WaitingAttempt(
+            attempt.task_token, attempt.number, invocation.earlier_attempts, invocation.sensitive_texts
+        )
 
         async def request(sql: SqlSession) -> Any:
             row = await lock_request(sql, _row_values(invocation, attempt, reply_topic))
@@ -213,27 +215,29 @@ class WaitingAttempt:
     """The attempt of a request that waits for its reply.
 
     ``token`` is Temporal's task token; ``attempt`` counts from 1 within its call, ``earlier_attempts`` is the number of
-    attempts before that call. ``hidden``: texts that no message may quote.
+    attempts before that call. ``sensitive_texts``: texts that no message may quote.
     """
 
     token: bytes
     attempt: int
     earlier_attempts: int = 0
-    hidden: tuple[str, ...] = ()
+    sensitive_texts: tuple[str, ...] = ()
 
     def to_text(self) -> str:
         waiter = {
             "token": b64encode(self.token).decode(),
             "attempt": self.attempt,
             "earlier": self.earlier_attempts,
-            "hidden": self.hidden,
+            "sensitive_texts": self.sensitive_texts,
         }
         return encode_json(waiter).decode()
 
     @staticmethod
     def from_text(text: str) -> WaitingAttempt:
         data = decode_json(text)
-        return WaitingAttempt(b64decode(data["token"]), data["attempt"], data["earlier"], tuple(data["hidden"]))
+        return WaitingAttempt(
+            b64decode(data["token"]), data["attempt"], data["earlier"], tuple(data["sensitive_texts"])
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from saga_activities.temporal.definition_loader import DefinitionLoader
 from saga_activities.temporal.earlier_end import has_been_undone
 from sagas.bulk.names import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.errors import InfrastructureError, RefusedError, SagaError, UsageError
-from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
+from sagas.protocol.outcomes import Failure, Outcome, mask_failure
 from sagas.protocol.payloads import (
     BULK_PREFIX,
     LOAD_ACTIVITY,
@@ -49,7 +49,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
 from sagas.settings.masking import mask
 from sagas.text.exact_json import decode_json, encode_json
-from sagas.text.hidden_texts import hiding
+from sagas.text.masked_texts import masking
 from sagas.workflow.failures import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json, read_payload
 
@@ -116,12 +116,12 @@ class SagaActivities:
         watched = ObservedAttempt(
             invocation.saga or info.workflow_type or "", invocation, invocation.earlier_attempts + info.attempt
         )
-        with hiding(invocation.hidden), contextlib.ExitStack() as watching:
+        with masking(invocation.sensitive_texts), contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
             attempt = without_hidden_values(await attempt_context(watched.saga, watched.traceparent, self._clock))
             ended = await self._perform(invocation, attempt, watched)
-            outcome = watched.outcome = hide_in_failure(note_no_effect(ended, info), invocation.hidden)
+            outcome = watched.outcome = mask_failure(note_no_effect(ended, info), invocation.sensitive_texts)
         return temporal_result(outcome, invocation, attempt.number)
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:

@@ -1,4 +1,4 @@
-"""The rows of a parked automatic compensation, and the SQL that restores them: as text and as an HTML table."""
+"""The rows of a parked automatic undo, and the SQL that restores them: as text and as an HTML table."""
 
 from __future__ import annotations
 

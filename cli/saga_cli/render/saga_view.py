@@ -48,7 +48,7 @@ STATE_STYLES = {
     "COMMITTED": "bold cyan",
 }
 
-_OPERATION_NAMES: Mapping[str, str] = {"do": "the step itself", "undo": "its compensation", "confirm": "its confirm"}
+_OPERATION_NAMES: Mapping[str, str] = {"do": "the step itself", "undo": "its undo", "confirm": "its confirm"}
 
 
 def print_view(view: SagaView) -> None:

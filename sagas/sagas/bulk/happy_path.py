@@ -212,7 +212,7 @@ class HappyPathSaga:
             own = made[command.step] = arguments.render_forward_arguments(path.plan, work, step, names)
             call = _with_own_values(command, key, own)
             texts = path.plan.sensitive_texts(self._input)
-            return call if texts == call.hidden else replace(call, hidden=texts)
+            return call if texts == call.sensitive_texts else replace(call, sensitive_texts=texts)
         if isinstance(command, Finish) and path.definition.output is not None:
             self._output = expression_fields.render_output(path.plan, work, path.definition, self._names())
             return Finish(command.state, command.committed, self._output, command.reason)

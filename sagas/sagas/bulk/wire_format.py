@@ -87,8 +87,8 @@ def _encode_item(item: ChunkCall, first: Call, shared: Mapping[str, Any]) -> lis
         differences["forward_hash"] = guard.forward_hash
     if guard.confirmed is not None:
         differences["confirmed"] = encode_guard(guard)["confirmed"]
-    if call.hidden:
-        differences["hidden"] = call.hidden
+    if call.sensitive_texts:
+        differences["sensitive_texts"] = call.sensitive_texts
     if (origin := item.origin) is not None:
         own = (origin.input_digest, origin.started_at, origin.generation)
         differences["origin"] = [*own, origin.input] if origin.has_input else [*own]
@@ -119,7 +119,7 @@ def decode_chunk(request: Mapping[str, Any]) -> list[Invocation]:
                 earlier_attempts=differences.get("earlier_attempts", 0),
                 reads=request.get("reads", False),
                 own_retry=request.get("own_retry", False),
-                hidden=tuple(differences.get("hidden", ())),
+                sensitive_texts=tuple(differences.get("sensitive_texts", ())),
                 origin=_encoded_origin(request, differences["origin"]) if "origin" in differences else None,
                 saga=request["saga"],
             )

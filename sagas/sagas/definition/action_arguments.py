@@ -64,7 +64,7 @@ def returned_problem(action: Action, result: Any) -> str | None:
     if not errors:
         return None
     error = closest_error(errors[0])
-    return f"{_place('result', error.absolute_path)}: {sentence(error, hide_value=True)}"
+    return f"{_place('result', error.absolute_path)}: {sentence(error, mask_value=True)}"
 
 
 class _WrongValue(Exception):
@@ -106,7 +106,7 @@ def _checked(parameter: Parameter, name: str, value: Any) -> Any:
         raise _WrongValue(f"{name} cannot be checked against the type of the parameter: {error.message}") from None
     error = closest_error(errors[0])
     # The value may be a secret of the input, and the message is shown with the saga.
-    message, place = sentence(error, hide_value=True), _place(name, error.absolute_path)
+    message, place = sentence(error, mask_value=True), _place(name, error.absolute_path)
     hint = ""
     if isinstance(error.instance, str) and error.validator == "type" and error.validator_value in CONVERSIONS:
         message = f"is text, and the parameter is {describe_types(error.validator_value)}"

@@ -276,7 +276,7 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     ),
     "SAGA241": _error("a savepoint that has no effect", "write it on a step before the pivot that others follow"),
     "SAGA242": _error(
-        "an undo or a confirm that the engine itself would have to perform",
+        "a compensation or a confirm that the engine itself would have to perform",
         "name an action of your own, `sql`, `http`, `outbox.emit` or `kafka.publish`",
     ),
     "SAGA250": _error(

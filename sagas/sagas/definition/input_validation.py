@@ -88,7 +88,7 @@ def error_message(error: Any, schema: Any) -> str:
         if isinstance(part, int):
             location, path = f"{location}[{part}]", (*path, ANY_ELEMENT)
         else:
-            hidden = has_sensitive_names(schema, path)
-            location, path = f"{location}.{'…' if hidden else part}", (*path, part)
-    message = sentence(error, hide_value=is_sensitive(schema, path), hide_names=has_sensitive_names(schema, path))
+            sensitive = has_sensitive_names(schema, path)
+            location, path = f"{location}.{'…' if sensitive else part}", (*path, part)
+    message = sentence(error, mask_value=is_sensitive(schema, path), mask_names=has_sensitive_names(schema, path))
     return f"{location} {message}" if message.startswith(("needs", "has")) else f"{location}: {message}"

@@ -45,19 +45,19 @@ def shown_value(value: Any) -> str:
     return shorten(encode_json(value, default=str).decode(), _MAX_SHOWN)
 
 
-def sentence(error: Any, *, hide_value: bool = False, hide_names: bool = False) -> str:
-    """Return what is wrong with the value of an error. ``hide_value``, ``hide_names``: neither it nor its names are
+def sentence(error: Any, *, mask_value: bool = False, mask_names: bool = False) -> str:
+    """Return what is wrong with the value of an error. ``mask_value``, ``mask_names``: neither it nor its names are
     quoted.
     """
-    shown = "the value" if hide_value else shown_value(error.instance)
+    shown = "the value" if mask_value else shown_value(error.instance)
     if "propertyNames" in error.relative_schema_path and isinstance(error.instance, str):
-        shown = "a name" if hide_names or hide_value else f"the name {shown}"
+        shown = "a name" if mask_names or mask_value else f"the name {shown}"
     keyword, limit = error.validator, error.validator_value
     if keyword in _LIMITS:
         return _LIMITS[keyword].format(shown=shown, limit=_plain(limit))
     about = _ABOUT.get(keyword)
     if about is not None:
-        return about(error, shown, hide_names)
+        return about(error, shown, mask_names)
     return "no value is allowed here" if keyword is None else f"{shown} does not fit `{keyword}`"
 
 
@@ -116,32 +116,32 @@ _LIMITS = {
 }
 
 
-def _about_type(error: Any, shown: str, hide_names: bool) -> str:
+def _about_type(error: Any, shown: str, mask_names: bool) -> str:
     return f"{shown} is not {describe_types(error.validator_value)}"
 
 
-def _about_enum(error: Any, shown: str, hide_names: bool) -> str:
+def _about_enum(error: Any, shown: str, mask_names: bool) -> str:
     listed = [shown_value(value) for value in error.validator_value[:_MAX_LISTED]]
     more = ", …" if len(error.validator_value) > _MAX_LISTED else ""
     return f"{shown} is not one of {', '.join(listed)}{more}"
 
 
-def _about_format(error: Any, shown: str, hide_names: bool) -> str:
+def _about_format(error: Any, shown: str, mask_names: bool) -> str:
     return f"{shown} is not {FORMATS[error.validator_value][1]}"
 
 
-def _about_pattern(error: Any, shown: str, hide_names: bool) -> str:
+def _about_pattern(error: Any, shown: str, mask_names: bool) -> str:
     form = error.schema.get(FORM_DESCRIPTION)
     return f"{shown} is not {form}" if form else f"{shown} does not match the pattern {_plain(error.validator_value)}"
 
 
-def _about_required(error: Any, shown: str, hide_names: bool) -> str:
+def _about_required(error: Any, shown: str, mask_names: bool) -> str:
     missing = [name for name in error.validator_value if name not in error.instance]
     listed = [f"`{name[:_MAX_SHOWN]}`" for name in missing[:_MAX_LISTED]]
     if len(missing) > _MAX_LISTED:
         listed.append(f"{len(missing) - _MAX_LISTED} more fields")
     needs = f"needs {' and '.join(filter(None, (', '.join(listed[:-1]), listed[-1])))}"
-    if hide_names or error.schema.get("additionalProperties") is False:  # which names the other field itself
+    if mask_names or error.schema.get("additionalProperties") is False:  # which names the other field itself
         return needs
     declared = error.schema.get("properties", ())
     others = [name for name in islice(error.instance, _MAX_COMPARED) if name not in declared and len(name) < _MAX_SHOWN]
@@ -151,7 +151,7 @@ def _about_required(error: Any, shown: str, hide_names: bool) -> str:
     return needs
 
 
-def _about_dependent_required(error: Any, shown: str, hide_names: bool) -> str:
+def _about_dependent_required(error: Any, shown: str, mask_names: bool) -> str:
     for name, needed in error.validator_value.items():
         if name in error.instance:
             for other in needed:
@@ -160,8 +160,8 @@ def _about_dependent_required(error: Any, shown: str, hide_names: bool) -> str:
     return f"{shown} does not fit `dependentRequired`"
 
 
-def _about_additional(error: Any, shown: str, hide_names: bool) -> str:
-    if hide_names:
+def _about_additional(error: Any, shown: str, mask_names: bool) -> str:
+    if mask_names:
         return "has fields that are not in the schema"
     names = additional_names(error.schema, error.instance) if error.validator == "additionalProperties" else []
     if not names:
@@ -173,7 +173,7 @@ def _about_additional(error: Any, shown: str, hide_names: bool) -> str:
     return f"has the unknown field{'s' if len(names) > 1 else ''} {listed}{more}{hint}"
 
 
-def _about_alternatives(error: Any, shown: str, hide_names: bool) -> str:
+def _about_alternatives(error: Any, shown: str, mask_names: bool) -> str:
     if error.validator == "oneOf" and not hasattr(error, ALTERNATIVES):
         return f"{shown} fits more than one part of `oneOf`"
     parts = _alternatives(error)

@@ -1,4 +1,4 @@
-"""Finds and hides the `x-sensitive` values of an input. Every schema that the validator may apply to a value counts."""
+"""Finds and masks the `x-sensitive` values of an input. Every schema that the validator may apply to a value counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sagas.definition.schema_nodes import (
 )
 from sagas.expressions import ANY_ELEMENT
 from sagas.text.exact_json import canonical_json, decode_json, value_text
-from sagas.text.hidden_texts import QUOTED, BoundedHiding
+from sagas.text.masked_texts import QUOTED, TextMask
 from sagas.text.printable import MASK
 
 SENSITIVE_KEYWORD = "x-sensitive"
@@ -46,79 +46,79 @@ def masked(schema: Any, value: Any) -> Any:
     return _sensitivity(schema).mask(value)
 
 
-_MIN_HIDDEN = 3
+_MIN_MASKED = 3
 """Characters of the shortest value that is looked for in messages: `1` or `DE` may stand there for anything."""
 
 
 @lru_cache(maxsize=16)
-def searched_texts(hidden: frozenset[str]) -> tuple[str, ...]:
-    """The texts in which messages may quote :func:`hidden_values`, the longest first."""
-    texts = {text for text in hidden if len(text) >= _MIN_HIDDEN}
+def searched_texts(sensitive: frozenset[str]) -> tuple[str, ...]:
+    """The texts in which messages may quote :func:`sensitive_values`, the longest first."""
+    texts = {text for text in sensitive if len(text) >= _MIN_MASKED}
     return tuple(sorted(texts | {text[:QUOTED] for text in texts}, key=lambda text: (-len(text), text)))
 
 
-def _hidden_scalars(value: Any, shown: Any, declared: frozenset[str]) -> Iterator[str]:
+def _sensitive_scalars(value: Any, shown: Any, declared: frozenset[str]) -> Iterator[str]:
     """The texts of the scalars, and of names that the schema does not declare, that are not in ``shown``, the masked
     value.
     """
     if shown is value:
-        return  # nothing is hidden inside it
+        return  # nothing is masked inside it
     match value:
         case dict():
             for name, item in value.items():
                 if shown == MASK and name not in declared:
                     yield str(name)
-                yield from _hidden_scalars(item, shown[name] if isinstance(shown, dict) else MASK, declared)
+                yield from _sensitive_scalars(item, shown[name] if isinstance(shown, dict) else MASK, declared)
         case list():
             for index, item in enumerate(value):
-                yield from _hidden_scalars(item, shown[index] if isinstance(shown, list) else MASK, declared)
+                yield from _sensitive_scalars(item, shown[index] if isinstance(shown, list) else MASK, declared)
         case str() | int() | Decimal() if shown == MASK and not isinstance(value, bool):
             yield value_text(value)
             if isinstance(value, Decimal):
                 yield value_text(value.normalize())
 
 
-def hidden_values(schema: Any, value: Any) -> frozenset[str]:
+def sensitive_values(schema: Any, value: Any) -> frozenset[str]:
     """The `x-sensitive` values inside ``value`` as texts, however short."""
     sensitivity = _sensitivity(schema)
-    return frozenset(_hidden_scalars(value, sensitivity.mask(value), sensitivity.declared))
+    return frozenset(_sensitive_scalars(value, sensitivity.mask(value), sensitivity.declared))
 
 
-class Hiding(BoundedHiding):
-    """Hides sensitive values in what people read."""
+class SensitiveMask(TextMask):
+    """Masks sensitive values in what people read."""
 
-    def __init__(self, hidden: frozenset[str]) -> None:
-        super().__init__(searched_texts(hidden))
-        self._hidden = hidden
+    def __init__(self, sensitive: frozenset[str]) -> None:
+        super().__init__(searched_texts(sensitive))
+        self._sensitive = sensitive
 
     def text(self, text: str) -> str:
         """The text, with `•••` in place of sensitive values."""
-        return MASK if text in self._hidden else super().text(text)
+        return MASK if text in self._sensitive else super().text(text)
 
     def value(self, value: Any) -> Any:
         """The JSON value, with `•••` in place of sensitive values and inside texts and names that contain them."""
-        if not self._hidden:
+        if not self._sensitive:
             return value
         match value:
             case str():
                 return self.text(value)
             case int() | Decimal() if not isinstance(value, bool):
-                return MASK if self._hides_number(value) else value
+                return MASK if self._masks_number(value) else value
             case dict():
                 return {self.text(name): self.value(item) for name, item in value.items()}
             case list() | tuple():
                 return [self.value(item) for item in value]
         return value
 
-    def _hides_number(self, value: int | Decimal) -> bool:
-        if value_text(value) in self._hidden:
+    def _masks_number(self, value: int | Decimal) -> bool:
+        if value_text(value) in self._sensitive:
             return True
-        return isinstance(value, Decimal) and value_text(value.normalize()) in self._hidden
+        return isinstance(value, Decimal) and value_text(value.normalize()) in self._sensitive
 
 
-def without_values(value: Any, hidden: frozenset[str]) -> Any:
-    """``value`` for people to read, see :class:`Hiding`."""
-    return Hiding(hidden).value(value)
+def without_values(value: Any, sensitive: frozenset[str]) -> Any:
+    """``value`` for people to read, see :class:`SensitiveMask`."""
+    return SensitiveMask(sensitive).value(value)
 
 
 def has_sensitive_names(schema: Any, path: tuple[str, ...]) -> bool:
@@ -131,7 +131,7 @@ class _Sensitivity:
         self._root = root_node(schema)
         self._dynamic = dynamic_anchors(self._root)
         self._leading = leading_to(self._root, _is_marked)
-        """The ids of the schemas that are marked, or lead to one that is: the others hide nothing."""
+        """The ids of the schemas that are marked, or lead to one that is: in the others nothing is masked."""
         self.declared = frozenset(_declared_names(schema))
         """The names of properties, which are no data."""
 
@@ -153,14 +153,14 @@ class _Sensitivity:
         return self._mask([self._root], value)
 
     def _mask(self, nodes: list[SchemaNode], value: Any) -> Any:
-        """``value`` itself if nothing is hidden in it."""
+        """``value`` itself if nothing is masked in it."""
         nodes = [node for node in nodes if id(node.schema) in self._leading]
         if not nodes:
             return value
         described = self._same_value(nodes)
         names = [part for node in described if (part := node.part("propertyNames")) is not None]
-        hidden = [*described, *(self._same_value(names) if isinstance(value, dict) else ())]
-        if any(map(_is_marked, hidden)):
+        marked = [*described, *(self._same_value(names) if isinstance(value, dict) else ())]
+        if any(map(_is_marked, marked)):
             return MASK
         if isinstance(value, dict):
             return {

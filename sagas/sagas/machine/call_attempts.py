@@ -81,7 +81,7 @@ def count_attempts(state: Entry | OperationState, outcome: Outcome, attempts: in
 
 
 def end_operation_call(state: OperationState, operation: Operation, outcome: Outcome, attempts: int | None) -> None:
-    """Add the attempts of a compensation or confirm that has ended, and what they tell, to those before."""
+    """Add the attempts of an undo or confirm that has ended, and what they tell, to those before."""
     before = state.min_attempts
     count_attempts(state, outcome, attempts, operation.retry)
     if outcomes.hides_earlier_attempts(outcome, attempts, operation.retry):

@@ -233,7 +233,7 @@ def _undo_arguments(
 
 
 def prepare_undo(run: SagaRun, entry: Entry) -> dict[str, Any]:
-    """The arguments of the compensation, computed once. Raises DefinitionError."""
+    """The arguments of the undo, computed once. Raises DefinitionError."""
     undo = entry.undo
     assert undo is not None
     if undo.arguments is None:
@@ -346,7 +346,7 @@ def _new_call(
         "cancellable": op in ("do", "probe"),
         "remembers_rejections": not operation.guarded and remembers_rejections,
         "own_retry": operation.own_retry and not call_attempts.is_retried_without_limit(run, step, op),
-        "hidden": run.plan.sensitive_texts(run.input),
+        "sensitive_texts": run.plan.sensitive_texts(run.input),
     }
     return Call(
         id=flight.id,

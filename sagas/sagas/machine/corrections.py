@@ -51,9 +51,9 @@ def is_open(run: SagaRun, entry: Entry, op: EntryOperation) -> bool:
 
 def question(run: SagaRun, entry: Entry, op: EntryOperation, arguments: Mapping[str, Any]) -> str:
     """The question that an operator has to answer about the operation, which would be called with ``arguments``."""
-    name, hidden = _NAMES[op], run.plan.hidden_values(run.input)
+    name, sensitive = _NAMES[op], run.plan.sensitive_values(run.input)
     corrected, written = (
-        shorten_middle(readable_json(without_values(dict(value), hidden)), _SHOWN)
+        shorten_middle(readable_json(without_values(dict(value), sensitive)), _SHOWN)
         for value in (entry.override or {}, arguments)
     )
     return (

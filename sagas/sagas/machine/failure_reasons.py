@@ -22,7 +22,7 @@ def failure_message(entry: Entry, op: EntryOperation) -> str:
     """The reason for parking an operation: its last error."""
     error, operation = entry.error, entry.id
     if op == "undo":
-        error, operation = entry.undo.error if entry.undo else None, "the compensation"
+        error, operation = entry.undo.error if entry.undo else None, "the undo"
     elif op == "confirm":
         error, operation = entry.confirm.error if entry.confirm else None, "the confirm"
     return f"{error['type']}: {error['message']}" if error else f"{operation} has not succeeded"

@@ -86,7 +86,7 @@ class CompensateEntry(InternalEvent):
 
 @dataclass(frozen=True, slots=True)
 class CompensationSettled(InternalEvent):
-    """The compensation of this entry is closed: done, skipped or not needed."""
+    """The undo of this entry is closed: done, skipped or not needed."""
 
     entry: Entry
 

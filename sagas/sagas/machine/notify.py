@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from sagas.definition.model import Milestone, Notification, Retry
-from sagas.definition.sensitivity import Hiding
+from sagas.definition.sensitivity import SensitiveMask
 from sagas.definition.times import format_timestamp
 from sagas.machine.expressions import arguments
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -63,7 +63,7 @@ def _notify(run: SagaRun, number: int, notification: Notification, milestone: Mi
             task_queue=do.task_queue,
             guard=None if do.connection is None else GuardSpec(do.connection),
             local=do.local,
-            hidden=run.plan.sensitive_texts(run.input),
+            sensitive_texts=run.plan.sensitive_texts(run.input),
         )
     run.emit(Notify(id, run.notifications[-1]["run"], milestone, do.uses, notification.intervals, call, problem))
 
@@ -75,19 +75,19 @@ def _receiver_name(uses: str, call_arguments: dict[str, Any]) -> str:
 
 def _event_payload(run: SagaRun, key: str, milestone: Milestone) -> dict[str, Any]:
     """The default payload, unless ``with`` gives another. The id is the same in every attempt."""
-    hiding = Hiding(run.plan.hidden_values(run.input))
+    mask = SensitiveMask(run.plan.sensitive_values(run.input))
     data: dict[str, Any] = {
         "id": run.saga_id,
         "saga": run.definition.saga,
         "state": run.state,
-        "reason": run.reason and hiding.value(public_reason(ReasonView.from_json(run.reason)).to_json()),
-        "output": hiding.value(run.output),
+        "reason": run.reason and mask.value(public_reason(ReasonView.from_json(run.reason)).to_json()),
+        "output": mask.value(run.output),
         "started_at": format_timestamp(run.started_at),
         "ended_at": format_timestamp(run.ended_at),
     }
     if milestone == "parked":
         data["parked"] = [
-            {"step": operation.step, "op": operation.op, "why": hiding.text(_public_why(run, operation))}
+            {"step": operation.step, "op": operation.op, "why": mask.text(_public_why(run, operation))}
             for operation in run.parked.values()
         ]
     if milestone == "residue":

@@ -20,8 +20,8 @@ from sagas.machine.parked_rows import row_fields
 from sagas.machine.state import OUTPUT_STEP, Entry, Flight, ParkedOperation, SagaRun
 from sagas.protocol.messages import ChildParked, RecordState, ReportParked
 from sagas.protocol.saga_view import ChildView, Decision, ParkedView
-from sagas.text.hidden_texts import hide_texts
 from sagas.text.json_forms import OBJECT, form_of_value
+from sagas.text.masked_texts import mask_texts
 from sagas.text.shell import saga_command
 
 MOST_REPORTED = 10
@@ -107,7 +107,7 @@ def _waits(run: SagaRun) -> Iterator[dict[str, Any]]:
             step=row.step,
             op=row.op,
             since=row.since,
-            why=hide_texts(row.why, texts)[:LONGEST_WHY],
+            why=mask_texts(row.why, texts)[:LONGEST_WHY],
             decisions=row.decisions,
             commands=row.commands,
         )

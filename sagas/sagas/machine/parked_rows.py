@@ -1,4 +1,4 @@
-"""The rows of a parked automatic compensation, as the view shows them."""
+"""The rows of a parked automatic undo, as the view shows them."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ def add_residue(run: SagaRun, entry: Entry, kind: ResidueKind, op: EntryOperatio
             outputs = [{**output, "command": saga_command("reconcile", run.saga_id)} for output in outputs]
         run.residue += [{"step": entry.id, "kind": kind, **output} for output in outputs]
         return
-    hidden = run.plan.hidden_values(run.input)
-    called = without_values(calls.arguments_without_override(run, entry, of, operation), hidden)
+    sensitive = run.plan.sensitive_values(run.input)
+    called = without_values(calls.arguments_without_override(run, entry, of, operation), sensitive)
     command = f"{operation.uses} {calls.compact_json(called)}"
     if corrections.is_open(run, entry, of):
-        command += f"; the step was called with {calls.compact_json(without_values(entry.override, hidden))} instead"
+        command += f"; the step was called with {calls.compact_json(without_values(entry.override, sensitive))} instead"
     if operation.uses in (ROLLBACK, COMMIT):
         # Its id is the database's, and the reconciliation names it with the statement that ends it.
         command = saga_command("reconcile", run.saga_id)

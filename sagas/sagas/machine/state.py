@@ -16,7 +16,7 @@ from sagas.definition.model import Definition, StepDefinition, StepState
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
 from sagas.protocol.messages import CancelCall, CancelTimer, Command, DecisionMade, RecordState, StartTimer
-from sagas.protocol.outcomes import Outcome, OutcomeKind, hide_in_failure
+from sagas.protocol.outcomes import Outcome, OutcomeKind, mask_failure
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
     EntryOperation,
@@ -327,7 +327,7 @@ class SagaRun:
 
     def without_sensitive_texts(self, outcome: Outcome) -> Outcome:
         """The outcome, whose failure quotes no `x-sensitive` value of the input."""
-        return outcome if outcome.kind == "done" else hide_in_failure(outcome, self.plan.sensitive_texts(self.input))
+        return outcome if outcome.kind == "done" else mask_failure(outcome, self.plan.sensitive_texts(self.input))
 
     def note_decision(self, event: DecisionMade, closed: Sequence[str] = ()) -> dict[str, Any]:
         """Record an operator's decision for the view, and return it; ``closed`` are the outputs that it closes."""

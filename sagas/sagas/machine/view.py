@@ -70,7 +70,7 @@ def build_view(run: SagaRun) -> SagaView:
         locks=_locks(run),
         row_locks=row_locks.connections(run) or None,
     )
-    return without_sensitive_values(view, run.plan.hidden_values(run.input))
+    return without_sensitive_values(view, run.plan.sensitive_values(run.input))
 
 
 def _savepoints(run: SagaRun) -> tuple[SavepointView, ...]:

@@ -210,7 +210,7 @@ class Call:
     ``remembers_rejections``: a rejection holds for all attempts of the key, so the platform makes no further one.
     ``reads``: the action is SQL of a step without an effect, so the database refuses its writes.
     ``own_retry``: `retry` is written at the operation, and its `max_attempts` counts here.
-    ``hidden``: texts that no message may quote, the `x-sensitive` values of the input.
+    ``sensitive_texts``: texts that no message may quote, the `x-sensitive` values of the input.
     """
 
     id: str
@@ -237,7 +237,7 @@ class Call:
     remembers_rejections: bool = False
     reads: bool = False
     own_retry: bool = False
-    hidden: tuple[str, ...] = ()
+    sensitive_texts: tuple[str, ...] = ()
     delay: float = 0.0
 
 

@@ -19,7 +19,7 @@ from sagas.definition.model import Operation, Retry
 from sagas.errors import Rejected
 from sagas.text.author_errors import attribute_of
 from sagas.text.author_values import reportable, text_of
-from sagas.text.hidden_texts import BoundedHiding
+from sagas.text.masked_texts import TextMask
 
 OutcomeKind = Literal["done", "rejected", "failed", "unknown", "late"]
 
@@ -115,15 +115,15 @@ def rejection(error: Rejected) -> Outcome:
     return Outcome("rejected", failure=Failure("Rejected", text_of(message), details), retryable=False)
 
 
-def hide_in_failure(outcome: Outcome, texts: Sequence[str]) -> Outcome:
+def mask_failure(outcome: Outcome, texts: Sequence[str]) -> Outcome:
     """The outcome without these texts in what it says; the details of a rejection are the participant's own data."""
     if not texts:
         return outcome
-    hiding = BoundedHiding(texts)
-    park_reason = outcome.park_reason and hiding.text(outcome.park_reason)
+    mask = TextMask(texts)
+    park_reason = outcome.park_reason and mask.text(outcome.park_reason)
     if (failure := outcome.failure) is not None:
-        message = hiding.text(failure.message)
-        details = failure.details if outcome.kind == "rejected" else hiding.value(dict(failure.details))
+        message = mask.text(failure.message)
+        details = failure.details if outcome.kind == "rejected" else mask.value(dict(failure.details))
         failure = Failure(failure.type, message, details)
     return replace(outcome, failure=failure, park_reason=park_reason)
 

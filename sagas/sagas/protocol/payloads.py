@@ -34,7 +34,7 @@ RECORD_RESULT = "saga.done"
 """The action that records an operator's `done` in the guard's row of the operation; an existing row wins."""
 
 SKIP_RESTORE = "saga.skip"
-"""The action that records the `skip` of an automatic compensation: its rows stay, and no other undo relies on it."""
+"""The action that records the `skip` of an automatic undo: its rows stay, and no other undo relies on it."""
 
 CLOSE_NESTED = "saga.close"
 """The action that records the decision about the undo of a nested saga: no other undo relies on its row images."""
@@ -105,7 +105,7 @@ class Invocation:
     ``beats``: the worker itself sends heartbeats, which prove only that it is alive.
     ``reads``: the database must refuse every write of the action.
     ``own_retry``: the author has written its `retry`, which then applies to every failure.
-    ``hidden``: texts that no message may quote.
+    ``sensitive_texts``: texts that no message may quote.
     ``origin``: JSON that the guard stores with the effect, see :mod:`sagas.protocol.origin`.
     ``saga`` is the saga's name where it differs from the workflow type, as in notifications.
     """
@@ -127,7 +127,7 @@ class Invocation:
     reads: bool = False
     own_retry: bool = False
     intervals: tuple[float, ...] = ()
-    hidden: tuple[str, ...] = ()
+    sensitive_texts: tuple[str, ...] = ()
     origin: str | None = None
     saga: str = ""
 
@@ -165,8 +165,8 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
             envelope["reads"] = True
         if call.own_retry:
             envelope["own_retry"] = True
-        if call.hidden:
-            envelope["hidden"] = list(call.hidden)
+        if call.sensitive_texts:
+            envelope["sensitive_texts"] = list(call.sensitive_texts)
         if call.retry.intervals:
             envelope["intervals"] = list(call.retry.intervals)
     return {**call.arguments, ENVELOPE: envelope}
@@ -194,7 +194,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         reads=envelope.get("reads", False),
         own_retry=envelope.get("own_retry", False),
         intervals=tuple(map(float, envelope.get("intervals", ()))),
-        hidden=tuple(envelope.get("hidden", ())),
+        sensitive_texts=tuple(envelope.get("sensitive_texts", ())),
         origin=envelope.get("origin"),
         saga=envelope.get("saga", ""),
     )

@@ -131,7 +131,7 @@ _Arguments = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationView(JsonView):
-    """The compensation or the confirm of a step."""
+    """The undo or the confirm of a step."""
 
     uses: Annotated[str, "the action"]
     state: Annotated[OperationStatus, "what became of it"]
@@ -223,7 +223,7 @@ class ParkedView(JsonView):
     """An operation that waits for an operator's decision, here or in a nested saga."""
 
     step: Annotated[str, "the entry id of the step"]
-    op: Annotated[EntryOperation, "the step itself, its compensation, or its confirm"]
+    op: Annotated[EntryOperation, "the step itself, its undo, or its confirm"]
     since: Annotated[Timestamp, "when it was parked"]
     why: Annotated[str, "one sentence"]
     decisions: Annotated[tuple[Decision, ...], "the decisions that are possible"] = ()
@@ -255,7 +255,7 @@ class ChildParkedView(JsonView):
     id: Annotated[str, "the saga in which it is parked"]
     saga: Annotated[str, "the name of its definition"]
     step: Annotated[str, "the entry id of the step in that saga"]
-    op: Annotated[EntryOperation, "the step itself, its compensation, or its confirm"]
+    op: Annotated[EntryOperation, "the step itself, its undo, or its confirm"]
     since: Annotated[Timestamp, "when it was parked"]
     why: Annotated[str, "one sentence, shortened"]
     decisions: Annotated[tuple[Decision, ...], "the decisions that are possible"] = ()
@@ -288,7 +288,7 @@ class ResidueView(JsonView):
     system: Annotated[
         str | None, "the connection, task queue or action with the effect, such as the connection of an `http` step"
     ] = None
-    key: Annotated[str | None, "the row of an automatic compensation, else the idempotency key of the effect"] = None
+    key: Annotated[str | None, "the row of an automatic undo, else the idempotency key of the effect"] = None
     command: Annotated[str | None, "what an operator has to carry out: the action with its arguments, or SQL"] = None
 
 

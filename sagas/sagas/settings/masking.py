@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from sagas.text.hidden_texts import hide_texts, texts_of_attempt
+from sagas.text.masked_texts import mask_texts, texts_of_attempt
 from sagas.text.printable import MASK
 
 MIN_LENGTH = 6
@@ -78,7 +78,7 @@ def is_secret_name(name: str) -> bool:
 
 def mask(text: str) -> str:
     """The text without credentials, and without the sensitive values of the attempt that the current task makes."""
-    text = hide_texts(text, texts_of_attempt())
+    text = mask_texts(text, texts_of_attempt())
     if _pattern is not None:
         text = _pattern.sub(MASK, text)
     if "@" in text:

@@ -16,7 +16,7 @@ OUTCOME_WORDS = ("done", "rejected", "failed", "unknown", "crash after effect", 
 effect happens and the response is lost. ``late``: there is no response, and the attempt arrives after all others."""
 
 OPERATION_SUFFIXES = ("undo", "confirm")
-"""``charge`` is the step itself, ``charge/undo`` its compensation, ``charge/confirm`` its confirm."""
+"""``charge`` is the step itself, ``charge/undo`` its undo, ``charge/confirm`` its confirm."""
 
 
 @dataclass(frozen=True, slots=True)

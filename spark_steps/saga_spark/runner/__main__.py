@@ -30,7 +30,7 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import Unavailable
 from sagas.settings.masking import mask
 from sagas.text.author_values import text_of
-from sagas.text.hidden_texts import hiding
+from sagas.text.masked_texts import masking
 from sagas.text.own_frames import keep_own_frames
 
 JVM_EXIT_TIMEOUT = 5.0
@@ -62,7 +62,7 @@ class RunnerServer:
             return
         context = TaskContext(message["run"], message["tag"], self._settings, self._sessions, self.send)
         self._contexts[context.number] = context
-        run = hiding(message["hidden"])(self._run_task)
+        run = masking(message["sensitive_texts"])(self._run_task)
         threading.Thread(target=run, args=(context, task, message), name=context.tag, daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from saga_spark.runner.runner_process import MEMORY_MARGIN, RunnerProcess
 from saga_spark.runner.runner_protocol import RETRY_KIND, error_from_json
 from saga_spark.settings import SparkSettings
 from sagas.errors import InfrastructureError, NeedsOperator, Unavailable
-from sagas.text.hidden_texts import texts_of_attempt
+from sagas.text.masked_texts import texts_of_attempt
 
 CANCEL_TIMEOUT = 4.0
 """Seconds that a cancelled run has to stop by itself before the whole runner is killed."""
@@ -68,7 +68,7 @@ class RunnerClient:
         are the run's jobs; this then returns once they have stopped or the runner was killed.
         """
         name = f"{task} {_ATTEMPT.sub('', tag)}"
-        message = {"task": task, "request": dict(request), "tag": tag, "hidden": list(texts_of_attempt())}
+        message = {"task": task, "request": dict(request), "tag": tag, "sensitive_texts": list(texts_of_attempt())}
         if not self._losses.apart(name):
             return await self._answered(name, message, on_progress, apart=False)
         async with self._apart:  # one at a time, because each takes the memory of a whole runner

@@ -1,7 +1,8 @@
 """The protocol between a worker and its runner: one JSON object per line.
 
 Worker to runner, on standard input: first ``{"settings": …}``, then ``{"run": id, "task": …, "request": …, "tag": …,
-"hidden": texts that the log must not have}`` and ``{"cancel": id}``. End of file means that the worker has exited.
+"sensitive_texts": texts that the log must not have}`` and ``{"cancel": id}``. End of file means that the worker has
+exited.
 
 Runner to worker, on a separate pipe, so that output printed by jobs does not interfere: ``{"beat": n}`` every second
 while alive, ``{"ready": true}`` once it can run tasks, ``{"lost": message, "memory": bool}`` before it gives up,

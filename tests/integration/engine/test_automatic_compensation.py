@@ -154,7 +154,7 @@ async def test_the_sql_of_a_parked_undo_restores_its_rows(env: Environment, deci
         assert (await stock(env), await rows(env, "select * from taken")) == ({"A": 5, "B": 5}, [])
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await resolve(client, parked["id"], "take", "retry", **{"with": {"connection": "shop", "run": "select 1"}})
-        assert "the compensation of take takes no arguments" in str(refused.value.cause)
+        assert "the undo of take takes no arguments" in str(refused.value.cause)
         evidence = {"evidence": "restored by the SQL of saga show"} if decision == "done" else {}
         story = await resolve(client, parked["id"], "take", decision, **evidence)
     assert (story["state"], story["residue"]) == ("COMPENSATED", [])

@@ -53,7 +53,7 @@ from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.builtins.messaging import REQUEST, default_reply_topic
 from sagas.definition.model import Definition
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.outcomes import hide_in_failure
+from sagas.protocol.outcomes import mask_failure
 from sagas.protocol.payloads import encode_result
 from sagas.settings import KafkaSettings
 
@@ -249,7 +249,7 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
     if request.waiter is None or request.outcome is None:
         return False
     replied = outcome_of_reply(request.outcome, request.data or "null", request.waiter.attempt)
-    outcome = hide_in_failure(replied, request.waiter.hidden)
+    outcome = mask_failure(replied, request.waiter.sensitive_texts)
     handle = client.get_async_activity_handle(task_token=request.waiter.token)
     try:
         if outcome.kind == "done":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import Definition, StepDefinition
-from sagas.definition.sensitivity import has_sensitive_values, hidden_values, searched_texts
+from sagas.definition.sensitivity import has_sensitive_values, searched_texts, sensitive_values
 from sagas.expressions import Template, compile_value
 
 
@@ -106,22 +106,22 @@ class ExecutionPlan:
         """The steps below each `finish`, which are skipped when it completes the saga."""
         self.sensitive_schema = definition.input if has_sensitive_values(definition.input) else None
         """The schema of the input if it marks values as `x-sensitive`."""
-        self._hidden: tuple[Any, frozenset[str]] | None = None
-        """The last input that was asked for, and what is hidden of it: each call of a saga asks again."""
+        self._sensitive: tuple[Any, frozenset[str]] | None = None
+        """The last input that was asked for, and what is sensitive in it: each call of a saga asks again."""
         self._templates: dict[tuple[str, ...], Template] = {}
         self.to_confirm = [s.id for s in definition.steps if s.confirm is not None and not self.runs_after_commit(s.id)]
 
     def sensitive_texts(self, input: Any) -> tuple[str, ...]:
         """Return what no message may quote of an input."""
-        return searched_texts(self.hidden_values(input))
+        return searched_texts(self.sensitive_values(input))
 
-    def hidden_values(self, input: Any) -> frozenset[str]:
+    def sensitive_values(self, input: Any) -> frozenset[str]:
         """Return what no document for people may show of an input."""
         if self.sensitive_schema is None:
             return frozenset()
-        if self._hidden is None or self._hidden[0] is not input:
-            self._hidden = (input, hidden_values(self.sensitive_schema, input))
-        return self._hidden[1]
+        if self._sensitive is None or self._sensitive[0] is not input:
+            self._sensitive = (input, sensitive_values(self.sensitive_schema, input))
+        return self._sensitive[1]
 
     def _descendants(self, start: str) -> set[str]:
         ancestors: set[str] = set()

@@ -27,7 +27,7 @@ from sagas.machine.state import OUTPUT_STEP, Entry, SagaRun
 from sagas.machine.unclosed_skips import is_unclosed
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.saga_view import Decision, EntryOperation
-from sagas.text.hidden_texts import hide_texts
+from sagas.text.masked_texts import mask_texts
 
 _WITHOUT_ARGUMENTS = (RESTORE, RELEASE, DROP)
 
@@ -77,7 +77,7 @@ def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: Entry, op
     if not takes_arguments(operation):
         return f"--with has no effect: {_describe_operation(entry, op)} takes no arguments"
     if (text := _expression_in(decision.arguments)) is not None:
-        shown = hide_texts(text[:60], run.plan.sensitive_texts(run.input))
+        shown = mask_texts(text[:60], run.plan.sensitive_texts(run.input))
         return f"with takes values, and `{shown}` would be text: write the value, or correct the definition"
     if operation.uses not in BUILTINS:
         return None
@@ -92,7 +92,7 @@ def _unsuitable_arguments(run: SagaRun, decision: DecisionMade, entry: Entry, op
     if problem is None:
         return None
     replaces = "; --with replaces all arguments" if "needs the argument" in problem else ""
-    return f"--with does not fit: {hide_texts(problem, run.plan.sensitive_texts(run.input))}{replaces}"
+    return f"--with does not fit: {mask_texts(problem, run.plan.sensitive_texts(run.input))}{replaces}"
 
 
 def _unsuitable_result(run: SagaRun, decision: DecisionMade, entry: Entry, op: EntryOperation) -> str | None:
@@ -166,7 +166,7 @@ def possible_decisions(run: SagaRun, entry: Entry, op: EntryOperation) -> list[D
 
 
 def _describe_operation(entry: Entry, op: EntryOperation) -> str:
-    return {"do": entry.id, "undo": f"the compensation of {entry.id}", "confirm": f"the confirm of {entry.id}"}[op]
+    return {"do": entry.id, "undo": f"the undo of {entry.id}", "confirm": f"the confirm of {entry.id}"}[op]
 
 
 def _impossible_decision(decision: DecisionMade, allowed: Sequence[str], where: str) -> str | None:

@@ -17,7 +17,7 @@ from sagas.expressions.limits import WorkMeter
 from sagas.expressions.template_syntax import OPENING
 from sagas.machine.state import SagaRun
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.text.hidden_texts import hide_texts
+from sagas.text.masked_texts import mask_texts
 from sagas.text.printable import MASK
 
 DEFINITION_FAILURE = "definition"
@@ -43,7 +43,7 @@ def wrong_value(plan: ExecutionPlan, place: str, source: Any, value: Any, proble
     """The error for an expression whose value is of the wrong kind; a sensitive value is not quoted."""
     text = " ".join(str(source).split())
     shown = MASK if _reads_sensitive_input(plan, source) else shown_value(value)
-    message = hide_texts(f"{shown} {problem}", plan.sensitive_texts(input))
+    message = mask_texts(f"{shown} {problem}", plan.sensitive_texts(input))
     return DefinitionError(f"{place}: {message}, in `{shortened(text)}`")
 
 
@@ -103,7 +103,7 @@ def _definition_error(
 ) -> DefinitionError:
     text = " ".join(error.text.split())
     shown = f", in `{shortened(text)}`" if text else ""
-    message = hide_texts(error.message + shown, plan.sensitive_texts(names.get("input")))
+    message = mask_texts(error.message + shown, plan.sensitive_texts(names.get("input")))
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
     return DefinitionError(f"{'.'.join(map(_written, place))}{field}: {message}")
 

@@ -12,7 +12,7 @@ from sagas.expressions.values import UnusableValue
 from sagas.machine.expressions.context import expression_context
 from sagas.machine.expressions.evaluation import may_be_sensitive, shortened
 from sagas.machine.state import Entry, SagaRun
-from sagas.text.hidden_texts import hide_texts
+from sagas.text.masked_texts import mask_texts
 from sagas.text.printable import MASK
 
 _SHOWN_VALUES = 3
@@ -38,4 +38,4 @@ def unmet_requirement(run: SagaRun, entry: Entry) -> str:
     text = " ".join(source.replace(OPENING, "").replace("}}", "").split())
     where = f", where {', '.join(values[:_SHOWN_VALUES])}" if values else ""
     message = f"the requirement is not met: `{shortened(text)}`{where}"
-    return hide_texts(message, plan.sensitive_texts(run.input))
+    return mask_texts(message, plan.sensitive_texts(run.input))

@@ -279,7 +279,7 @@ def _continue_pivot(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
 
 
 def continue_after_compensation(run: SagaRun, entry: Entry) -> None:
-    """After a compensation: in a rollback, compensate the next entry; with `on_failure: continue`, go forward."""
+    """After an undo: in a rollback, undo the next entry; with `on_failure: continue`, go forward."""
     if run.phase == "backward":
         if run.compensating:
             rollback.compensate_step(run, entry.step)

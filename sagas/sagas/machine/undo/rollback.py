@@ -1,4 +1,4 @@
-"""Rollback: what starts it, in which order steps are compensated, single compensations (rule 3), and how it ends."""
+"""Rollback: what starts it, in which order steps are compensated, single undos (rule 3), and how it ends."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def _handle_guard_failure(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
 
 
 def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None, *, counted: bool = True) -> None:
-    """Handle the end of a compensation."""
+    """Handle the end of an undo."""
     undo, step = entry.undo, run.step(entry)
     assert undo is not None
     if counted:
@@ -265,7 +265,7 @@ def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     elif outcome.park_reason is not None:
         run.park(entry, "undo", outcome.park_reason)
     elif outcome.kind == "late":
-        run.park(entry, "undo", "the guard refuses this compensation, because it is too late")
+        run.park(entry, "undo", "the guard refuses this undo, because it is too late")
     elif entry.decision is not None:
         # The caller carries the decision out.
         run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
@@ -337,7 +337,7 @@ def _schedule_undo(run: SagaRun, entry: Entry, seconds: float) -> None:
 
 
 def retry_undo(run: SagaRun, entry: Entry) -> None:
-    """Retry a compensation after its timer has fired."""
+    """Retry an undo after its timer has fired."""
     if entry.undo is not None:
         entry.state, entry.undo.state = "COMPENSATING", "RUNNING"
     _send_undo(run, entry)

@@ -71,7 +71,7 @@ def give_up(run: SagaRun) -> None:
 
 
 def give_up_if_parked(run: SagaRun) -> None:
-    """A parked compensation goes past the savepoint: nothing runs again before an operator has decided."""
+    """A parked undo goes past the savepoint: nothing runs again before an operator has decided."""
     if run.savepoint is not None and any(parked.op == "undo" for parked in run.parked.values()):
         give_up(run)
 

@@ -142,7 +142,7 @@ def test_an_undo_has_no_result() -> None:
     driver = MachineDriver(definition, answers={"c": "rejected", "b~undo": "rejected"}).run()
     assert driver.refusal("b", "done", evidence="seen") is None
     refused = driver.refusal("b", "done", evidence="seen", result={"x": 1})
-    assert refused == "--result has no effect: the compensation of b has no result"
+    assert refused == "--result has no effect: the undo of b has no result"
 
 
 def test_a_confirm_has_no_result() -> None:

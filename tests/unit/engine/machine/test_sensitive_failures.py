@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sagas.definition.model import Notification, Retry
-from sagas.definition.sensitivity import Hiding, hidden_values, masked, searched_texts
+from sagas.definition.sensitivity import SensitiveMask, masked, searched_texts, sensitive_values
 from sagas.machine.view import shrink_view
 from sagas.protocol.messages import CallEnded
-from sagas.protocol.outcomes import Failure, Outcome, hide_in_failure
-from sagas.text.hidden_texts import hide_texts
+from sagas.protocol.outcomes import Failure, Outcome, mask_failure
+from sagas.text.masked_texts import mask_texts
 from tests.unit.engine.machine.driver import MachineDriver, op, saga, step, undo
 
 SCHEMA = {
@@ -41,18 +41,18 @@ SCHEMA = {
     ],
 )
 def test_sensitive_values_are_hidden(value: Any, message: str, shown: str) -> None:
-    assert hide_texts(message, searched_texts(hidden_values(SCHEMA, value))) == shown
+    assert mask_texts(message, searched_texts(sensitive_values(SCHEMA, value))) == shown
 
 
 def test_details_and_the_reason_of_parking_are_hidden_too() -> None:
     failure = Failure("X", "4111-x", {"statement": "4111-x", "rows": [{"card": "4111-x"}]})
-    failed = hide_in_failure(Outcome("failed", failure=failure, park_reason="4111-x changed"), ("4111-x",))
+    failed = mask_failure(Outcome("failed", failure=failure, park_reason="4111-x changed"), ("4111-x",))
     assert failed.failure == Failure("X", "•••", {"statement": "•••", "rows": [{"card": "•••"}]})
     assert failed.park_reason == "••• changed"
 
 
 def test_the_details_of_a_rejection_are_the_participants_own() -> None:
-    rejected = hide_in_failure(Outcome("rejected", failure=Failure("X", "4111-x", {"card": "4111-x"})), ("4111-x",))
+    rejected = mask_failure(Outcome("rejected", failure=Failure("X", "4111-x", {"card": "4111-x"})), ("4111-x",))
     assert rejected.failure == Failure("X", "•••", {"card": "4111-x"})
 
 
@@ -137,13 +137,13 @@ def test_a_requirement_of_another_type_is_quoted_too(uses: str, arguments: dict[
     ],
 )
 def test_values_are_found_as_other_notations_write_them(quoted: str) -> None:
-    assert hide_texts(f"({quoted})", ("a \"b\" ü/'c'\\d",)) == "(•••)"
+    assert mask_texts(f"({quoted})", ("a \"b\" ü/'c'\\d",)) == "(•••)"
 
 
 def test_names_that_the_schema_declares_are_no_values() -> None:
     schema = {"x-sensitive": True, "properties": {"name": {"properties": {"first": {}}}}}
     value = {"name": {"first": "Ada", "nick": "Countess"}, "Lovelace": 1815}
-    assert set(searched_texts(hidden_values(schema, value))) == {"Ada", "Countess", "Lovelace", "nick", "1815"}
+    assert set(searched_texts(sensitive_values(schema, value))) == {"Ada", "Countess", "Lovelace", "nick", "1815"}
 
 
 def test_a_document_with_too_much_to_compare_shows_no_text() -> None:
@@ -151,8 +151,8 @@ def test_a_document_with_too_much_to_compare_shows_no_text() -> None:
     texts = [f"value {number} \u00fc" for number in range(20_000)]
     document = ["free", 5] * 10_000
     began = time.process_time()
-    shown = Hiding(frozenset(texts)).value(document)
-    failed = hide_in_failure(Outcome("failed", failure=Failure("X", "no", {"rows": document})), texts)
+    shown = SensitiveMask(frozenset(texts)).value(document)
+    failed = mask_failure(Outcome("failed", failure=Failure("X", "no", {"rows": document})), texts)
     assert time.process_time() - began < 1.5
     assert (shown[:2], shown[-2:]) == (["free", 5], ["•••", 5])
     assert failed.failure is not None
@@ -198,7 +198,7 @@ def test_a_notification_has_no_words_of_others_and_no_value() -> None:
     reason = told.call.arguments["json"]["data"]["reason"]
     assert (reason["kind"], reason["type"], reason["details"]) == ("failed", "DatabaseError", {})
     assert reason["message"] == "a: failed; `saga show` has the words"
-    assert "4111-x" in told.call.hidden
+    assert "4111-x" in told.call.sensitive_texts
 
 
 def test_a_notification_of_a_parked_step_quotes_rejections_only() -> None:
@@ -219,4 +219,4 @@ def test_what_no_schema_marks_is_not_walked_through() -> None:
     shown = masked(schema, value)
     assert shown["pin"] == "•••"
     assert shown["rows"] is value["rows"]
-    assert hidden_values(schema, value) == {"1234567"}
+    assert sensitive_values(schema, value) == {"1234567"}

@@ -1,4 +1,4 @@
-"""Hides given texts in messages, also as other notations write them."""
+"""Masks given texts in messages, also as other notations write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_COMPARISONS = 1_000_000
 """Of a text with one of 1,000 characters, a tenth of a second: workflow tasks compare, too."""
 
 
-def hide_texts(message: str, texts: Iterable[str]) -> str:
+def mask_texts(message: str, texts: Iterable[str]) -> str:
     """The message with `•••` in place of these texts, where they are no parts of longer words.
 
     The first :data:`MAX_FORMS` of them are also found as they are written in JSON, Python, SQL and URLs.
@@ -37,8 +37,8 @@ def hide_texts(message: str, texts: Iterable[str]) -> str:
     return message
 
 
-class BoundedHiding:
-    """Hides texts in the strings of a document; beyond :data:`MAX_COMPARISONS` it hides all strings."""
+class TextMask:
+    """Masks texts in the strings of a document; beyond :data:`MAX_COMPARISONS` it masks all strings."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = tuple(texts)
@@ -47,7 +47,7 @@ class BoundedHiding:
 
     def text(self, text: str) -> str:
         self._left -= self._forms * (1 + len(text) // 1_000)
-        return MASK if self._left < 0 else hide_texts(text, self._texts)
+        return MASK if self._left < 0 else mask_texts(text, self._texts)
 
     def value(self, value: Any) -> Any:
         """The JSON value; the names in its objects stay."""
@@ -74,12 +74,12 @@ class BoundedHiding:
         return value
 
 
-_of_attempt: ContextVar[Sequence[str]] = ContextVar("hidden_texts", default=())
+_of_attempt: ContextVar[Sequence[str]] = ContextVar("masked_texts", default=())
 
 
 @contextlib.contextmanager
-def hiding(texts: Sequence[str]) -> Iterator[None]:
-    """Hide these texts in all that the current task logs and reports, see :func:`sagas.settings.masking.mask`."""
+def masking(texts: Sequence[str]) -> Iterator[None]:
+    """Mask these texts in all that the current task logs and reports, see :func:`sagas.settings.masking.mask`."""
     token = _of_attempt.set(texts)
     try:
         yield
@@ -88,7 +88,7 @@ def hiding(texts: Sequence[str]) -> Iterator[None]:
 
 
 def texts_of_attempt() -> Sequence[str]:
-    """The texts of :func:`hiding`."""
+    """The texts of :func:`masking`."""
     return _of_attempt.get()
 
 
