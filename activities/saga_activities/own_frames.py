@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from saga_activities.guard.database_errors import classify_database_error
-from saga_activities.guard.result_codec import UnusableResult
+from saga_activities.json_results import UnusableResult
 from sagas.errors import AlreadyCompensated, DefiniteFailure, NeedsOperator, Rejected, RowLocked, SagaError
 from sagas.text.own_frames import keep_own_frames, note_place
 

@@ -18,9 +18,9 @@ def _default_message(error: type[Exception]) -> str:
 
 
 class SagaError(Exception):
-    """The saga engine cannot do this.
+    """An error that a user can act on: ``message`` says what is wrong, ``help`` what to do.
 
-    ``more`` are lines of the same kind as the message, if there is more than one mistake.
+    ``more``: further messages, if there is more than one mistake.
     """
 
     exit_code = 1

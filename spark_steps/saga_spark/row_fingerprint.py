@@ -64,7 +64,9 @@ def combine(parts: Iterable[Fingerprint]) -> Fingerprint:
 
 
 def read_fingerprint(values: Mapping[str, Any], prefix: str = "") -> Fingerprint:
-    """Read the results of :func:`fingerprint_aggregates` from a row or an observation, where no rows give nulls."""
+    """The fingerprint that a row or an observation has from :func:`fingerprint_aggregates`; nulls, which Spark returns
+    for an empty table, count as 0.
+    """
 
     def value(name: str) -> int:
         return int(values[prefix + name] or 0)

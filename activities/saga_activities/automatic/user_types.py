@@ -73,9 +73,9 @@ def attributes_of(parts: TypeParts) -> dict[str, list[str]]:
 
 
 def check_parts(before: TypeParts, now: TypeParts) -> None:
-    """Raise :class:`NotImageable` if the same text may be another value than when it was read.
+    """Raise :class:`NotImageable` if a text of a user's type may denote another value ``now`` than ``before``.
 
-    Further labels of an enum change nothing, nor do the same labels of one that was created again.
+    An enum may have got more labels, and a type may have been created again with the same labels or attributes.
     """
     for name, definition in before.items():
         present = now.get(name, definition)

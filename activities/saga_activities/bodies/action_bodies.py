@@ -16,8 +16,8 @@ from saga_activities.bodies.python_action import (
 )
 from saga_activities.bodies.sql_action import restore_body, sql_body
 from saga_activities.guard.action_sql import ActionSql, until_return
-from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.sql_session import SqlSession
+from saga_activities.json_results import UnusableResult
 from saga_activities.messaging.outbox import (
     MAX_MESSAGE_BYTES,
     PreparedEvents,

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from saga_activities.concurrency import uncancellable
-from saga_activities.guard.result_codec import UnusableResult, json_number, require_names, to_json_value
+from saga_activities.json_results import UnusableResult, json_number, require_names, to_json_value
 from sagas.actions.registry import Absent, Action, Done, Unknown
 from sagas.actions.step import Step
 from sagas.definition.action_arguments import bind

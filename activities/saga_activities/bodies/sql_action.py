@@ -20,8 +20,8 @@ from saga_activities.automatic.restoration import restore
 from saga_activities.guard.database_errors import MAX_QUOTED
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.postgresql import read_result
-from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.sql_session import SqlSession, StatementResult
+from saga_activities.json_results import to_json_value
 from saga_activities.messaging.outbox import MAX_MESSAGE_BYTES, insert_events, read_events
 from sagas.errors import Rejected
 from sagas.protocol.payloads import Invocation

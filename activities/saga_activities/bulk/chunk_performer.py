@@ -30,7 +30,6 @@ from saga_activities.guard.database_errors import (
 )
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
-from saga_activities.guard.result_codec import to_json_value
 from saga_activities.guard.script_transactions import (
     COMMIT_GRACE,
     outcome_of_error,
@@ -38,6 +37,7 @@ from saga_activities.guard.script_transactions import (
     timeout_outcome,
 )
 from saga_activities.guard.transaction import BelowWatermark, ChangesKept, LostCommit, TransactionLimits
+from saga_activities.json_results import to_json_value
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import Invocation, canonical_arguments

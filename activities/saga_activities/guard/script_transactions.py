@@ -20,7 +20,6 @@ from saga_activities.guard import database_errors, rules
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.mysql import MysqlTransaction
 from saga_activities.guard.postgresql import PostgresTransaction
-from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.sql_session import UnexpectedRows
 from saga_activities.guard.sqlalchemy_transaction import SqlAlchemyTransaction
@@ -33,6 +32,7 @@ from saga_activities.guard.transaction import (
     RowOp,
     TransactionLimits,
 )
+from saga_activities.json_results import UnusableResult
 from sagas.errors import (
     AlreadyCompensated,
     DefiniteFailure,

@@ -127,7 +127,7 @@ class HttpResponse:
     def to_json(self) -> dict[str, Any]:
         """The value of ``response`` in expressions, and the result of a probe.
 
-        It has no ``json`` if it is not certain which value the body has, and no ``text`` if the body is none.
+        It has no ``json`` if it is not certain which value the body has, and no ``text`` if its bytes are no text.
         """
         seen: dict[str, Any] = {
             "status": self.status,

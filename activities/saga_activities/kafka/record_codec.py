@@ -9,8 +9,8 @@ from functools import lru_cache
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.input_limits import MAX_RECORD_BYTES, MAX_RECORD_VALUES
+from saga_activities.json_results import UnusableResult, to_json_value
 from sagas.actions.message_headers import PartlyReadableHeaders
 from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.exact_json import RepeatedName, decode_json, encode_json

@@ -255,7 +255,7 @@ async def list_runs(engine: AsyncEngine, criteria: RunFilter, limit: int) -> lis
 
 
 def has_label(labels: sa.Column[Any], name: str, value: str) -> sa.ColumnElement[bool]:
-    """Return whether a column of labels has this one."""
+    """The condition in SQL that a row has the label ``name`` with this value in its column of labels."""
     # Not every database has an escape for these in a path; names of labels in definitions have neither.
     return sa.false() if {'"', "\\"} & set(name) else labels[name].as_string() == value
 

@@ -110,7 +110,7 @@ class KafkaRequestAction:
         async def look_up(sql: SqlSession) -> Any:
             row = await lock_request(sql, {**_row_values(invocation, attempt), "op": "do", "outcome": SEALED})
             if row.outcome is None:
-                message = "the command was sent, and there is no reply to it"
+                message = "the command was sent, and no reply to it has arrived yet"
                 return Outcome.done({"probe": "unknown", "message": message}, attempt=attempt.number)
             if row.outcome == DONE:
                 result = outcome_of_reply(DONE, row.data or "null", attempt.number).result

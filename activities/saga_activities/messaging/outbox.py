@@ -21,9 +21,9 @@ from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.concurrency import Backoff
 from saga_activities.guard.database_errors import classify_database_error
 from saga_activities.guard.outbox_postgresql import outbox_rows
-from saga_activities.guard.result_codec import UnusableResult, to_json_value
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import outbox_table
+from saga_activities.json_results import UnusableResult, to_json_value
 from saga_activities.kafka.record_codec import STEP_KEY_HEADER, TRACEPARENT_HEADER, record_value
 from sagas.actions.events import Event
 from sagas.builtins.messaging import first_reserved_header, reserved_header_message, topic_problem

@@ -92,7 +92,9 @@ def end_operation_call(state: OperationState, operation: Operation, outcome: Out
 
 
 def count_hidden_attempt(state: Entry | OperationState) -> None:
-    """Count an attempt that may have been made: the next is not the only one, but no retry is used up."""
+    """Count an attempt that may have reached the participant without its outcome being known: a later attempt is not
+    the first one then, and the operation has as many retries as before.
+    """
     state.min_attempts += 1
     state.retry_baseline += 1
 

@@ -34,7 +34,9 @@ def undone_elsewhere(scope: str, entry: str) -> str:
 
 
 def of_nested(scope: str, saga_id: str, *, replaced: bool = False) -> str:
-    """The scope of a nested saga in ``scope``. ``replaced``: its step has a `compensate`."""
+    """The undo scope of a nested saga, whose parent has ``scope``. ``replaced``: the parent's step has a `compensate`,
+    which runs instead of the nested saga's own undo.
+    """
     return f"{scope}|{_REPLACED if replaced else ''}{_short(saga_id)}"
 
 

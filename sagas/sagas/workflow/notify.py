@@ -16,11 +16,11 @@ from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.definition.times import format_timestamp
+from sagas.actions.envelope import ENVELOPE
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Notify
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import (
-    ENVELOPE,
     NOTIFICATION_MEMO,
     NOTIFICATION_WORKFLOW,
     RETRY_NOTIFICATION_SIGNAL,

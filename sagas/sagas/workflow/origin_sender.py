@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.actions.envelope import ENVELOPE
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import Call
 from sagas.protocol.origin import MAX_ORIGIN, encode_origin
-from sagas.protocol.payloads import ENVELOPE, RECORD_RESULT
+from sagas.protocol.payloads import RECORD_RESULT
 
 
 class OriginSender:

@@ -48,7 +48,7 @@ def activity_result(returned: RawValue | None) -> Any:
 
 
 def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
-    """The request of an update `cancel`, ``{"reason", "who"}``, in this workflow task."""
+    """The event of a request to cancel, ``{"reason", "who"}``, at the time of the current workflow task."""
     who, reason = who_and_reason(request)
     return CancelRequested(at=workflow.time(), who=who, message=reason or "")
 

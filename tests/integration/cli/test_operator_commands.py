@@ -25,7 +25,7 @@ async def test_a_parked_saga_shows_everything_an_operator_needs(cli: CommandLine
     id = await park(cli)
     shown = (await cli.saga("show", id)).out
     assert "⏸ car waits for an operator" in shown
-    assert "its compensation" in shown
+    assert "its undo" in shown
     assert "the other side says no" in shown
     assert "since" in shown
     assert f"saga resolve {id} car retry --reason" in shown

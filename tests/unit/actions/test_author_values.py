@@ -14,8 +14,8 @@ import pytest
 from saga_activities.attempt_context import ObservedAttempt
 from saga_activities.bodies.python_action import jsonable, run_python_action
 from saga_activities.dispatcher import run_unguarded
-from saga_activities.guard.result_codec import UnusableResult
 from saga_activities.guard.script_transactions import outcome_of_error
+from saga_activities.json_results import UnusableResult
 from saga_activities.reported_failure import reported_failure
 from saga_workers.runtime.logs import log_attempt
 from sagas import Rejected, Step

@@ -9,7 +9,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from saga_activities.guard.result_codec import UnusableResult
+from saga_activities.json_results import UnusableResult
 from saga_activities.messaging.outbox import RELAY_HEADER_BYTES, event_row, shard_hash
 from sagas.actions.events import Event
 

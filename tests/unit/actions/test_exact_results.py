@@ -15,7 +15,7 @@ from pydantic import BaseModel, RootModel, field_serializer
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from saga_activities.bodies.python_action import InvalidArguments, bind_arguments, jsonable
-from saga_activities.guard.result_codec import UnusableResult
+from saga_activities.json_results import UnusableResult
 from sagas.actions.registry import ACTION_ATTRIBUTE, Done, action
 from sagas.text.exact_json import encode_json
 

@@ -20,7 +20,9 @@ MARK_VARIABLE = "SAGA_DEV_MARK"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The start of a service. ``user``: a numeric uid (and gid) to switch to, or None."""
+    """The command that starts a service. ``user``: the numeric uid and gid under which it runs; None: those of the
+    caller.
+    """
 
     argv: Sequence[str]
     cwd: Path

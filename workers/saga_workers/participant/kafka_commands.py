@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from saga_activities.guard.result_codec import UnusableResult
+from saga_activities.json_results import UnusableResult
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import consumer_config, producer_config
 from saga_activities.kafka.errors import classify_kafka_error
@@ -34,7 +34,7 @@ from saga_activities.messaging.kafka_request import (
 from saga_activities.messaging.outbox import event_row
 from saga_workers.relay.outbox_table import EventRow
 from saga_workers.relay.publisher import encode_event
-from saga_workers.trigger.replies import REPLY_PARTITIONS
+from saga_workers.topics.topic_creation import REPLY_PARTITIONS
 from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import default_reply_topic
 from sagas.errors import UsageError

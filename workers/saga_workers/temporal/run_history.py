@@ -1,4 +1,4 @@
-"""Histories of runs, read below the SDK's own iterator, which asks again and again for events it cannot decode."""
+"""Reads the histories of runs: how they started, their events, and how their last workflow task ended."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.history.v1 import HistoryEvent, WorkflowExecutionStartedEventAttributes
 from temporalio.api.workflowservice.v1 import (
     GetWorkflowExecutionHistoryRequest,
     GetWorkflowExecutionHistoryReverseRequest,
 )
 from temporalio.client import Client as Temporal
-from temporalio.client import WorkflowHistoryEventFilterType
 from temporalio.service import RPCError
 
 from saga_workers.temporal.temporal_runs import UNREADABLE, RunDescription, RunInfo
@@ -32,14 +31,19 @@ async def first_input(temporal: Temporal, described: RunDescription) -> Any:
     A saga that has left a bulk workflow was started with its state, which contains it.
     """
     first_run = described.run.raw.first_run_id or described.run.run_id
-    handle = temporal.get_workflow_handle(described.run.id, run_id=first_run)
-    async for event in handle.fetch_history_events(
-        page_size=1, event_filter_type=WorkflowHistoryEventFilterType.ALL_EVENT
-    ):
-        started = event.workflow_execution_started_event_attributes
-        values = await temporal.data_converter.decode(started.input.payloads)
-        value = values[0] if values else None
-        return _input_of_state(value) if DETACHED_HEADER in started.header.fields else value
+    started = await start_of_run(temporal, described.run.id, first_run)
+    if started is None:
+        return None
+    values = await temporal.data_converter.decode(started.input.payloads)
+    value = values[0] if values else None
+    return _input_of_state(value) if DETACHED_HEADER in started.header.fields else value
+
+
+async def start_of_run(temporal: Temporal, id: str, run_id: str) -> WorkflowExecutionStartedEventAttributes | None:
+    """The start of a run, from the first event of its history; None if the history is deleted."""
+    handle = temporal.get_workflow_handle(id, run_id=run_id)
+    async for event in handle.fetch_history_events(page_size=1):
+        return event.workflow_execution_started_event_attributes
     return None
 
 
@@ -51,7 +55,9 @@ def _input_of_state(value: Any) -> Any:
 
 
 async def readable_events(temporal: Temporal, run: RunInfo) -> AsyncIterator[HistoryEvent]:
-    """The events of a run, up to one that cannot be decoded."""
+    """The events of a run, up to one that cannot be decoded, for which the SDK's own iterator would ask again and
+    again.
+    """
     token = b""
     while True:
         request = GetWorkflowExecutionHistoryRequest(

@@ -9,6 +9,9 @@ from sagas.settings import KafkaSettings
 from sagas.settings.project import Project
 from sagas.text.shell import shell_command
 
+REPLY_PARTITIONS = 4
+"""Partitions of a topic of replies that is created: as many processes can handle them at the same time."""
+
 
 def create_topics(project: Project) -> list[str]:
     """Create the missing topics and return their names. Blocks.

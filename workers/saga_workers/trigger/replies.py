@@ -38,6 +38,7 @@ from saga_activities.temporal.attempt_errors import to_application_error
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.refusals import refusal_reason
+from saga_workers.topics.topic_creation import REPLY_PARTITIONS
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.project_readers import reply_group
@@ -71,8 +72,6 @@ MAX_CONCURRENT_REPLIES = 16
 
 _DEAD_LETTER_TIMEOUT = 10.0
 """Seconds that a dead letter may take before ``health`` reports it."""
-
-REPLY_PARTITIONS = 4
 
 
 class ReplyListener:

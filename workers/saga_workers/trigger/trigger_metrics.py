@@ -66,7 +66,7 @@ class TriggerMetrics:
         )
         self._undecided = Gauge(
             "saga_trigger_undecided",
-            "1 for a reader that waits for a decision where it begins.",
+            "1 while a reader waits for a decision where in its topic it begins (saga trigger --from), else 0.",
             ["group", "topic"],
             registry=registry,
         )
@@ -116,7 +116,7 @@ class TriggerMetrics:
         self._dead.labels(group, topic).inc()
 
     def undecided(self, group: str, topic: str, waits: bool) -> None:
-        """Note whether a reader waits for a decision where it begins."""
+        """Note whether a reader waits for a decision where in its topic it begins."""
         self._undecided.labels(group, topic).set(int(waits))
 
     def waits_to_begin(self, group: str, topic: str, waits: bool) -> None:

@@ -13,6 +13,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy
 
+from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from sagas.definition.times import format_timestamp
@@ -242,7 +243,8 @@ async def _resend_one(temporal: Temporal, row: NotificationView) -> str:
 
 async def _read_delivery(temporal: Temporal, run: str, run_id: str) -> tuple[dict[str, Any], str]:
     """The input of a delivery run and the id of its saga, from the first event of its history."""
-    async for event in temporal.get_workflow_handle(run, run_id=run_id).fetch_history_events():
-        [order] = await temporal.data_converter.decode(event.workflow_execution_started_event_attributes.input.payloads)
-        return order, order["saga_id"]
-    raise RefusedError(f"the history of {run} is deleted, so its content is unknown")
+    started = await start_of_run(temporal, run, run_id)
+    if started is None:
+        raise RefusedError(f"the history of {run} is deleted, so its content is unknown")
+    [order] = await temporal.data_converter.decode(started.input.payloads)
+    return order, order["saga_id"]

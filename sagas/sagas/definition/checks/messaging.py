@@ -80,7 +80,9 @@ def _check_hold(step: StepDraft, operation: OperationDraft, node: YamlNode, repo
         )
     elif node.value is True and not operation.operation.holds:
         where = f"of `{step.id}`" if operation.role == "do" else f"in the {operation.role} of `{step.id}`"
-        why = "there is no commit point to wait for" if operation.role == "do" else "only the step itself can wait"
+        why = "only events of the step's own `uses` wait for the commit point"
+        if operation.role == "do":
+            why = "there is no commit point to wait for"
         report.add("SAGA118", node, f"`hold` {where} has no effect: {why}")
 
 

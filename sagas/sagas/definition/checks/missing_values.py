@@ -47,7 +47,7 @@ def check_refusal(expression: Expression, report: Report, position_at: Callable[
             path = _written(use.path)
             if use.path not in use.facts.present:
                 help = f"write default({path}, …) or has({path}) && …: without the field, the outcome would be unknown"
-                report.add("SAGA314", position_at(use.offset), f"`{path}` may be missing in an answer", help)
+                report.add("SAGA314", position_at(use.offset), f"`{path}` may be missing in a response", help)
 
 
 Finding = tuple[str, str, str]

@@ -1,4 +1,4 @@
-"""Checks the SQL of all operations as the database of its connection reads it, and the parameters that belong to it."""
+"""Checks the SQL of all operations in the dialect of their connections, and that parameters match placeholders."""
 
 from __future__ import annotations
 

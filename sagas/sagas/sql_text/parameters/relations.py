@@ -42,7 +42,9 @@ class Relations:
         return isinstance(value, exp.Star) or (isinstance(value, exp.Column) and isinstance(value.this, exp.Star))
 
     def written(self, star: Any) -> Any:
-        """The statement that writes a table with named columns, if a star takes all of these from its RETURNING."""
+        """The common table expression that writes a table and has ``RETURNING *``, if ``star`` selects from it and from
+        nothing else; None if not.
+        """
         exp = self._exp
         common, relations = self._scope(star, own=True)
         if len(relations) != 1 or not isinstance(relations[0], exp.Table) or self._alias_columns(relations[0]):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyarrow import parquet as pq
 
-from saga_activities.guard.result_codec import UnusableResult, to_json_value
+from saga_activities.json_results import UnusableResult, to_json_value
 from saga_activities.kafka import hanging_transactions, record_codec
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.config import require_client

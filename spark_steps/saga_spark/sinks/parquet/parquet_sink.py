@@ -103,7 +103,10 @@ class ParquetSink:
     def publish(
         self, publications: Sequence[Publication], state: Mapping[str, int], *, together: bool
     ) -> list[Published]:
-        """One swap per publication. Raises CommitConflict; Rejected if placed files are gone."""
+        """Make the staged files visible by one swap of the pointer for each publication.
+
+        Raises CommitConflict; Rejected if staged files are gone.
+        """
         _refuse_together(publications, together)
         done, moved = [], dict(state)
         for publication in publications:
