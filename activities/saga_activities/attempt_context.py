@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.text.hidden_texts import BoundedHiding, texts_of_attempt
+from sagas.text.masked_texts import TextMask, texts_of_attempt
 
 ActionBody: TypeAlias = "Callable[[SqlSession | None], Awaitable[Any]]"
 """An action that runs inside (or, with None, outside) a guarded transaction."""
@@ -46,14 +46,14 @@ class AttemptContext:
     task_token: bytes = b""
 
 
-def without_hidden_values(attempt: AttemptContext) -> AttemptContext:
-    """The attempt with heartbeats that hide the texts of :func:`sagas.text.hidden_texts.hiding`."""
+def with_masked_heartbeats(attempt: AttemptContext) -> AttemptContext:
+    """The attempt with heartbeats that mask the texts of :func:`sagas.text.masked_texts.masking`."""
     texts = texts_of_attempt()
     if not texts:
         return attempt
 
     def heartbeat(details: Any = None) -> None:
-        attempt.heartbeat(None if details is None else BoundedHiding(texts).shown(details))
+        attempt.heartbeat(None if details is None else TextMask(texts).shown(details))
 
     return replace(attempt, heartbeat=heartbeat)
 

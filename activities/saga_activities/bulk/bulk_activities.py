@@ -14,7 +14,7 @@ from saga_activities.attempt_context import (
     ChunkObserver,
     ObservedChunk,
     repeat_heartbeats,
-    without_hidden_values,
+    with_masked_heartbeats,
 )
 from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.chunk_performer import ChunkPerformer
@@ -97,7 +97,7 @@ class BulkActivities:
             with masking([text for call in calls for text in call.sensitive_texts]), ExitStack() as observing:
                 for observer in self._observers:
                     observing.enter_context(observer(observed))
-                ended = await performer.perform(calls, without_hidden_values(attempt))
+                ended = await performer.perform(calls, with_masked_heartbeats(attempt))
                 outcomes = observed.outcomes = [
                     None if outcome is None else _reported(outcome, call, attempt.number)
                     for call, outcome in zip(calls, ended, strict=True)

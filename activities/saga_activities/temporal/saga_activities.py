@@ -19,7 +19,7 @@ from saga_activities.attempt_context import (
     ObservedAttempt,
     ReplyPending,
     repeat_heartbeats,
-    without_hidden_values,
+    with_masked_heartbeats,
 )
 from saga_activities.bodies.python_action import ActionNotRegistered
 from saga_activities.bulk.bulk_activities import BulkActivities
@@ -119,7 +119,7 @@ class SagaActivities:
         with masking(invocation.sensitive_texts), contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))
-            attempt = without_hidden_values(await attempt_context(watched.saga, watched.traceparent, self._clock))
+            attempt = with_masked_heartbeats(await attempt_context(watched.saga, watched.traceparent, self._clock))
             ended = await self._perform(invocation, attempt, watched)
             outcome = watched.outcome = mask_failure(note_no_effect(ended, info), invocation.sensitive_texts)
         return temporal_result(outcome, invocation, attempt.number)

@@ -15,7 +15,6 @@ from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hi
 from sagas.actions.envelope import ENVELOPE
 from sagas.actions.step import Step
 from sagas.actions.type_schemas import type_schema
-from sagas.actions.envelope import ENVELOPE
 from sagas.errors import UsageError
 from sagas.text.exact_json import canonical_json
 from sagas.text.printable import printable_line

@@ -61,7 +61,7 @@ class TextMask:
         return value
 
     def shown(self, value: Any) -> Any:
-        """The JSON value as people may read it: also without numbers and names that are hidden texts."""
+        """The JSON value as people may read it: also without numbers and names that are such texts."""
         match value:
             case str():
                 return self.text(value)

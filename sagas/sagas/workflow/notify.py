@@ -14,9 +14,9 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
+from sagas.actions.envelope import ENVELOPE
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.definition.times import format_timestamp
-from sagas.actions.envelope import ENVELOPE
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Notify
 from sagas.protocol.outcomes import Failure, Outcome

@@ -1,6 +1,6 @@
 """The log of a runner: what it and its JVM print, without credentials and the sensitive values of its runs.
 
-The JVM and Spark's Python workers know neither, so their output goes through the worker. Values are hidden until the
+The JVM and Spark's Python workers know neither, so their output goes through the worker. Values are masked until the
 runner ends, because Spark may log a task after its run.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sagas.settings.masking import mask
 from sagas.settings.private_files import open_private_log
-from sagas.text.hidden_texts import BoundedHiding
+from sagas.text.masked_texts import TextMask
 
 _CHUNK_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
@@ -25,11 +25,11 @@ class RunnerLog:
 
     def __init__(self, path: Path) -> None:
         self._file = open_private_log(path)
-        self._hidden: dict[str, None] = {}
+        self._masked: dict[str, None] = {}
 
-    def hide(self, texts: Iterable[str]) -> None:
-        """Hide these texts from now on."""
-        self._hidden.update(dict.fromkeys(texts))
+    def mask_from_now_on(self, texts: Iterable[str]) -> None:
+        """Mask these texts in all that is written from now on."""
+        self._masked.update(dict.fromkeys(texts))
 
     async def copy(self, output: asyncio.StreamReader) -> None:
         """Write the lines of this output until it ends. Goes on reading if the disk is full: the runner must not wait
@@ -47,5 +47,5 @@ class RunnerLog:
     def _write(self, lines: bytes) -> None:
         text = lines.decode("utf-8", "replace")
         with contextlib.suppress(OSError):
-            self._file.write(mask(BoundedHiding(self._hidden).text(text)).encode())
+            self._file.write(mask(TextMask(self._masked).text(text)).encode())
             self._file.flush()

@@ -132,7 +132,7 @@ class RunnerProcess:
         """Send a run; :meth:`wait_for_answer` waits for its end."""
         self.started_runs += 1
         assert self._log is not None
-        self._log.hide(message["hidden"])
+        self._log.mask_from_now_on(message["sensitive_texts"])
         self._pending[number] = PendingRequest(asyncio.get_running_loop().create_future(), on_progress)
         if not self._ready:
             on_progress({"starting": "the Spark runner"})
