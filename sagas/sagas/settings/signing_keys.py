@@ -49,7 +49,7 @@ class SigningKeys:
 
     def sign(self, purpose: Purpose, content: bytes, *, preferred: str = "") -> dict[str, str] | None:
         """The signature: the id of its key, and an HMAC-SHA256. None without keys. ``preferred``: the id of the key of
-        the message that is answered; whoever has sent that may not have the first key yet.
+        the message that is answered; its sender may not have the first key yet.
         """
         if not self.keys:
             return None

@@ -33,7 +33,7 @@ async def receiver_down(env: CellEnvironment) -> None:
     rows = [await until(lambda when=when: _given_up(env, when), f"EXHAUSTED: {when}") for when in ("overdue", end)]
     assert [row["attempts"] for row in rows] == [3, 3]
     asked = await (await env.client()).show(env.saga_id)
-    assert (asked["state"], asked["output"]) == (story["state"], story["output"]), "whoever asks is told"
+    assert (asked["state"], asked["output"]) == (story["state"], story["output"]), "every caller is told"
 
 
 async def _notification_shown(env: CellEnvironment, when: str) -> dict[str, Any] | None:

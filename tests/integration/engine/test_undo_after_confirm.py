@@ -171,7 +171,7 @@ async def test_a_confirmed_step_without_compensation_cannot_be_undone(env: Envir
         await finished(client, saga)
         with pytest.raises(RefusedError, match="confirmed"):
             await client.undo(saga, reason="returned", who="ada")
-        # Whoever knows only Temporal is refused as well.
+        # A client that knows only Temporal is refused as well.
         queue = client.project.settings.temporal.task_queue
         run = await client.temporal.start_workflow("booking", {}, id=f"{saga}~undo", task_queue=queue)
         with pytest.raises(WorkflowFailureError) as refused:

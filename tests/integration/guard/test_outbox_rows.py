@@ -51,7 +51,7 @@ async def emit(guard_database: GuardDatabase, *events: Event, traceparent: str |
 
 
 async def no_other_transaction(database: GuardDatabase) -> bool:
-    """On PostgreSQL the progress of a shard stays below the oldest open transaction of the server, whoever's it is.
+    """On PostgreSQL the progress of a shard stays below the oldest open transaction of the server, of any role.
 
     A worker that a test before has killed may have left a statement that runs on.
     """

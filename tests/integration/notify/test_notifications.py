@@ -100,7 +100,7 @@ async def test_an_error_response_is_retried_under_the_same_id(env: Environment, 
     assert set(receiver.headers("webhook-id")) == set(receiver.headers("idempotency-key")) == {row["event"]}
     stamps = receiver.headers("webhook-timestamp")
     assert len(stamps) == 5
-    assert len(set(receiver.headers("webhook-signature"))) == len(set(stamps)), "signed anew when the time is another"
+    assert len(set(receiver.headers("webhook-signature"))) == len(set(stamps)), "signed again when the time is another"
 
 
 @pytest.mark.slow

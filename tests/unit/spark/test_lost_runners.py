@@ -41,7 +41,7 @@ def test_a_task_that_loses_several_runners_is_isolated_and_then_parked() -> None
         output.why
         == "10 consecutive Spark runners were lost while running this task; the last error: the runner was killed"
     )
-    assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable, "a person's retry begins anew"
+    assert type(losses.lost("stage a", KILLED, alone=True)) is Unavailable, "a person's retry begins from zero"
 
 
 def test_a_response_resets_the_loss_count() -> None:

@@ -1,4 +1,4 @@
-"""A user's own workflow and activity, in a file that Temporal's sandbox imports anew."""
+"""A user's own workflow and activity, in a file that Temporal's sandbox imports again."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class TwoPhaseDatabase:
         return self.database.connections.two_phase_guard("shop")
 
     async def take(self, sql: SqlSession) -> Any:
-        """The action: takes one unit, and returns a value that every run gives anew."""
+        """The action: takes one unit, and returns a value that differs in every run."""
         await sql.execute("update prepared_stock set left_over = left_over - 1 where sku = :sku", sku=self.sku)
         return {"taken": str(uuid4())}
 

@@ -106,7 +106,7 @@ async def test_a_job_that_always_runs_out_of_memory(
         async with asyncio.timeout(SECONDS):
             while not (output := await failures(client, saga)):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
-        assert WAYS[way] in output[0], "whoever looks meanwhile reads the reason"
+        assert WAYS[way] in output[0], "the reason can be read meanwhile"
         story = await finished(client, saga, TIMEOUT)
         assert story["state"] == "COMPENSATED", story["reason"]
         assert WAYS[way] in story["reason"]["message"]

@@ -126,7 +126,7 @@ def test_the_nearest_savepoint_counts_and_the_one_before_it_next() -> None:
     definition = saga(step("a", savepoint=Savepoint(2)), step("b"), step("c", savepoint=Savepoint(2)), step("d"))
     driver = MachineDriver(definition, answers={"d": "rejected"}).run()
     assert driver.state == "COMPENSATED"
-    assert [driver.log.count(id) for id in "abcd"] == [1, 2, 2, 4], "a new run of c starts its count anew"
+    assert [driver.log.count(id) for id in "abcd"] == [1, 2, 2, 4], "a new run of c starts its count again"
 
 
 def test_items_after_a_savepoint_run_again_with_a_new_list() -> None:
