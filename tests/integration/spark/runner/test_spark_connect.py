@@ -49,7 +49,7 @@ async def test_the_same_rows_are_staged_and_counted_as_in_a_local_session(env: E
     local = RunnerClient(SparkSettings(root=env.root, conf=QUICK, python_path=(str(env.root / "jobs"),)))
     try:
         here = Environment(local, env.root, numbers=env.numbers)
-        local_manifest = await here.one("staged_jobs:numbers", audit=audit)
+        local_manifest = await here.stage_output("staged_jobs:numbers", audit=audit)
     finally:
         await local.close()
     assert (remote_manifest.hash, remote_manifest.columns, remote_manifest.schema, remote_manifest.counts) == (
