@@ -9,7 +9,7 @@ import signal
 def main() -> None:
     """Import and run :func:`saga_cli.main.main`, which takes care of Ctrl-C from then on."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background ignores it
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))  # INTERRUPTED of exit_codes.py
     from saga_cli.main import main
 
     main()

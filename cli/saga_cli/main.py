@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from saga_cli.context import GLOBAL_OPTIONS_HELP, global_options, set_global_options, split_options
-from saga_cli.output import INTERRUPTED, guard_streams, warn
+from saga_cli.exit_codes import FAILED, INTERRUPTED, USAGE
+from saga_cli.output import guard_streams, warn
 from sagas.errors import SagaError, UsageError
 
 
@@ -117,23 +118,23 @@ def _print_error(debug: bool, error: Exception) -> int:
     more: Sequence[str] = ()
     if type(error).__name__ == "NoArgsIsHelpError":
         print(getattr(error, "message", ""))
-        return 2
+        return USAGE
     if isinstance(error, SagaError):
         message, help, code, more = error.message, error.help, error.exit_code, error.more
     elif (wording := getattr(error, "format_message", None)) is not None:
         # What typer raises for a wrong command line; its classes are not public.
-        message, help, code = _typer_message(wording()), _usage_help(error), getattr(error, "exit_code", 2)
+        message, help, code = _typer_message(wording()), _usage_help(error), getattr(error, "exit_code", USAGE)
     elif type(error).__name__ == "Abort":
         return INTERRUPTED
     elif type(error).__module__.startswith("temporalio.") and type(error).__name__ == "RPCError":
         message = f"the Temporal server refused the request: {str(error).splitlines()[0]}"
-        help, code = "`saga doctor` checks its address, namespace and credentials: [temporal] in saga.toml", 1
+        help, code = "`saga doctor` checks its address, namespace and credentials: [temporal] in saga.toml", FAILED
     else:
         what = f"{type(error).__name__}: {error}".strip().splitlines()[0]
         message, help, code = (
             f"internal error, a bug in saga: {what}",
             "run it again with --debug to see the traceback",
-            1,
+            FAILED,
         )
     warn(f"error: {mask(message)}", *(mask(line) for line in more))
     if help:

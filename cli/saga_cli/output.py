@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-DIFFERENCES = 8
-"""The exit code of commands that compare."""
-
-
 def wants_json() -> bool:
     return global_options().format != "human"
 
@@ -143,10 +139,6 @@ def confirm(question: str, *, yes: bool) -> None:
     warn(question)
     if input("Continue? [y/N] ").strip().lower() not in ("y", "yes"):
         raise UsageError("not confirmed; nothing was changed")
-
-
-# Ctrl-C: a command that has started something prints what keeps running before it exits with code 130.
-INTERRUPTED = 130
 
 
 @contextmanager

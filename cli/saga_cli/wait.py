@@ -10,6 +10,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from saga_cli.exit_codes import (
+    CANCELLED,
+    COMPENSATED,
+    DONE,
+    FAILED,
+    PARKED,
+    RESIDUE,
+    STILL_RUNNING,
+    USAGE,
+)
 from saga_cli.output import echo, make_console, print_document, warn
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.text.shell import saga_command
@@ -19,7 +29,6 @@ if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
     from sagas.protocol.saga_view import SagaView
 
-DONE, FAILED, USAGE, COMPENSATED, PARKED, RESIDUE, CANCELLED, STILL_RUNNING = range(8)
 _FIRST_POLL = 0.1
 _MAX_POLL = 1.0
 _SILENCE = 5.0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import target_line, with_locator
+from saga_cli.exit_codes import DONE, REFUSED
 from saga_cli.output import echo, print_document
-from sagas.errors import RefusedError
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -38,7 +38,7 @@ def notify(
 
     rows = with_locator(tell)
     print_document(rows, human=lambda: _print_notifications(saga_id, rows))
-    return RefusedError.exit_code if any("failure" in row for row in rows) else 0
+    return REFUSED if any("failure" in row for row in rows) else DONE
 
 
 def _print_notifications(saga_id: str, rows: Sequence[dict[str, Any]]) -> None:

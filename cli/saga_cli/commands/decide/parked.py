@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import with_locator
+from saga_cli.exit_codes import DONE, FAILED
 from saga_cli.output import echo, print_list, wants_json, warn
 from sagas.text.shortening import counted, join_names
 
@@ -47,7 +48,7 @@ def parked(
         return 0
     why = next(iter(inbox.unreachable.values()))
     warn(f"{counted(len(inbox.unreachable), 'saga')} could not be queried, and may need an operator: {why}")
-    return 0 if groups else 1
+    return DONE if groups else FAILED
 
 
 def _print_groups(groups: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from saga_cli.context import load_settings
+from saga_cli.exit_codes import DONE, FAILED
 from saga_cli.output import echo, print_list, wants_json
 from saga_cli.progress import shown_progress
 
@@ -21,7 +22,7 @@ def doctor() -> int:
     with shown_progress() as show:
         findings = asyncio.run(run_checks(load_settings(), on_progress=show))
     print_list([finding.to_json() for finding in findings], human=_print_results)
-    return 1 if any(finding.ok is False for finding in findings) else 0
+    return FAILED if any(finding.ok is False for finding in findings) else DONE
 
 
 def _print_results(findings: Sequence[dict]) -> None:

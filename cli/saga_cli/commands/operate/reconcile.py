@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import load_settings, target_line, with_locator
-from saga_cli.output import DIFFERENCES, confirm, echo, on_ctrl_c, print_document, warn, write_page
+from saga_cli.exit_codes import DIFFERENCES
+from saga_cli.output import confirm, echo, on_ctrl_c, print_document, warn, write_page
 from saga_cli.progress import shown_progress
 from saga_cli.shared_options import Operator, Yes, operator_name
 from sagas.errors import UsageError

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import load_settings
+from saga_cli.exit_codes import DONE, FAILED
 from saga_cli.output import echo, print_document, print_table
 from saga_cli.shared_options import Operator, operator_name, parse_duration_option, required_text, start_logging
 from sagas.text.shell import saga_command
@@ -65,7 +66,7 @@ def _status(settings: Settings, connection: str | None) -> int:
 
     status = asyncio.run(relay_status(settings, connection))
     print_document(status, human=lambda: _print_status(status))
-    return 1 if any("error" in outbox or "kafka_error" in outbox for outbox in status["outboxes"]) else 0
+    return FAILED if any("error" in outbox or "kafka_error" in outbox for outbox in status["outboxes"]) else DONE
 
 
 def _decide(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import target_line, with_client, with_locator
+from saga_cli.exit_codes import DONE, FAILED, REFUSED
 from saga_cli.output import confirm, echo, make_console, on_ctrl_c, print_document, print_list, print_table, warn
 from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
 from sagas.errors import UsageError
@@ -197,7 +198,7 @@ def cancel_command(
     report = _with_project(work, batch)
     document = {"id": batch, "cancelled": report.asked, "refused": report.refused}
     print_document(document, human=lambda: _print_cancelled(report))
-    return 9 if report.refused else 0
+    return REFUSED if report.refused else DONE
 
 
 def _print_cancelled(report: CancelReport) -> None:
@@ -233,14 +234,14 @@ def retry_failed_command(
         saga = _only_saga(failed, batch)
         if saga is None:
             print_document({"batch": batch, "total": 0}, human=lambda: echo("no saga of the batch has failed"))
-            return 1 if failed.lost else 0
+            return FAILED if failed.lost else DONE
         rows = await make_again_rows(await client.starter(saga), failed.sagas)
         print_target(settings)
         await warn_without_poller(client)
         bulk = failed.record is not None and failed.record.bulk and client.ledger.configured
         options = RunOptions(batch, bulk=bulk, rate=rate, concurrency=concurrency, detach=detach, again=True)
         code = report_batch(await run_batch(client, saga, rows, options, tallies), options)
-        return code or (1 if failed.lost else 0)
+        return code or (FAILED if failed.lost else DONE)
 
     with on_ctrl_c(lambda: "interrupted: run the same command again to continue"):
         return _with_project(work, batch)

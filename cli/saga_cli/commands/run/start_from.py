@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saga_cli.context import load_settings
+from saga_cli.exit_codes import DONE, FAILED, INTERRUPTED, PARKED
 from saga_cli.input_files import InvalidRows, file_digest, read_rows
 from saga_cli.inputs import InputRow
-from saga_cli.output import INTERRUPTED, echo, on_ctrl_c, print_document, warn
+from saga_cli.output import echo, on_ctrl_c, print_document, warn
 from saga_cli.shared_options import print_target, warn_without_poller
 from sagas.errors import UsageError
 from sagas.text.shell import saga_command
@@ -345,8 +346,6 @@ def _exit_code(tally: Tally, tolerated: int) -> int:
     """The exit code of a batch, equal for a first run and for a repeat: it depends only on how the rows have ended."""
     if tally.stopped == "asked":
         return INTERRUPTED
-    if tally.stopped in ("cancelled", "taken over"):
-        return 1
-    if tally.failures > tolerated:
-        return 1
-    return 4 if tally.ended.get("PARKED") else 0
+    if tally.stopped in ("cancelled", "taken over") or tally.failures > tolerated:
+        return FAILED
+    return PARKED if tally.ended.get("PARKED") else DONE

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from saga_cli.context import load_settings
+from saga_cli.exit_codes import DIFFERENCES
 from saga_cli.inputs import read_definition
-from saga_cli.output import DIFFERENCES, echo, print_document, write_page
+from saga_cli.output import echo, print_document, write_page
 from sagas.errors import UsageError
 from sagas.text.bounded_files import short_path
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saga_cli.context import GLOBAL_OPTIONS_HELP, load_settings
-from saga_cli.output import DIFFERENCES, echo, make_console, print_list, warn
+from saga_cli.exit_codes import DIFFERENCES
+from saga_cli.output import echo, make_console, print_list, warn
 from saga_cli.shared_options import json_object, json_option, parse_duration_option
 from sagas.errors import UsageError
 
