@@ -1,8 +1,9 @@
 """Roles of PostgreSQL that can run code as the role of a connection: they may create what its SQL uses.
 
 The owner of the database and superusers are trusted: they can always do that. A right is reported: in many databases
-another role owns the tables, and before PostgreSQL 15 everybody may create objects in `public`. A schema of another
-role that has the name of the worker's role is refused: `"$user"` of the search_path already leads there.
+another role owns the tables, and before PostgreSQL 15 everybody may create objects in `public`. Two states are refused:
+a schema of another role that has the name of the worker's role, because `"$user"` of the search_path already leads
+there; and a search_path with a schema before `pg_catalog`, because what is in it replaces functions of PostgreSQL.
 """
 
 from __future__ import annotations

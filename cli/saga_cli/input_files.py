@@ -218,9 +218,7 @@ def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_
     for column in columns:
         for other in columns:
             if column is not other and other.path[: len(column.path)] == column.path:
-                raise UsageError(
-                    f"{path}:1: the column {column.name} has the whole value of which {other.name} is a field; keep one"
-                )
+                raise UsageError(f"{path}:1: column {column.name} contains column {other.name}; keep one")
     check_columns(f"{path}:1", {column.name: column.path for column in columns}, schema)
     return columns
 

@@ -71,7 +71,7 @@ def _print_lines(lines: Iterable[str], file: TextIO) -> None:
 
 
 def print_document(document: Any, *, human: Callable[[], Any]) -> None:
-    """One JSON document, or what ``human`` prints."""
+    """Print one JSON document, or for people what ``human`` prints."""
     if wants_json():
         print(to_json(document, indent=2 if global_options().format == "json" else None), flush=True)
     else:
@@ -79,7 +79,7 @@ def print_document(document: Any, *, human: Callable[[], Any]) -> None:
 
 
 def print_list(items: Iterable[Any], *, human: Callable[[Sequence[Any]], Any]) -> None:
-    """A JSON list, one line for each item with ``--jsonl``, or what ``human`` prints."""
+    """Print items: as one JSON list, with ``-o jsonl`` in a line each, else with ``human``."""
     if global_options().format == "jsonl":
         for item in items:
             print(to_json(item), flush=True)

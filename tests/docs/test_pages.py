@@ -57,7 +57,7 @@ def test_links_resolve(page: Path) -> None:
 
 
 def test_tests_that_pages_name_exist() -> None:
-    """With or without their folder. The tutorial names that of its own project."""
+    """Pages name a test with or without its folder; the tutorial, which names one of its own project, is not read."""
     files = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
     pages = [page for folder in ("contributing", "explanation") for page in (ROOT / "docs" / folder).glob("*.md")]
     named = {name for page in pages for name in TEST_FILE.findall(page.read_text(encoding="utf-8"))}

@@ -193,7 +193,7 @@ async def step_rows(sql: SqlSession, loaded: Sequence[tuple[ImageTypes, Sequence
 
 
 async def present_rows(tables: Mapping[str, TableAccess], last: Images) -> Images:
-    """The rows as they are now, locked, with their images from after the step in ``last``; None: there is none.
+    """Lock and read the rows of ``last``, which has their images from after the step; None for a row that is gone.
 
     Raises :class:`CannotRestore` also if a row is not found by a key whose type has changed: it may have another value.
     """

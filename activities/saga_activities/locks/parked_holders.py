@@ -30,7 +30,10 @@ async def with_parked_owner(outcome: Outcome, is_parked: IsParked) -> Outcome:
 
 
 async def reported_blockers(blockers: Sequence[Blocker], is_parked: IsParked) -> list[dict[str, Any]]:
-    """The blockers of a request as the saga receives them. Only the first is asked for: messages name no other."""
+    """The blockers of a request as the saga receives them.
+
+    Only the first is checked for being parked, because messages name no other.
+    """
     reported: list[dict[str, Any]] = [blocker._asdict() for blocker in blockers]
     if reported and await is_parked(blockers[0].owner):
         reported[0]["parked"] = True

@@ -116,9 +116,10 @@ async def exact_parameters(
     numbers_only: bool = False,
     check_text: bool = True,
 ) -> ExactStatement:
-    """The parameters as the driver takes them without a loss. ``numbers_only``: SQLAlchemy binds all other values.
+    """Convert the parameters to values that the driver stores without a loss, and the statement to one that takes them.
 
-    ``check_text`` False: text is stored as the database stores it, and the caller reads it again.
+    ``numbers_only``: convert numbers alone, because SQLAlchemy binds all other values. Without ``check_text``, text is
+    stored as the database stores it, and the caller reads it again.
 
     Raises :class:`InexactNumber` for a number or text that the database, or the column that it is assigned to, cannot
     hold, and UnusableParameter for a value that its receiver would take for another one.

@@ -86,14 +86,10 @@ def consumer(
     def mark(function: F) -> F:
         consumer = Consumer(_handler_name(name, function), topic, connection, function, max_attempts, timeout)
         _check_source(topic)
-        if (
-            not (max_attempts is None or _is_attempts(max_attempts))
-            or not isinstance(timeout, int | float)
-            or timeout <= 0
-        ):
-            raise UsageError(
-                f"the consumer {consumer.name} needs numbers for at least one attempt and a timeout above zero"
-            )
+        if not (max_attempts is None or _is_attempts(max_attempts)):
+            raise UsageError(f"max_attempts of the consumer {consumer.name} must be at least 1")
+        if not isinstance(timeout, int | float) or timeout <= 0:
+            raise UsageError(f"timeout of the consumer {consumer.name} must be a number of seconds above 0")
         setattr(function, HANDLER_ATTRIBUTE, consumer)
         return function
 
@@ -120,7 +116,7 @@ def bridge(topic: str, *, to: str, name: str | None = None, max_attempts: int = 
         if topic == to:
             raise UsageError(f"the bridge {bridge.name} would read what it writes: name another topic in `to`")
         if not _is_attempts(max_attempts):
-            raise UsageError(f"the bridge {bridge.name} needs a number of at least one for max_attempts")
+            raise UsageError(f"max_attempts of the bridge {bridge.name} must be at least 1")
         setattr(function, HANDLER_ATTRIBUTE, bridge)
         return function
 

@@ -431,7 +431,7 @@ class SagaView(JsonView):
         str | None, "why the view is not complete, for example because no worker answers", OMITTED
     ] = None
     bulk_workflow: Annotated[str | None, "the id of the bulk workflow that runs the saga", OMITTED] = None
-    stuck: Annotated[tuple[str, ...] | None, "why the saga makes no progress by itself", OMITTED] = None
+    stuck: Annotated[tuple[str, ...] | None, "why the saga will not finish by itself", OMITTED] = None
     source: Annotated[
         Literal["ledger"] | None,
         "where the view was read if Temporal has no run of the saga, because it was deleted or the saga ended in a "

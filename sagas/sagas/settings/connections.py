@@ -267,7 +267,7 @@ class HttpService(Connection):
 
     @property
     def promises(self) -> dict[str, Any]:
-        """The declarations of the service, in the words of a step; what it does not declare is absent."""
+        """The declared properties of the service, by the names of the step's fields; others are absent."""
         promises = {
             "idempotent": self.idempotent and self.key_header is not None,
             "remembers_rejections": self.remembers_rejections,

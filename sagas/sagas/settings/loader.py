@@ -15,13 +15,14 @@ from typing import Any
 from sagas.errors import UsageError, did_you_mean
 from sagas.input_limits import MAX_SETTINGS_BYTES
 from sagas.settings.connections import HttpService, SqlConnection
-from sagas.settings.dev_stack import DEV_FILE, read_dev_file, read_toml
+from sagas.settings.dev_stack import DEV_FILE, read_dev_file
 from sagas.settings.forms import Form, Variable
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.masking import remember_settings, without_credentials
 from sagas.settings.model import Settings
 from sagas.settings.table import NO_TABLE, form_of, keys
 from sagas.settings.temporal import TemporalSettings
+from sagas.settings.toml_files import read_toml
 from sagas.settings.trust import require_own
 from sagas.settings.wrong_setting import WrongSetting, line_of
 from sagas.text.bounded_files import read_bounded, short_path

@@ -91,7 +91,7 @@ def load_keys(definition_key: str | Secret | None, root: Path, *, create: bool) 
         if not keys or any(len(key) < _MIN_LENGTH for key in keys):
             raise UsageError(
                 f"worker.definition_key needs keys of at least {_MIN_LENGTH} characters, separated by white space",
-                help="openssl rand -hex 32    makes one",
+                help="create one with openssl rand -hex 32",
             )
         return SigningKeys(keys, shared=True)
     file = root / KEY_FILE

@@ -14,9 +14,9 @@ _PROBED = "_saga_probed"
 
 
 def make_ordinary(error: BaseException) -> None:
-    """Give ``error`` a class with the same name and bases that accepts attributes and has a text, if its own does not.
+    """Make ``error`` accept attributes and have a text, by a class with the same name and bases, if its own does not.
 
-    Done where an author's code has raised it, before it passes through any other code.
+    Call it where an author's code has raised the error, before that passes through any other code.
     """
     if not _is_ordinary(error):
         with contextlib.suppress(Exception):  # a class that cannot have subclasses: the error stays as it is

@@ -57,7 +57,7 @@ def _number_problem(number: Any) -> str | None:
 
 
 def names_problem(keys: Collection[Any], name: Callable[[Any], str] = str) -> str | None:
-    """Why the keys of an object of Python cannot all be names in JSON, as 1 and "1" cannot; None if they can.
+    """Why the keys of a dict cannot all be names in JSON, as 1 and "1" cannot; None if they can.
 
     ``name``: the name of a key.
     """

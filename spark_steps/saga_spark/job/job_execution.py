@@ -61,7 +61,7 @@ def run_job(
     """
     if settings.remote and str(job.conf.get(SESSION_ZONE, "UTC")) != "UTC":
         raise UsageError(
-            f"conf: over Spark Connect {SESSION_ZONE} must stay UTC, because checks would use that zone; remove it"
+            f"{SESSION_ZONE} in conf must be UTC over Spark Connect, because checks use that zone; remove it"
         )
     apply_conf(spark, job.conf)
     if isinstance(job.code, str):

@@ -208,8 +208,8 @@ async def test_a_confirm_waits_at_the_fence(server_guard_database: GuardDatabase
 async def test_without_the_fence_row_confirm_and_undo_both_take_effect(
     server_guard_database: GuardDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rule taken out: an undo that does not insert the confirm row. (MariaDB's locking read would still wait for
-    the open `undo` row.)"""
+    """With an undo that does not insert the `confirm` row. (MariaDB's locking read would still wait for the open `undo`
+    row.)"""
     real = PostgresTransaction.insert
 
     async def no_fence(self: PostgresTransaction, op: RowOp, reason: RowReason, **more: Any) -> bool:
@@ -224,7 +224,7 @@ async def test_without_the_fence_row_confirm_and_undo_both_take_effect(
 async def test_without_the_waiting_insert_an_effect_leaks(
     server_guard_database: GuardDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rule taken out: look first, and insert only what is not there (check, then act)."""
+    """With an undo that looks first, and inserts only what is not there (check, then act)."""
     guard_database, address = server_guard_database, new_address()
     guard_database.current = address
 

@@ -110,7 +110,7 @@ async def test_a_commit_response_that_never_arrives(
 async def test_without_the_recheck_a_committed_effect_is_unknown(
     behind_proxy: tuple[GuardDatabase, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the rule the effect is committed and the caller gets no result."""
+    """Without the recheck, which reads the stored outcome, the effect is committed and the caller gets no result."""
     guard_database, proxy = behind_proxy
     address = guard_database.current = new_address()
     monkeypatch.setattr(rules, "stored_outcome", lambda *_: None)

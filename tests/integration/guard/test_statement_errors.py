@@ -383,7 +383,7 @@ async def test_the_sqlstate_of_a_routine_counts(shop: GuardDatabase, code: str, 
 
 @pytest.mark.parametrize("shop", ["postgresql"], indirect=True)
 async def test_a_prerequisite_that_may_come_is_waited_for(shop: GuardDatabase) -> None:
-    """PostgreSQL has the same code for it as for an insert into a view."""
+    """PostgreSQL has the same code for a view that is not populated yet as for an insert into a view."""
     saga_id = new_address().saga_id
     made = await attempts(shop, invocation(saga_id, "do", "select a from refreshed"))
     assert [outcome.retryable for outcome in made] == [True] * 5

@@ -87,8 +87,8 @@ async def test_a_participant_that_remembers_its_rejections_is_believed(
     assert (story["steps"][0]["state"], server.ledger()["undone"]) == ("REJECTED", [])
 
 
-async def test_after_refused_connections_a_rejection_is_believed(temporal: TemporalServer, tmp_path: Path) -> None:
-    """Nothing was sent before it; nor does a 429 have an effect."""
+async def test_a_rejection_after_a_429_is_believed(temporal: TemporalServer, tmp_path: Path) -> None:
+    """A request that was answered with 429 has had no effect."""
     with PaymentServer() as server:
         server.faults({"status": 429}, {"status": 422, "body": {"error": "no"}})
         story = await run(temporal, server, tmp_path)

@@ -219,7 +219,7 @@ async def test_a_hostile_participant_ends_the_test_with_a_sentence(settings: Set
     ("do", "undo", "confirm", "message"),
     [
         ("GET http://127.0.0.1:1/x", None, None, "only reads"),
-        ("http://127.0.0.1:1/x", None, None, "is not a request"),
+        ("http://127.0.0.1:1/x", None, None, "must be METHOD URL"),
         ("POST http://127.0.0.1:1/x", None, "POST http://127.0.0.1:1/y", "--confirm needs --undo"),
         ("POST /x", None, None, "`path`"),
     ],

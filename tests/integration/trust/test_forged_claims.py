@@ -96,7 +96,7 @@ async def test_memos_that_are_no_json_hide_nothing(shop: Shop) -> None:
     [("", ["text=vip", "customer=1"]), ("labels: {text: '${{ input.text }}'}", ["text=x", "customer=1"])],
 )
 async def test_labels_of_the_definition_are_those_of_the_input(shop: Shop, labels: str, kept: Any) -> None:
-    """The start does not say which attributes are registered; it may add labels, such as `batch`."""
+    """Labels of a forged start do not replace labels of the definition; it may add others, such as `batch`."""
     key = SearchAttributeKey.for_keyword_list("SagaLabels")
     forged = TypedSearchAttributes([SearchAttributePair(key, ["text=vip", "customer=1"])])
     async with running_worker(shop.with_keys("a" * 32, accept="any")) as client:

@@ -29,7 +29,7 @@ CHECKS = ("require_own", "require_own_modules", "require_own_stack")
 CHECKED_BEFORE = {
     "sagas/settings/dev_stack.py:_is_copy": "read_dev_file has checked the folder",
     "sagas/settings/dev_stack.py:_has_ended": "read_dev_file has checked the folder",
-    "sagas/settings/dev_stack.py:read_toml": "its callers check the file",
+    "sagas/settings/toml_files.py:read_toml": "its callers check the file",
     "sagas/settings/loader.py": "checked at the beginning of the load",
     "sagas/settings/project.py:_mentions": "only the files that it finds are parsed, which are checked then",
     "sagas/definition/loader.py": "the project checks the files that it passes",
@@ -48,6 +48,7 @@ NAMED_BY_THE_USER = {
     "sagas/settings/secrets.py": "a secret, often another user's (a mounted one): a value, not code",
     "sagas/settings/signing_keys.py:_create_key": "writes the key",
     "sagas/settings/private_files.py": "writes, and follows no link",
+    "saga_cli/option_texts.py": "a value of an option that the command line names",
     "saga_cli/inputs.py": "an input or a definition that the command line names",
     "saga_cli/input_files.py": "rows that the command line names",
     "saga_cli/commands/operate/reconcile.py": "a time that the command line names",

@@ -115,7 +115,7 @@ HOLDERS = {
 
 
 def test_each_service_has_only_its_own_secrets(compose: dict[str, Any], services: dict[str, Any]) -> None:
-    """In its environment, its files, its command, wherever a variable may stand."""
+    """A service refers to no other secret in its environment, its files or its command."""
     holders: dict[str, set[str]] = {}
     for name, service in services.items():
         assert "env_file" not in service, name
@@ -197,7 +197,7 @@ def test_stop_grace_periods_cover_running_attempts(services: dict[str, Any], nam
 
 @pytest.mark.parametrize("name", ["worker", "relay", "trigger"])
 def test_commands_exist_in_the_cli(services: dict[str, Any], name: str) -> None:
-    """With its options: a container with an unknown command restarts forever."""
+    """The CLI has each command with its options: a container with an unknown one restarts forever."""
     verb, *words = services[name]["command"]
     asked = subprocess.run([*SAGA, verb, "--help"], capture_output=True, text=True, timeout=60, check=True)
     assert [word for word in words if word.startswith("--") and word not in asked.stdout] == []

@@ -37,8 +37,12 @@ def _connection(settings: Settings, name: str | None) -> SqlConnection:
     }
     if name is None:
         if len(connections) != 1:
-            names = ", ".join(connections) or "none"
-            raise UsageError(f"the project's connections to PostgreSQL are {names}", help="saga dev psql CONNECTION")
+            if not connections:
+                raise UsageError("the project has no connection to PostgreSQL; add one to saga.toml")
+            raise UsageError(
+                f"the project has several connections to PostgreSQL ({', '.join(connections)}); name one of them",
+                help="saga dev psql CONNECTION",
+            )
         return next(iter(connections.values()))
     settings.connection(name)  # unknown names are refused there
     if name not in connections:

@@ -102,7 +102,7 @@ def http_step(
         url = url.strip()
         if not url or not method.isalpha():
             raise UsageError(
-                f"{request!r} is not a request", help="for example --do 'POST https://example.com/reserve'"
+                f"{request!r} must be METHOD URL", help="for example --do 'POST https://example.com/reserve'"
             )
         with_: dict[str, Any] = {"method": method.upper(), "path" if url.startswith("/") else "url": url}
         if connection is not None:

@@ -1,4 +1,8 @@
-"""How long `saga serve` takes, and how much it does at once. What it accepts of a request is in ``input_limits.py``."""
+"""How long `saga serve` takes, and how much it does at once.
+
+What it accepts of a request is in ``input_limits.py``; ``api_tokens.py`` bounds the starts of each token, by
+``starts_per_second`` of ``[serve]``.
+"""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from sagas.definition.saga_ids import check_saga_id, label_problem
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
+from sagas.expressions.values import type_name
 from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.origin import Origin
@@ -117,7 +118,7 @@ class SagaStarter:
             raise UsageError(f"{what} of {name} cannot be evaluated for this input: {error.message}") from None
         id = None if self._id_template is None else id_text(rendered)
         if self._id_template is not None and id is None:
-            raise UsageError(f"the id of {name} is empty for this input, or neither a string nor a number")
+            raise UsageError(f"for this input the id of {name} {id_problem(rendered)}; correct the input or its `id`")
         _label_texts(labels)
         return StartRequest(checked, id, labels, steps)
 
@@ -285,3 +286,8 @@ def id_text(value: Any) -> str | None:
     is_text = isinstance(value, str) or (isinstance(value, int | Decimal) and not isinstance(value, bool))
     text = value_text(value) if is_text else ""
     return text if text.strip() else None
+
+
+def id_problem(value: Any) -> str:
+    """The reason why :func:`id_text` has no id of a value, as the predicate of a sentence."""
+    return "is empty" if isinstance(value, str) else f"is {type_name(value)}, not a string or a number"

@@ -18,7 +18,7 @@ from saga_workers.interventions import signal_message
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.runtime.logs import fields
 from saga_workers.start.existing_sagas import AlreadyEnded
-from saga_workers.start.saga_starter import SagaStarter, id_text
+from saga_workers.start.saga_starter import SagaStarter, id_problem, id_text
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartRequest
 from saga_workers.temporal.refusals import refusal_reason
@@ -319,9 +319,10 @@ class TriggerExpressions:
         """The saga id; None if the trigger has no template for it."""
         if self._id is None:
             return None
-        id = id_text(_evaluate("id", self._id, context))
+        value = _evaluate("id", self._id, context)
+        id = id_text(value)
         if id is None:
-            raise PoisonMessage("`id` is empty for this event, or neither a string nor a number")
+            raise PoisonMessage(f"for this event `id` {id_problem(value)}")
         return id
 
     def input(self, context: Mapping[str, Any]) -> Any:

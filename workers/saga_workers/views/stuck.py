@@ -1,4 +1,4 @@
-"""Sagas that make no progress by themselves, each with the reasons in words.
+"""Sagas that will not finish by themselves, each with the reasons in words.
 
 Reads Temporal's raw description of each run (pending activities, pending workflow task), and so also finds what a saga
 cannot report itself: no worker polls, the code fails, the run was terminated. A saga with a notification that was given
@@ -185,7 +185,7 @@ def deleted_run_view(deleted: DeletedRun) -> SagaView:
 
 
 async def list_terminated(locator: Locator, task_queue: str, limit: int) -> list[RunInfo]:
-    """The newest runs of sagas that were closed from outside."""
+    """The newest runs of sagas that were terminated or timed out."""
     runs: list[RunInfo] = []
     async for run in list_runs(locator.temporal, _with_status(SagaFilter(task_queue=task_queue), _FROM_OUTSIDE)):
         runs.append(run)
@@ -208,7 +208,7 @@ def _is_asked_for(criteria: SagaFilter, deleted: DeletedRun) -> bool:
 async def _stuck_in_bulk(
     locator: Locator, criteria: SagaFilter, workers: Workers, web_ui: str | None, *, without: Collection[str]
 ) -> list[SagaView]:
-    """The sagas of bulk workflows that make no progress, or that were closed by Temporal."""
+    """The sagas of bulk workflows that will not finish by themselves, or that were closed by Temporal."""
     if criteria.where is not None:
         return []
     rows = RunFilter(criteria.saga, (), criteria.since, criteria.labels)
@@ -246,7 +246,7 @@ async def _with_exhausted_notifications(locator: Locator, saga_id: str, web_ui: 
 
 
 async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | None = None) -> SagaView:
-    """The view, with the field ``stuck`` if the saga makes no progress and cannot report it itself."""
+    """The view, with the field ``stuck`` if the saga will not finish by itself."""
     workers = Workers(locator.temporal)
     view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
     if view.state in FINAL_STATES and view.state != "TERMINATED" and view.locks is None and not view.row_locks:

@@ -52,7 +52,7 @@ class PreparedTransactions(Protocol):
 
 
 class TwoPhaseParticipant(Protocol):
-    """The four things that the protocol does in the database of a step. Times are seconds since the epoch."""
+    """The four operations of the two-phase protocol in the database of a step. Times are seconds since the epoch."""
 
     async def change_rows(
         self, entry_key: EntryKey, script: GuardScript, scheduled_at: float, deadline: float

@@ -54,7 +54,7 @@ def resume(
     ] = None,
     as_: Operator = None,
 ) -> int:
-    """Let a paused saga go on, or one whose run was terminated or deleted in Temporal while its effects are open.
+    """Let a paused saga go on, or continue a terminated or deleted one whose effects are open.
 
     A terminated saga is continued where it stood: backward before its commit point, forward after it.
 

@@ -26,7 +26,12 @@ def list_sagas(
     state: Annotated[list[str] | None, typer.Option(help="only in this state; repeatable, or a,b")] = None,
     since: Annotated[str | None, typer.Option(help="only sagas started since then: 2h, 7d, or 2026-03-01")] = None,
     label: Annotated[list[str] | None, typer.Option("-l", "--label", help="name=value; repeatable")] = None,
-    stuck: Annotated[bool, typer.Option("--stuck", help="only sagas without progress, with the reason")] = False,
+    stuck: Annotated[
+        bool,
+        typer.Option(
+            "--stuck", help="only sagas that will not finish by themselves, also parked ones, with the reasons"
+        ),
+    ] = False,
     where: Annotated[str | None, typer.Option(help="additional Temporal list filter")] = None,
     limit: Annotated[int, typer.Option(help="maximum number of sagas", min=1)] = 50,
 ) -> int:
@@ -34,8 +39,7 @@ def list_sagas(
 
     Temporal's visibility store may lag; `saga show` is always exact.
 
-    After those that Temporal has come those that only the ledger of the project knows, unless --where or --stuck is
-    given.
+    Sagas that only the ledger of the project knows follow those that Temporal has, unless --where or --stuck is given.
     """
     from saga_cli.shared_options import saga_filter
 

@@ -50,7 +50,7 @@ def _check_retry(step: StepDraft, draft: OperationDraft, report: Report) -> None
             "SAGA106",
             written.node_of("max_interval"),
             "`max_interval` is shorter than `initial_interval`",
-            "make it longer",
+            "raise max_interval",
         )
     if "max_attempts" in written and retry.max_attempts == 1:
         report.add("SAGA231", written.node_of("max_attempts"), f"`{step.id}` has only one attempt")

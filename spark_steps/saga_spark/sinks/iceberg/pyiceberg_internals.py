@@ -35,8 +35,8 @@ _TRANSACTIONS_ENDPOINT = "transactions/commit"
 def has_multi_table_commit(catalog: RestCatalog) -> bool:
     """Return whether a REST server commits several tables in one transaction.
 
-    Uses ``RestCatalog._supported_endpoints``. Replacement: none; a public check of
-    a server's endpoints.
+    Uses ``RestCatalog._supported_endpoints``. pyiceberg has no public check of a
+    server's endpoints that could replace it.
     """
     endpoints = catalog._supported_endpoints
     # A server that lists no endpoints supports the defaults of the specification, which include transactions.

@@ -83,7 +83,7 @@ def test_one_whose_state_is_on_its_way_is_cancelled_in_its_own_workflow() -> Non
     assert bulk.finished
 
 
-def test_a_cancel_of_single_sagas_is_left_to_who_asks() -> None:
+def test_a_cancel_of_single_sagas_is_left_to_the_caller() -> None:
     """The answer does not name them, so they are asked one by one, in their own workflows."""
     bulk = bulk_machine()
     chunk = chunk_of(bulk.start([NewSaga("order-1", {}, {})], 0.0))
