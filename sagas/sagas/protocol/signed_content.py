@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sagas.text.exact_json import canonical_json, decode_json, encode_json
@@ -53,11 +54,45 @@ def call_content(activity_type: str, workflow_id: str, run_id: str, seed: str, a
     return encode_json([activity_type, workflow_id, run_id, seed, hashlib.sha256(argument).hexdigest()])
 
 
+@dataclass(frozen=True, slots=True)
+class CallSignature:
+    """The signature of a call to an activity, with the run and the seed that :func:`call_content` has."""
+
+    key: str
+    hmac: str
+    run_id: str
+    seed: str
+
+    def to_header(self) -> bytes:
+        return " ".join((self.key, self.hmac, self.run_id, self.seed)).encode()
+
+    @classmethod
+    def from_header(cls, header: bytes) -> CallSignature | None:
+        """Read what :meth:`to_header` has written; None for anything else."""
+        fields = header.decode("utf-8", "replace").split(" ")
+        return cls(*fields) if len(fields) == 4 else None
+
+    @property
+    def signature(self) -> dict[str, str]:
+        return {"key": self.key, "hmac": self.hmac}
+
+
 def answer_content(content: Mapping[str, Any], answer: bytes) -> bytes:
     """Return what is signed of the answer of an activity. ``content``: ``activity``, ``workflow_id``, ``seed`` of the
     run, the digest of the ``request``, and of a failure what :func:`failure_content` adds.
     """
     return signed_json({**content, "answer": hashlib.sha256(answer).hexdigest()})
+
+
+def write_answer_signature(signature: Mapping[str, str]) -> bytes:
+    """Return the signature of an answer as the metadata of its payload carry it."""
+    return f"{signature['key']} {signature['hmac']}".encode()
+
+
+def read_answer_signature(metadata: bytes) -> dict[str, str]:
+    """Return the signature that :func:`write_answer_signature` has written; of anything else an invalid one."""
+    key, _, hmac = metadata.decode("utf-8", "replace").partition(" ")
+    return {"key": key, "hmac": hmac}
 
 
 def failure_content(type: str | None, *, final: bool) -> dict[str, Any]:

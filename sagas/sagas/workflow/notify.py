@@ -37,7 +37,7 @@ from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.limits import to_payload
 from sagas.workflow.received import NO_INPUT, activity_result
 from sagas.workflow.run_start import refuse_foreign_id
-from sagas.workflow.run_trust import DefinitionTrust, RunTrust, is_untrusted, signed_message
+from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, signed_message
 from sagas.workflow.summaries import limit_summary, run_summary
 from sagas.workflow.task_set import CommandContext
 
@@ -200,7 +200,7 @@ class NotifyWorkflow:
         arguments, and a parent may be any workflow, or a saga that was made to start this one.
         """
 
-        def is_signed(trust: DefinitionTrust) -> bool:
+        def is_signed(trust: ProjectTrust) -> bool:
             return trust.trusts_message("notification", order)
 
         if is_untrusted(self.trust, is_signed, proof=is_signed):

@@ -45,7 +45,7 @@ from sagas.workflow.client_values import LAST_SECOND, number, optional_text, rea
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import raw_json
-from sagas.workflow.run_trust import DefinitionTrust, RunTrust, is_untrusted, signed_message
+from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, signed_message
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 
 CONTINUATION_FORMAT = "sagas/1"
@@ -301,7 +301,7 @@ def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart
     info = workflow.info()
     expected = [info.workflow_type, info.workflow_id, info.continued_run_id]
 
-    def is_signed(trust: DefinitionTrust) -> bool:
+    def is_signed(trust: ProjectTrust) -> bool:
         return handed.get("continues") == expected and trust.trusts_message("continuation", handed)
 
     if not workflow.unsafe.is_replaying() and trust is not None and trust.project.lacks_key(handed.get("signature")):
@@ -333,7 +333,7 @@ async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> 
     """
     id, signature = workflow.info().workflow_id, json_or_none(signed.data)
 
-    def is_signed(trust: DefinitionTrust) -> bool:
+    def is_signed(trust: ProjectTrust) -> bool:
         return trust.trusts_detached(id, value, signature)
 
     if is_untrusted(trust, is_signed, proof=is_signed):

@@ -21,9 +21,11 @@ MessagePurpose = Literal["notification", "report", "cancel", "continuation", "st
 parent, the cancel of a parent to a nested saga, the input of a continued run, and the state of a saga's machine."""
 
 
-class DefinitionTrust(Protocol):
-    """The decision about which definitions this worker runs. The answers depend on its settings and files: a run asks
-    once and records the answer. In a replay it asks about signatures again.
+class ProjectTrust(Protocol):
+    """Decides which starts, decisions, messages and answers this worker believes, and signs messages for its project.
+
+    The answers depend on the settings and files of the worker: a run asks once and records the answer. In a replay it
+    asks about signatures again.
     """
 
     def trusts_start(
@@ -73,7 +75,7 @@ class RunTrust:
     worker has believed it: that one may have a key that this one lacks, or be a stranger's. Nothing is signed then.
     """
 
-    project: DefinitionTrust
+    project: ProjectTrust
     seed: int
     is_proven: bool = True
 
@@ -94,10 +96,10 @@ def signed_message(purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[
 
 def is_untrusted(
     trust: RunTrust | None,
-    trusts: Callable[[DefinitionTrust], bool],
+    trusts: Callable[[ProjectTrust], bool],
     marker: str = UNTRUSTED,
     *,
-    proof: Callable[[DefinitionTrust], bool] | None = None,
+    proof: Callable[[ProjectTrust], bool] | None = None,
 ) -> bool:
     """True if the worker does not trust the start of the run, or something sent to it, of which each has its
     ``marker``.
@@ -114,7 +116,7 @@ def is_untrusted(
     return False
 
 
-def require_proof(trust: RunTrust | None, proof: Callable[[DefinitionTrust], bool] | None) -> None:
+def require_proof(trust: RunTrust | None, proof: Callable[[ProjectTrust], bool] | None) -> None:
     """In a replay: sign nothing for this run if what its history has accepted is not proven."""
     if trust is not None and proof is not None and not is_trusted(trust, proof):
         if trust.is_proven:
@@ -122,7 +124,7 @@ def require_proof(trust: RunTrust | None, proof: Callable[[DefinitionTrust], boo
         trust.is_proven = False
 
 
-def is_trusted(trust: RunTrust | None, trusts: Callable[[DefinitionTrust], bool]) -> bool:
+def is_trusted(trust: RunTrust | None, trusts: Callable[[ProjectTrust], bool]) -> bool:
     """Decide now, without a trace in the history. A worker without a project trusts nobody."""
     if trust is None:
         return False
@@ -130,7 +132,7 @@ def is_trusted(trust: RunTrust | None, trusts: Callable[[DefinitionTrust], bool]
         return trusts(trust.project)
 
 
-def trusts_decision(trust: DefinitionTrust, decision: Mapping[str, Any]) -> bool:
+def trusts_decision(trust: ProjectTrust, decision: Mapping[str, Any]) -> bool:
     """Return whether the update that is being handled has a signature for it. After a reset, the history has updates
     that were signed for the first run.
     """
@@ -143,7 +145,7 @@ def trusts_decision(trust: DefinitionTrust, decision: Mapping[str, Any]) -> bool
 def is_proven_decision(trust: RunTrust | None, decision: Mapping[str, Any], number: int) -> bool:
     """True if the update that is being handled is signed. ``number``: that of the decision in this run."""
 
-    def is_signed(trust: DefinitionTrust) -> bool:
+    def is_signed(trust: ProjectTrust) -> bool:
         return trusts_decision(trust, decision)
 
     return not is_untrusted(trust, is_signed, f"{UNTRUSTED} decision {number}", proof=is_signed)

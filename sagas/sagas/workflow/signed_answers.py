@@ -18,7 +18,7 @@ from sagas.protocol.payloads import NOT_REGISTERED_TYPES, decode_result
 from sagas.protocol.signed_content import failure_content
 from sagas.workflow.failures import activity_failure, activity_outcome
 from sagas.workflow.received import activity_result
-from sagas.workflow.run_trust import UNTRUSTED, DefinitionTrust, is_untrusted, run_trust
+from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, is_untrusted, run_trust
 
 UNSIGNED_ANSWER = Failure(
     "UnsignedAnswer", "the answer is not signed with a key of this worker, so it is not known what the attempt has done"
@@ -35,7 +35,7 @@ def is_signed_answer(
     content = {"activity": name, "seed": 0 if trust is None else trust.seed, "request": digest}
     content |= {"workflow_id": workflow.info().workflow_id, **(failure or {})}
 
-    def is_signed(trust: DefinitionTrust) -> bool:
+    def is_signed(trust: ProjectTrust) -> bool:
         return trust.trusts_answer(content, answer)
 
     return not is_untrusted(trust, is_signed, f"{UNTRUSTED} {marker} {digest[:12]}", proof=is_signed)

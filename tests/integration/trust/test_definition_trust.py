@@ -22,7 +22,7 @@ from temporalio.worker import Worker
 from saga_workers.client import Client
 from saga_workers.input_limits import MAX_TASK_BYTES, MAX_TASK_VALUES
 from saga_workers.temporal.temporal_client import start_headers
-from saga_workers.worker.definition_trust import ProjectTrust
+from saga_workers.worker.worker_trust import WorkerTrust
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
 from sagas.protocol.payloads import (
@@ -415,7 +415,7 @@ async def test_an_activity_of_no_workflow_is_refused(shop: Shop) -> None:
 
 
 async def test_a_workflow_task_leaves_large_inputs_to_an_activity(shop: Shop) -> None:
-    trust, header = ProjectTrust(shop.project), shop.header(saga="waiting").data
+    trust, header = WorkerTrust(shop.project), shop.header(saga="waiting").data
     keys = shop.project.settings.signing_keys()
     for inputs, at_once in (
         ([{"text": "x"}] * 100, True),

@@ -58,7 +58,7 @@ async def closed_view(run: RunWithMemo) -> SagaView | None:
     """The view that a closed run left in its memo; None if it is open or left none.
 
     A run leaves it in the task that closes it: what another run has in this field came with its start, from any client.
-    (A run that a worker has begun deletes it, see :class:`saga_workers.worker.definition_trust.TrustInterceptor`.)
+    (A run that a worker has begun deletes it, see :class:`saga_workers.worker.worker_trust.TrustInterceptor`.)
     """
     if run.status not in _ENDED_BY_THE_SAGA:
         return None

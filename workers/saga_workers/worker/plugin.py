@@ -43,13 +43,13 @@ from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
 from saga_workers.views.parked_holders import is_parked
-from saga_workers.worker.definition_trust import ProjectTrust, TrustInterceptor
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.metric_labels import MetricLabels
-from saga_workers.worker.signed_calls import SignedCallsInterceptor
+from saga_workers.worker.signed_activities import SignedActivitiesInterceptor
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
+from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from sagas.workflow.batch_workflow import BatchWorkflow
@@ -89,7 +89,7 @@ class SagaPlugin(SimplePlugin):
         self, project: Project | None = None, *, metrics: WorkerMetrics | None = None, tracing: Tracing | None = None
     ) -> None:
         self._project = project or Project(load_settings())
-        self._trust = ProjectTrust(self._project)
+        self._trust = WorkerTrust(self._project)
         self._resources: tuple[DatabaseConnections, HttpConnections, PreparedAction | None] | None = None
         self.metrics = metrics or WorkerMetrics()
         self.metrics.labels = MetricLabels(lambda: self._trust.definitions)
@@ -105,7 +105,7 @@ class SagaPlugin(SimplePlugin):
             interceptors=[
                 HeaderInterceptor(),
                 TrustInterceptor(self._trust),
-                SignedCallsInterceptor(self._trust.keys, accepts_any=self._trust.accepts_any),
+                SignedActivitiesInterceptor(self._trust.keys, accepts_any=self._trust.accepts_any),
                 CurrentDetailsInterceptor(),
                 MetricsInterceptor(self.metrics),
                 *([LedgerInterceptor(self._ledger_writer)] if self._ledger_writer else ()),
@@ -200,7 +200,7 @@ def _image_connections(project: Project) -> set[str]:
     return {step.do.connection for step in steps if step.do.images and step.do.connection is not None}
 
 
-def _definition_loader(locator: Locator, project: Project, trust: ProjectTrust) -> DefinitionLoader:
+def _definition_loader(locator: Locator, project: Project, trust: WorkerTrust) -> DefinitionLoader:
     names: list[str] = []
 
     async def list_attributes() -> list[str]:

@@ -1,4 +1,7 @@
-"""Signs the calls of sagas to activities, and performs no others: who reaches Temporal can schedule any activity."""
+"""Signs the calls of sagas to activities and the answers, and performs no unsigned call.
+
+Who reaches Temporal can schedule any activity, and answer one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,13 @@ from temporalio.exceptions import ApplicationError
 from saga_activities.temporal.attempt_errors import not_performed_error
 from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER, UNSIGNED_TYPE
-from sagas.protocol.signed_content import answer_content, call_content, failure_content
+from sagas.protocol.signed_content import (
+    CallSignature,
+    answer_content,
+    call_content,
+    failure_content,
+    write_answer_signature,
+)
 from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
@@ -24,8 +33,8 @@ from sagas.workflow.run_trust import RunTrust
 from sagas.workflow.saga_workflow import SagaWorkflow
 
 
-class SignedCallsInterceptor(worker.Interceptor):
-    """Worker interceptor of both sides: the workflows of the engine sign, and its activity verifies.
+class SignedActivitiesInterceptor(worker.Interceptor):
+    """Worker interceptor: workflows of the engine sign calls, and its activity verifies them and signs answers.
 
     A signature is no part of what a replay compares, so keys may change while a saga runs. ``accepts_any``: calls
     without a signature are performed, too.
@@ -35,11 +44,11 @@ class SignedCallsInterceptor(worker.Interceptor):
         self._keys = keys
         self._accepts_any = accepts_any
 
-        class SignedCallsInbound(worker.WorkflowInboundInterceptor):
+        class SignedActivitiesInbound(worker.WorkflowInboundInterceptor):
             def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
                 super().init(_Signing(outbound, keys))
 
-        self._inbound = SignedCallsInbound
+        self._inbound = SignedActivitiesInbound
 
     def workflow_interceptor_class(
         self, input: worker.WorkflowInterceptorClassInput
@@ -79,8 +88,8 @@ class _Signing(worker.WorkflowOutboundInterceptor):
             signature = self._keys.sign("call", content)
         if signature is None:
             return headers
-        signed = f"{signature['key']} {signature['hmac']} {info.run_id} {seed}"
-        return {**headers, CALL_HEADER: Payload(metadata={"encoding": b"binary/plain"}, data=signed.encode())}
+        header = CallSignature(**signature, run_id=info.run_id, seed=seed).to_header()
+        return {**headers, CALL_HEADER: Payload(metadata={"encoding": b"binary/plain"}, data=header)}
 
 
 class _Verifying(worker.ActivityInboundInterceptor):
@@ -89,59 +98,59 @@ class _Verifying(worker.ActivityInboundInterceptor):
         self._keys = keys
 
     async def execute_activity(self, input: worker.ExecuteActivityInput) -> Any:
-        ours = isinstance(getattr(input.fn, "__self__", None), SagaActivities)
         info = activity.info()
-        if ours and info.in_workflow and not await self._is_signed(info, input):
+        if not (info.in_workflow and isinstance(getattr(input.fn, "__self__", None), SagaActivities)):
+            return await super().execute_activity(input)
+        signature = await self._verified_signature(info, input)
+        if signature is None:
             raise not_performed_error(
                 f"{info.activity_type} is not signed with a key of this worker; set the same worker.definition_key for "
                 "all workers of the project",
                 info.attempt,
                 UNSIGNED_TYPE,
             )
-        signs = ours and info.in_workflow
         try:
             answer = await super().execute_activity(input)
         except ApplicationError as error:
-            if signs and error.details and isinstance(detail := error.details[0], RawValue):
+            if error.details and isinstance(detail := error.details[0], RawValue):
                 failure = failure_content(error.type, final=error.non_retryable)
-                _sign_answer(self._keys, info, input, detail, failure)
+                _sign_answer(self._keys, info, input, signature, detail, failure)
             raise
-        if signs:
-            _sign_answer(self._keys, info, input, answer)
+        _sign_answer(self._keys, info, input, signature, answer)
         return answer
 
-    async def _is_signed(self, info: activity.Info, input: worker.ExecuteActivityInput) -> bool:
+    async def _verified_signature(
+        self, info: activity.Info, input: worker.ExecuteActivityInput
+    ) -> CallSignature | None:
+        """The signature of the call; None if it has none of this worker's keys for this call of this run."""
         header = input.headers.get(CALL_HEADER)
-        fields = _fields(header)
+        call = None if header is None else CallSignature.from_header(header.data)
         [arguments] = input.args  # a dynamic activity has one: the list of all
-        if len(fields) != 4 or len(arguments) != 1:
-            return False
-        key, hmac, run, seed = fields
-        content = call_content(info.activity_type, info.workflow_id or "", run, seed, arguments[0].payload.data)
-        if not self._keys.verifies("call", content, {"key": key, "hmac": hmac}):
-            return False
-        return run == info.workflow_run_id or run == await _original_run(info)
-
-
-def _fields(header: Payload | None) -> list[str]:
-    return [] if header is None else header.data.decode("utf-8", "replace").split(" ")
+        if call is None or len(arguments) != 1:
+            return None
+        data = arguments[0].payload.data
+        content = call_content(info.activity_type, info.workflow_id or "", call.run_id, call.seed, data)
+        if not self._keys.verifies("call", content, call.signature):
+            return None
+        return call if call.run_id == info.workflow_run_id or call.run_id == await _original_run(info) else None
 
 
 def _sign_answer(
     keys: SigningKeys,
     info: activity.Info,
     input: worker.ExecuteActivityInput,
+    call: CallSignature,
     answer: RawValue,
     failure: Mapping[str, Any] | None = None,
 ) -> None:
-    """Sign for the request, which is verified."""
-    [[argument]], [key, *_, seed] = input.args, _fields(input.headers.get(CALL_HEADER))
+    """Sign the answer to the call, whose signature is verified."""
+    [[argument]], seed = input.args, int(call.seed)
     digest = hashlib.sha256(argument.payload.data).hexdigest()
-    content = {"activity": info.activity_type, "workflow_id": info.workflow_id, "seed": int(seed), "request": digest}
+    content = {"activity": info.activity_type, "workflow_id": info.workflow_id, "seed": seed, "request": digest}
     content |= failure or {}
-    signature = keys.sign("answer", answer_content(content, answer.payload.data), preferred=key)
+    signature = keys.sign("answer", answer_content(content, answer.payload.data), preferred=call.key)
     if signature is not None:
-        answer.payload.metadata[ANSWER_METADATA] = f"{signature['key']} {signature['hmac']}".encode()
+        answer.payload.metadata[ANSWER_METADATA] = write_answer_signature(signature)
 
 
 async def _original_run(info: activity.Info) -> str:

@@ -1,4 +1,4 @@
-"""The starts that a worker trusts: of definitions of its own project, and those that the project's key has signed."""
+"""Decides what a worker trusts: definitions of its own project, and what the key of the project has signed."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from sagas.protocol.signed_content import (
     decision_content,
     detached_content,
     message_content,
+    read_answer_signature,
     signed_json,
     start_content,
 )
@@ -61,8 +62,10 @@ def _is_left_to_activity(starts: Mapping[str, Any], header: bytes, signature: An
     return large and size + 2 * len(header) + len(signed_json(signature)) + 1024 < MAX_PAYLOAD_BYTES
 
 
-class ProjectTrust:
-    """The rules of one worker. Definitions are compared as they travel, so nothing of a stranger's is executed first.
+class WorkerTrust:
+    """The trust of one worker, by its files and its keys.
+
+    Definitions are compared as they travel, so nothing of a stranger's is executed first.
 
     A stranger may send anything: no method raises for a malformed value.
 
@@ -86,7 +89,7 @@ class ProjectTrust:
     def trusts_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
     ) -> bool:
-        """See :class:`sagas.workflow.run_trust.DefinitionTrust`. Reads no files; a workflow task must not wait."""
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`. Reads no files; a workflow task must not wait."""
         if _is_left_to_activity(starts, header, signature):
             return False
         if not self.is_signed_start(workflow_id, starts, header, signature):
@@ -103,7 +106,7 @@ class ProjectTrust:
         return False
 
     def is_signed_start(self, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
-        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         try:
             content = start_content(workflow_id, header, starts)
         except MALFORMED:
@@ -111,7 +114,7 @@ class ProjectTrust:
         return self.accepts_any or self.keys.verifies("start", content, signature)
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
-        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         if self.keys.verifies("detached", detached_content(saga_id, value), signature):
             return True
         return self.accepts_any and _is_detached(value)
@@ -169,18 +172,18 @@ class ProjectTrust:
             raise UsageError(f"{error.message}; {advice}") from None
 
     def trusts_decision(self, saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bool:
-        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         if self.accepts_any:
             return True
         content = decision_content(saga_id, run_id, update_id, decision)
         return self.keys.verifies("decision", content, decision.get("signature"))
 
     def sign_message(self, purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
-        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         return {**message, "signature": self.keys.sign(purpose, signed_json(message))}
 
     def trusts_message(self, purpose: MessagePurpose, message: Any) -> bool:
-        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         if self.accepts_any:
             return True
         if not isinstance(message, Mapping):
@@ -192,15 +195,14 @@ class ProjectTrust:
         return self.keys.verifies(purpose, content, message.get("signature"))
 
     def lacks_key(self, signature: Any) -> bool:
-        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         key = signature.get("key") if isinstance(signature, Mapping) else None
         return isinstance(key, str) and key not in self.keys.ids and not self.accepts_any
 
     def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
-        """See :class:`sagas.workflow.run_trust.DefinitionTrust`."""
-        key, _, hmac = answer.metadata.get(ANSWER_METADATA, b"").decode("utf-8", "replace").partition(" ")
-        signed = answer_content(content, answer.data)
-        return self.accepts_any or self.keys.verifies("answer", signed, {"key": key, "hmac": hmac})
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
+        signature = read_answer_signature(answer.metadata.get(ANSWER_METADATA, b""))
+        return self.accepts_any or self.keys.verifies("answer", answer_content(content, answer.data), signature)
 
     def _is_known(self, sent: Mapping[str, Any]) -> bool:
         """True for a definition and variables as the project's files have them now."""
@@ -245,7 +247,7 @@ def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:
 class TrustInterceptor(Interceptor):
     """Worker interceptor that tells the runs what this worker trusts, and deletes what only a run itself may say."""
 
-    def __init__(self, trust: ProjectTrust) -> None:
+    def __init__(self, trust: WorkerTrust) -> None:
         class TrustInbound(WorkflowInboundInterceptor):
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
                 drop_forged_outcome()
