@@ -69,7 +69,7 @@ async def test_the_trace_context_of_the_attempt_is_stored(guard_database: GuardD
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     await emit(guard_database, Event("a", "k", 1), Event("a", "k", 2, {"traceparent": "own"}), traceparent=trace)
     reader = make_reader(rows.engine, await shard_with_events(rows))
-    await reader.claim()
+    await reader.begin()
     headers = [json.loads(row.headers) for row in (await reader.read(10)).rows]
     assert [header["traceparent"] for header in headers] == [trace, "own"]
     assert all(header["sagakey"] for header in headers)
@@ -81,7 +81,7 @@ async def test_rows_are_read_in_order_recorded_refused_and_purged(
     ids = await emit(guard_database, *(Event("a", "k", n) for n in range(4)), Event("b", None, "é", hold=True))
     shard = await shard_with_events(rows)
     reader = make_reader(rows.engine, shard)
-    await reader.claim()
+    await reader.begin()
     assert not (await reader.read(10, {"a", "c"})).rows
     reader.retry({"a"})
     first = await reader.read(2)
@@ -90,7 +90,7 @@ async def test_rows_are_read_in_order_recorded_refused_and_purged(
     assert await reader.record_events(ids[1:3]) == 1
     assert await reader.record_events(ids[1:3]) == 0
     reader = make_reader(rows.engine, shard)
-    await reader.claim()
+    await reader.begin()
     assert [row.event_id for row in (await reader.read(10)).rows] == [ids[3]]
     assert not (await reader.read(10)).rows
     more = await emit(guard_database, Event("a", "k", 4))
@@ -107,7 +107,7 @@ async def test_rows_are_read_in_order_recorded_refused_and_purged(
     assert await reader.republish(ids[:1]) == 1
     assert await reader.republish(ids[:1]) == 0
     await until(lambda: no_other_transaction(guard_database))
-    await reader.claim()
+    await reader.begin()
     again = await reader.read(10)
     assert [row.event_id for row in again.rows] == [ids[0], *more]
     assert await reader.record(again, again.rows) == 2

@@ -69,7 +69,7 @@ class CheckBack:
 
         Raises SQLAlchemyError.
         """
-        events = await self._claim(engine)
+        events = await self._take_due(engine)
         if not events:
             return 0
         async with self._ledger() as ledger:
@@ -102,20 +102,20 @@ class CheckBack:
                 raise SagaUnreachable(f"Temporal does not answer: {error}") from error
         return await query_saga(Locator(self._temporal, ledger), saga_id)
 
-    async def _claim(self, engine: AsyncEngine) -> list[Any]:
-        """Claim the due events: their next check is moved on, so that no other relay checks them now."""
+    async def _take_due(self, engine: AsyncEngine) -> list[Any]:
+        """Take the due events: their next check is moved on, so that no other relay checks them now."""
         due = _DUE.format(now=now_sql(engine.dialect.name))
         columns = "id, event_id, topic, saga_id, step, generation, created_at, checks"
         table = outbox_rows(engine.dialect.name).name
         select = text(f"SELECT {columns} FROM {table} WHERE {due} ORDER BY id LIMIT {_BATCH_SIZE}")
-        claim = text(f"UPDATE {table} SET next_check_at = :later WHERE id = :id AND {due}")
-        first, claimed = self._intervals.first, []
+        take = text(f"UPDATE {table} SET next_check_at = :later WHERE id = :id AND {due}")
+        first, taken = self._intervals.first, []
         async with engine.connect() as connection:
             for row in (await connection.execute(select, {"first": first})).all():
                 values = {"id": row.id, "later": time.time() + first, "first": first}
-                if (await connection.execute(claim, values)).rowcount == 1:
-                    claimed.append(row)
-        return claimed
+                if (await connection.execute(take, values)).rowcount == 1:
+                    taken.append(row)
+        return taken
 
     async def _apply(
         self, name: str, engine: AsyncEngine, address: EntryKey, status: SagaStatus, events: list[Any]

@@ -140,10 +140,10 @@ class Shard:
             done = await self._in_thread(publisher.fence_and_open)
         except HangingTransaction as undecided:
             self._set_error(undecided.message)
-            await self._reader.claim()
+            await self._reader.begin()
             await recover_transactions(self._outbox, self._number, self._reader, publisher.hanging, self._in_thread)
             done = await self._in_thread(publisher.last_progress)
-        await self._reader.claim()
+        await self._reader.begin()
         recorded = await self._reader.record_events([*done.previous_event_ids, *done.event_ids])
         if recorded:
             log.info("%d published events recorded", recorded, extra=fields(**self._fields, batch=done.batch))

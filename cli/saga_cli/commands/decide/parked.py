@@ -40,14 +40,14 @@ def parked(
 
     from saga_workers.views.parked import group_parked
 
-    inbox = with_locator(find)
-    groups = group_parked(inbox.operations)
-    if groups or not inbox.unreachable or wants_json():
+    parked_list = with_locator(find)
+    groups = group_parked(parked_list.operations)
+    if groups or not parked_list.unreachable or wants_json():
         print_list(groups, human=lambda rows: _print_groups(rows))
-    if not inbox.unreachable:
+    if not parked_list.unreachable:
         return 0
-    why = next(iter(inbox.unreachable.values()))
-    warn(f"{counted(len(inbox.unreachable), 'saga')} could not be queried, and may need an operator: {why}")
+    why = next(iter(parked_list.unreachable.values()))
+    warn(f"{counted(len(parked_list.unreachable), 'saga')} could not be queried, and may need an operator: {why}")
     return DONE if groups else FAILED
 
 

@@ -242,8 +242,8 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
         from saga_cli.shared_options import saga_filter
         from saga_workers.views.parked import read_parked
 
-        inbox = await read_parked(locator, saga_filter(settings, where=decision_filter.where))
-        return [operation for operation in inbox.operations if decision_filter.matches(operation)]
+        parked_list = await read_parked(locator, saga_filter(settings, where=decision_filter.where))
+        return [operation for operation in parked_list.operations if decision_filter.matches(operation)]
 
     parked = with_locator(find)
     if not parked:

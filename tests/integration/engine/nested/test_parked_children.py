@@ -79,8 +79,8 @@ async def test_every_ancestor_names_the_saga_that_blocks_it(env: Environment) ->
 
         task_queue = client.project.settings.temporal.task_queue
         wanted = SagaFilter(saga="top", task_queue=task_queue)
-        inbox = await until(lambda: _waiting(client, wanted))
-        assert [(message.saga, message.saga_id, message.step) for message in inbox] == [("bottom", bottom, "y")]
+        parked_list = await until(lambda: _waiting(client, wanted))
+        assert [(message.saga, message.saga_id, message.step) for message in parked_list] == [("bottom", bottom, "y")]
         every = await read_parked(client.locator, SagaFilter(task_queue=task_queue), nested=True)
         assert [(operation.saga_id, operation.step) for operation in every.operations] == [(bottom, "y")], (
             "each operation once"

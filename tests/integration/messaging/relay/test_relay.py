@@ -129,7 +129,7 @@ async def test_publishing_changes_no_row_of_the_outbox(env: OutboxEnvironment) -
     async with env.relaying():
         await env.all_published()
     counter = Counter(name for (name,) in env.rows("select name from updates"))
-    # Each shard has a first batch and one that is not full, and is claimed once.
+    # Each shard has a first batch and one that is not full, and begins once.
     assert 4 < counter.pop("saga_relay_progress") <= 10_000 / env.kafka.batch + 3 * 4
     assert not counter
     env.check(topic)

@@ -48,8 +48,8 @@ class _Reading:
         self.engine, self.reader = engine, WindowReader(engine, 0)
         self.in_flight: list[Portion] = []
 
-    async def claim(self) -> _Reading:
-        await self.reader.claim()
+    async def begin(self) -> _Reading:
+        await self.reader.begin()
         return self
 
     async def next(self, limit: int, *excluded: str) -> list[tuple[str, int]]:
@@ -88,7 +88,7 @@ def found_ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 async def test_each_event_is_read_once_in_order(env: OutboxEnvironment, engine: AsyncEngine, found_ahead: int) -> None:
     env.emit(*_events("a", *range(100)))
-    reading, read, more = await _Reading(engine).claim(), list[int](), list[str]()
+    reading, read, more = await _Reading(engine).begin(), list[int](), list[str]()
     while portion := await reading.next(9) or await reading.next(9) or await reading.next(9):
         read += _numbers(portion)
         if len(read) >= 27 and not more:
@@ -99,7 +99,7 @@ async def test_each_event_is_read_once_in_order(env: OutboxEnvironment, engine: 
 
 async def test_a_transaction_is_read_when_it_becomes_visible(env: OutboxEnvironment, engine: AsyncEngine) -> None:
     """A long one holds up no other, whatever its ids are."""
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     env.emit(*_events("a", 0, 1, 2))
     with env.connect() as slow:
         with slow.transaction():
@@ -110,7 +110,7 @@ async def test_a_transaction_is_read_when_it_becomes_visible(env: OutboxEnvironm
             env.emit(*_events("a", 7))
             assert _numbers(await reading.all()) == [5, 6, 7]
             assert env.statuses() == {"PUBLISHED": 7}
-            reading = await _Reading(engine).claim()  # a new relay
+            reading = await _Reading(engine).begin()  # a new relay
             assert await reading.all() == []
         env.emit(*_events("a", 8))
         assert _numbers(await reading.all()) == [3, 8]
@@ -118,7 +118,7 @@ async def test_a_transaction_is_read_when_it_becomes_visible(env: OutboxEnvironm
 
 
 async def test_prepared_transactions_and_savepoints(env: OutboxEnvironment, engine: AsyncEngine) -> None:
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     with env.connect() as connection:
         connection.autocommit = False
         connection.tpc_begin(connection.xid(1, "gtrid", "bqual"))
@@ -141,12 +141,12 @@ async def test_a_new_reader_goes_on_in_the_middle_of_a_window(
     env: OutboxEnvironment, engine: AsyncEngine, found_ahead: int
 ) -> None:
     env.emit(*_events("a", *range(20)))
-    first = await _Reading(engine).claim()
+    first = await _Reading(engine).begin()
     read = 0
     while read < 16:
         read += len(await first.next(4))
     env.emit(*_events("a", 20))
-    second = await _Reading(engine).claim()
+    second = await _Reading(engine).begin()
     published, unpublished = first.in_flight
     named = [row.event_id for row in published.rows]  # by the record in Kafka
     assert await second.reader.record_events(named) == len(named)
@@ -162,9 +162,9 @@ async def test_a_frozen_reader_changes_nothing_after_it_was_replaced(
     env: OutboxEnvironment, engine: AsyncEngine
 ) -> None:
     ids = env.emit(*_events("a", 0, 1))
-    frozen = await _Reading(engine).claim()
+    frozen = await _Reading(engine).begin()
     portion = await frozen.reader.read(10)
-    second = await _Reading(engine).claim()
+    second = await _Reading(engine).begin()
     assert _numbers(await second.all()) == [0, 1]
     await frozen.reader.refuse(ids[0], "too late")
     await frozen.reader.set_aside(portion.rows)
@@ -173,7 +173,7 @@ async def test_a_frozen_reader_changes_nothing_after_it_was_replaced(
 
 async def test_released_and_republished_events_are_read_again(env: OutboxEnvironment, engine: AsyncEngine) -> None:
     """A change of the status is enough, also one by hand."""
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     held, dropped, refused = env.emit(
         Event("a", "k", 0, hold=True), Event("a", "k", 1, hold=True), Event("a", "k", 2), Event("a", "k", 3)
     )[:3]
@@ -191,13 +191,13 @@ async def test_released_and_republished_events_are_read_again(env: OutboxEnviron
 
 
 async def test_a_topic_that_was_left_out_follows_in_order(env: OutboxEnvironment, engine: AsyncEngine) -> None:
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     env.emit(*(event for n in range(6) for event in (*_events("a", n), *_events("b", n))))
     assert await reading.next(1) == [("a", 0)]
     assert await reading.next(3) == [("b", 0), ("a", 1), ("b", 1)]
     assert await reading.next(2, "b") == [("a", 2)]
     assert {*reading.reader.set_aside_topics} == {"b"}
-    reading = await _Reading(engine).claim()  # a new relay: what was in flight is read again
+    reading = await _Reading(engine).begin()  # a new relay: what was in flight is read again
     assert await reading.next(10) == [("a", 1), ("a", 2), ("a", 3), ("a", 4), ("a", 5)]
     env.emit(*_events("b", 6), *_events("a", 6))
     assert (await read_lag(engine)).total("NEW").events == 13
@@ -224,12 +224,12 @@ async def test_statistics_of_another_time_make_nothing_slow(env: OutboxEnvironme
         connection.execute(_MANY, (0,))
         with env.connect() as other:
             other.execute("analyze saga_outbox_row")
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     began = time.monotonic()
     while len(reading.in_flight) < 2 or reading.in_flight[-1].rows[-1].event_id != "e-40000":
         assert await reading.next(5000)
     named = [row.event_id for portion in reading.in_flight for row in portion.rows]
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     assert await reading.reader.record_events(named) == 10_000
     assert await reading.reader.record_events([f"e-{n}" for n in range(1, 10_001)]) == 0
     assert await reading.all() == []
@@ -246,7 +246,7 @@ update saga_relay_progress set cluster = 'another', done = there.snapshot, readi
 
 async def test_an_outbox_that_was_restored_into_another_cluster(env: OutboxEnvironment, engine: AsyncEngine) -> None:
     """Transaction ids from elsewhere: nothing is lost or published again."""
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     env.emit(*_events("a", *range(10)))
     assert len(await reading.all()) == 10
     env.emit(*_events("a", *range(10, 15)))
@@ -254,24 +254,24 @@ async def test_an_outbox_that_was_restored_into_another_cluster(env: OutboxEnvir
         for statement in _TO_OTHER_CLUSTER.split(";\n"):
             connection.execute(statement)
     env.emit(*_events("a", *range(15, 18)))
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     env.emit(*_events("a", 18))
     assert _numbers(await reading.all()) == list(range(10, 19))
     assert env.statuses() == {"PUBLISHED": 19}
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     assert await reading.all() == []
 
 
 async def test_points_of_another_cluster_purge_no_new_event(env: OutboxEnvironment, engine: AsyncEngine) -> None:
     """The transaction ids of the cluster into which an outbox was restored may be lower than those of the old one."""
-    reading, table = await _Reading(engine).claim(), OutboxTable(engine)
+    reading, table = await _Reading(engine).begin(), OutboxTable(engine)
     env.emit(*_events("a", 0))
     assert len(await reading.all()) == 1
     assert await table.purge([0], time.time(), 1.0) == 0
     env.rows("update saga_relay_passed set done = '1000000000:1000000000:' returning 1")
     env.rows("update saga_relay_progress set cluster = 'another' returning 1")
     env.emit(*_events("a", 1, 2))
-    reading = await _Reading(engine).claim()
+    reading = await _Reading(engine).begin()
     await table.purge([0], time.time() + 10, 1.0)
     assert _numbers(await reading.all()) == [1, 2]
 
@@ -283,7 +283,7 @@ async def test_a_transaction_of_another_database_does_not_delay_the_purge(
     with psycopg.connect(env.server.url().replace("postgresql://", "postgres://")) as elsewhere:
         elsewhere.execute("select pg_current_xact_id()")
         env.emit(*_events("a", 0, 1))
-        assert len(await (await _Reading(engine).claim()).all()) == 2
+        assert len(await (await _Reading(engine).begin()).all()) == 2
         table = OutboxTable(engine)
         assert await table.purge([0], time.time() + 10, 1.0) == 0
         assert await table.purge([0], time.time() + 20, 1.0) == 2
@@ -309,12 +309,12 @@ async def test_the_documented_grants_are_enough(env: OutboxEnvironment, engine: 
         "shop", str(make_url(env.url).set(username=role, password="relay").render_as_string(False)), 2
     )
     try:
-        reading = await _Reading(limited).claim()
+        reading = await _Reading(limited).begin()
         assert _numbers(await reading.next(2)) == [0, 1]
         await reading.reader.refuse(ids[4], "no")
         assert _numbers(await reading.all()) == [2, 3]
         assert await reading.reader.republish(ids[:1]) == 1
-        reading = await _Reading(limited).claim()
+        reading = await _Reading(limited).begin()
         assert _numbers(await reading.next(5, "a")) == []
         reading.reader.retry(["a"])
         assert _numbers(await reading.all()) == [0]
@@ -337,22 +337,22 @@ async def test_concurrent_writers_that_commit_out_of_order_and_roll_back(
         connection.execute("create table business (id int primary key, n int)")
         connection.execute("insert into business select generate_series(0, 3), 0")
     written: list[tuple[int, int]] = []
-    reading, read = await _Reading(engine).claim(), list[tuple[str, int]]()
+    reading, read = await _Reading(engine).begin(), list[tuple[str, int]]()
     writers = [threading.Thread(target=_write, args=(env, seed, written)) for seed in range(6)]
     for writer in writers:
         writer.start()
-    claims = 0
+    restarts = 0
     while any(writer.is_alive() for writer in writers):
         portion = await reading.reader.read(random.choice([3, 50]))
         if portion.rows:
             await reading.reader.record(portion, portion.rows)
             read += [(row.key or "", int(row.value or "")) for row in portion.rows]
         if random.random() < 0.1:
-            reading, claims = await _Reading(engine).claim(), claims + 1
+            reading, restarts = await _Reading(engine).begin(), restarts + 1
     while (portion := await reading.reader.read(50)).rows:
         await reading.reader.record(portion, portion.rows)
         read += [(row.key or "", int(row.value or "")) for row in portion.rows]
-    assert claims
+    assert restarts
     assert sorted((int(key), number) for key, number in read) == sorted(written)
     for key in "0123":
         numbers = [number for name, number in read if name == key]

@@ -27,8 +27,8 @@ class Superseded(SagaError):
 class EventReader(Protocol):
     """Reads one shard for one producer. Every method raises SQLAlchemyError and TimeoutError, ``record`` Superseded."""
 
-    async def claim(self) -> None:
-        """Begin to read. Nobody who claimed the shard before can record anything any more."""
+    async def begin(self) -> None:
+        """Begin to read. A reader that began before can record nothing any more."""
         ...
 
     async def read(self, limit: int, excluded_topics: Collection[str] = ()) -> Portion:

@@ -58,7 +58,7 @@ class MarkedReader:
         self._in_flight: set[int] = set()  # read, and not marked yet
         self._excluded: set[str] = set()
 
-    async def claim(self) -> None:
+    async def begin(self) -> None:
         self._found, self._in_flight = [], set()
 
     async def read(self, limit: int, excluded_topics: Collection[str] = ()) -> Portion:

@@ -182,7 +182,7 @@ class WindowReader:
         self._topics: set[str] = set()
         self._retried: set[str] = set()
 
-    async def claim(self) -> None:
+    async def begin(self) -> None:
         self._reader = str(uuid.uuid4())  # a statement of this process that timed out may still be running, too
         [(done, reading, last, highest, is_ours)] = (await self._run(_CLAIM)).rows
         if not is_ours:
