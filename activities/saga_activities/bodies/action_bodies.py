@@ -10,8 +10,8 @@ from saga_activities.attempt_context import ActionBody, AttemptContext
 from saga_activities.bodies.python_action import (
     ActionNotRegistered,
     bind_arguments,
-    ending_no_worker,
     jsonable,
+    ordinary_errors,
     run_python_action,
 )
 from saga_activities.bodies.sql_action import restore_body, sql_body
@@ -185,7 +185,7 @@ class ActionBodies:
     ) -> Sequence[Any]:
         """A result or Rejected for each item, in order. Raises UsageError if the action returns anything else."""
         handle = None if sql is None else ActionSql(sql)
-        with until_return(handle, [item.events for item in items]), ending_no_worker():
+        with until_return(handle, [item.events for item in items]), ordinary_errors():
             results = await action.function(BatchStep(attempt.logger, attempt.heartbeat, handle), list(items))
         if not isinstance(results, Sequence) or isinstance(results, str) or len(results) != len(items):
             count = len(results) if isinstance(results, Sequence) else type(results).__name__

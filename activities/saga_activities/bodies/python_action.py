@@ -39,7 +39,7 @@ class InvalidArguments(ValueError):
 def bind_arguments(action: Action, arguments: Mapping[str, Any], step: str) -> dict[str, Any]:
     """The keyword arguments of the function, for ``step``. Raises InvalidArguments."""
     try:
-        with ending_no_worker():  # a validator is the author's code
+        with ordinary_errors():  # a validator is the author's code
             return bind(action, arguments)
     except ValueError as error:
         raise InvalidArguments(f"step {step}: {error}") from None
@@ -49,10 +49,10 @@ async def run_python_action(action: Action, step: Step, arguments: Mapping[str, 
     """The action's result as JSON (or its probe answer). Plain functions run in a thread."""
     positional = () if action.signature.step is None else (step,)
     if action.asynchronous:
-        with ending_no_worker():
+        with ordinary_errors():
             result = await action.function(*positional, **arguments)
     else:
-        function = ending_no_worker()(action.function)
+        function = ordinary_errors()(action.function)
         call = functools.partial(contextvars.copy_context().run, function, *positional, **arguments)
         # A thread cannot be interrupted: if its attempt ended earlier, a compensation could start while it still runs.
         result = await uncancellable(asyncio.get_running_loop().run_in_executor(threads, call))
@@ -63,7 +63,7 @@ class CodeExited(Exception):
     """An author's code has raised an exception that ends a process or an iteration."""
 
 
-class ending_no_worker(ContextDecorator):
+class ordinary_errors(ContextDecorator):
     """Turns what an author's code raises into an ordinary error, also SystemExit and its like. Raises CodeExited."""
 
     def __enter__(self) -> None:
@@ -94,7 +94,7 @@ def jsonable(value: Any) -> Any:
         case Absent() | Unknown() | None | bool() | str():
             return value
     try:
-        with ending_no_worker():  # an iterator and a serializer are the author's code
+        with ordinary_errors():  # an iterator and a serializer are the author's code
             return to_json_value(_with_exact_numbers(value))
     except PydanticSerializationError as error:
         raise UnusableResult(f"the result cannot be written as JSON, so return text instead: {error}") from error

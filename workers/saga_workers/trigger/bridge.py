@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from saga_activities.bodies.python_action import ending_no_worker
+from saga_activities.bodies.python_action import ordinary_errors
 from saga_activities.concurrency import Backoff
 from saga_activities.kafka import hanging_transactions
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
@@ -438,7 +438,7 @@ def run_bridge_function(bridge: Bridge, record: ConsumedRecord, group: str) -> B
             message = record.message()
             message.attempt = number
             about = fields(group=group, record=record.position)
-            with logging_own_frames(log, bridge.function, bridge.name, number, extra=about), ending_no_worker():
+            with logging_own_frames(log, bridge.function, bridge.name, number, extra=about), ordinary_errors():
                 return BridgeOutput(tuple(_records_for(bridge, record, message, bridge.function(message))))
         except (MalformedRecord, UnreadableHeader) as error:
             reason = str(error)

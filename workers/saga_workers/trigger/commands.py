@@ -108,6 +108,6 @@ class CommandHandler(ConsumerHandler):
         async def body(sql: Any) -> None:
             await self._reply(sql, record, outcome, value)
 
-        sent = await self._run_guarded(body, RECORD_TIMEOUT)
+        sent = await self._run_transaction(body, RECORD_TIMEOUT)
         if sent.kind != "done":
             await self._raise_failure(sent)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from saga_activities.bodies.python_action import ending_no_worker, jsonable
+from saga_activities.bodies.python_action import jsonable, ordinary_errors
 from saga_activities.conflict_retries import CONFLICT_INTERVALS
 from saga_activities.guard.action_sql import ActionSql, until_return
 from saga_activities.guard.entry_key import MAX_ENTRY, EntryKey, fits_guard_key
@@ -62,6 +62,10 @@ Handle = Callable[[SqlSession], Awaitable[Any]]
 """The handler of a message, in the transaction of a session."""
 
 
+class ConsumerFailed(AttemptFailed):
+    """The attempt failed and was rolled back."""
+
+
 class ConsumerHandler:
     """Runs one consumer; the handler of a TopicReader."""
 
@@ -107,8 +111,8 @@ class ConsumerHandler:
         )
         if reason is not None and await self._give_up(record, reason):
             await self._dead_letters.send(record, self._group, reason, self._stop)
-        for earlier in given_up:
-            await self._dead_letters.send(record, self._group, earlier, self._stop, any_prefix=True)
+        for given_up_reason in given_up:
+            await self._dead_letters.send(record, self._group, given_up_reason, self._stop, any_prefix=True)
 
     async def _attempt(self, record: ConsumedRecord, number: int) -> str | None:
         """One attempt; returns the reason if the message had been given up before, or has the id of another one.
@@ -118,13 +122,15 @@ class ConsumerHandler:
         self._reply_topic(record)
 
         async def once(handle: Handle) -> Outcome:
-            return await self._run_guarded(functools.partial(self._run_effect, record, handle), self._consumer.timeout)
+            return await self._run_transaction(
+                functools.partial(self._run_effect, record, handle), self._consumer.timeout
+            )
 
         outcome = await self._handled(record, number, once)
         match outcome.kind:
             case "done" if isinstance(outcome.result, inbox.Duplicate):
                 if outcome.result.other is not None:
-                    return _used_id(record, outcome.result.other)
+                    return _used_id_message(record, outcome.result.other)
                 self._metrics.consumed(self._consumer.name, record.topic, "duplicate")
                 return (outcome.result.reason or "") if outcome.result.status == "DEAD" else None
             case "done":
@@ -145,24 +151,24 @@ class ConsumerHandler:
         Raises PoisonMessage, ProcessStopping.
         """
         message = replace(await read_message(record), attempt=number)
-        threads: list[asyncio.Future[Any]] = []
-        outcome = await run(functools.partial(self._run_handler, message, record, threads))
-        for thread in threads:
-            await self._thread_ended(thread, record)
+        thread_futures: list[asyncio.Future[Any]] = []
+        outcome = await run(functools.partial(self._run_handler, message, record, thread_futures))
+        for thread_future in thread_futures:
+            await self._thread_ended(thread_future, record)
         return outcome
 
     async def _run_effect(self, record: ConsumedRecord, handle: Handle, sql: SqlSession) -> Any:
         recorded = await inbox.record(sql, self._inbox_entry(record), "DONE")
         if recorded is not None:
             if recorded.other is not None:
-                value = {"reason": _used_id(record, recorded.other), "details": _dead_letter_details(record)}
+                value = {"reason": _used_id_message(record, recorded.other), "details": _dead_letter_details(record)}
                 await self._reply(sql, record, REJECTED_OUTCOME, value)
             return recorded
         await self._reply(sql, record, "done", await handle(sql))
         return None
 
     async def _run_handler(
-        self, message: Message, record: ConsumedRecord, threads: list[asyncio.Future[Any]], sql: SqlSession
+        self, message: Message, record: ConsumedRecord, thread_futures: list[asyncio.Future[Any]], sql: SqlSession
     ) -> Any:
         """The result of the handler, whose events are in the outbox."""
         message = replace(
@@ -171,7 +177,7 @@ class ConsumerHandler:
         try:
             about = fields(group=self._group, record=record.position)
             with logging_own_frames(log, self._consumer.function, self._consumer.name, message.attempt, extra=about):
-                result = jsonable(await self._call_handler(message, threads, sql))
+                result = jsonable(await self._call_handler(message, thread_futures, sql))
             sql.check_statements()
         except UsageError as error:
             raise UsageError(f"{self._consumer.place}: {error}") from error
@@ -179,8 +185,8 @@ class ConsumerHandler:
             await self._emit(sql, event, record)
         return result
 
-    async def _call_handler(self, message: Message, threads: list[asyncio.Future[Any]], sql: SqlSession) -> Any:
-        """The result of the handler. The thread of a plain `def` is added to ``threads``."""
+    async def _call_handler(self, message: Message, thread_futures: list[asyncio.Future[Any]], sql: SqlSession) -> Any:
+        """The result of the handler. The thread of a plain `def` is added to ``thread_futures``."""
         loop = asyncio.get_running_loop()
         handle = ActionSql(sql)
 
@@ -190,32 +196,32 @@ class ConsumerHandler:
         def newer_in_thread(entity: str, version: int) -> bool:
             return asyncio.run_coroutine_threadsafe(newer(entity, version), loop).result()
 
-        with until_return(handle, [message.events]), ending_no_worker():
+        with until_return(handle, [message.events]), ordinary_errors():
             if self._consumer.asynchronous:
                 return await self._consumer.function(replace(message, _sql=handle, _newer=newer))
             given = replace(message, _sql=handle.sync(), _newer=newer_in_thread)
-            work = functools.partial(ending_no_worker()(self._consumer.function), given)
+            work = functools.partial(ordinary_errors()(self._consumer.function), given)
             call = functools.partial(contextvars.copy_context().run, work)
-            threads.append(loop.run_in_executor(self._threads, call))
-            return await asyncio.shield(threads[-1])
+            thread_futures.append(loop.run_in_executor(self._threads, call))
+            return await asyncio.shield(thread_futures[-1])
 
-    async def _thread_ended(self, thread: asyncio.Future[Any], record: ConsumedRecord) -> None:
+    async def _thread_ended(self, thread_future: asyncio.Future[Any], record: ConsumedRecord) -> None:
         """Wait until the thread of a handler has ended, which a timeout cannot interrupt: otherwise two attempts would
         run at once, and a few messages would take all threads. Raises ProcessStopping.
         """
-        if not thread.done():
+        if not thread_future.done():
             about = fields(group=self._group, record=record.position)
             log.warning("handler still runs after its timeout, its message waits until it has ended", extra=about)
             patience = MARGIN if record.delivery.alone else (PATIENCE - 1) * self._consumer.timeout
             stopping = asyncio.ensure_future(self._stop.wait())
             try:
                 with self._watchdog.thread(self._group, record.position, patience):
-                    await asyncio.wait({thread, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({thread_future, stopping}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 stopping.cancel()
-            if not thread.done():
+            if not thread_future.done():
                 raise ProcessStopping()
-        thread.exception()  # it is in the outcome; or the transaction was over, and it matters to nobody
+        thread_future.exception()  # it is in the outcome; or the transaction was over, and it matters to nobody
 
     async def _record_rejection(self, record: ConsumedRecord, reason: str, details: Mapping[str, Any]) -> None:
         """Record a rejection: the effect is rolled back, and the inbox row answers every later delivery."""
@@ -229,15 +235,15 @@ class ConsumerHandler:
         out: no message may block those behind it.
         """
         about, details = fields(group=self._group, record=record.position), _dead_letter_details(record)
-        earlier: list[inbox.Duplicate | None] = []
+        recorded: list[inbox.Duplicate | None] = []
         for reply in (True, False):
 
             async def record_dead(_: int, reply: bool = reply) -> None:
-                earlier.append(await self._record_outcome(record, "DEAD", reason, details, reply=reply))
+                recorded.append(await self._record_outcome(record, "DEAD", reason, details, reply=reply))
 
             why = await retry_until_done(record_dead, about=about, stop=self._stop, max_attempts=_RECORD_ATTEMPTS)
             if why is None:
-                return earlier[-1] is None or earlier[-1].status == "DEAD" or earlier[-1].other is not None
+                return recorded[-1] is None or recorded[-1].status == "DEAD" or recorded[-1].other is not None
             log.error("dead letter not recorded %s: %s", "with a reply" if reply else "in the inbox", why, extra=about)
         return True
 
@@ -259,7 +265,7 @@ class ConsumerHandler:
                 await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": dict(details)})
             return recorded
 
-        outcome = await self._run_guarded(body, RECORD_TIMEOUT)
+        outcome = await self._run_transaction(body, RECORD_TIMEOUT)
         if outcome.kind != "done":
             await self._raise_failure(outcome)
         return outcome.result
@@ -299,11 +305,11 @@ class ConsumerHandler:
         )
         await insert_events(sql, [event], origin, max_bytes=self._max_bytes)
 
-    async def _run_guarded(self, body: Any, timeout: float) -> Outcome:
+    async def _run_transaction(self, body: Any, timeout: float) -> Outcome:
         """Run a transaction with the limits of a guarded step, but without a guard row."""
         now = time.time()
-        address = EntryKey("saga-inbox", "message")
-        return await self._guard.run_probe(address, body, scheduled_at=now, deadline=now + timeout)
+        entry_key = EntryKey("saga-inbox", "message")
+        return await self._guard.run_probe(entry_key, body, scheduled_at=now, deadline=now + timeout)
 
     async def _raise_failure(self, outcome: Outcome) -> None:
         """Raise the exception for a failed attempt, which is the fault of the database or of the message."""
@@ -324,7 +330,7 @@ class ConsumerHandler:
         async def body(sql: SqlSession) -> None:
             await sql.execute("SELECT 1")
 
-        return (await self._run_guarded(body, 5.0)).kind == "done"
+        return (await self._run_transaction(body, 5.0)).kind == "done"
 
     def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
         name, place = self._consumer.name, (record.topic, record.topic_id, record.partition, record.offset)
@@ -340,12 +346,8 @@ def _dead_letter_details(record: ConsumedRecord) -> Mapping[str, Any]:
     return {"dead_letter": record.position}
 
 
-def _used_id(record: ConsumedRecord, other: str) -> str:
+def _used_id_message(record: ConsumedRecord, other: str) -> str:
     return (
         f"its id {record.id} is that of {other}, which has another key or value, so {record.position} has no effect: "
         "send it with an id of its own"
     )
-
-
-class ConsumerFailed(AttemptFailed):
-    """The attempt failed and was rolled back."""
