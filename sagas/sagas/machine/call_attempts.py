@@ -14,7 +14,9 @@ from sagas.protocol.outcomes import Outcome
 
 
 def is_retried_without_limit(run: SagaRun, step: StepDefinition, op: str) -> bool:
-    """True for an operation that nothing but its success ends."""
+    """True for an operation that only its success ends: a confirm, and past the commit point a `do` that has no other
+    `on_failure`.
+    """
     return op == "confirm" or (op == "do" and run.committed and step.on_failure == "compensate")
 
 
@@ -61,11 +63,6 @@ def gives_up_uncounted(run: SagaRun, entry: Entry, outcome: Outcome) -> bool:
     if outcome.counted or operation.local:
         return False
     return entry.uncounted >= operation.retry.max_attempts or not may_retry(run, entry)
-
-
-def retries_without_limit(run: SagaRun, entry: Entry) -> bool:
-    """True past the commit point, where a step is retried without limit unless it has another `on_failure`."""
-    return is_retried_without_limit(run, run.step(entry), "do")
 
 
 def schedule_retry(run: SagaRun, entry: Entry, seconds: float) -> None:

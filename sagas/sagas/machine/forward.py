@@ -277,8 +277,9 @@ def attempts_ended(run: SagaRun, entry: Entry) -> None:
 
 def retry_after_probe(run: SagaRun, entry: Entry) -> None:
     """After a probe's `absent`: call the participant again if the retry policy allows it."""
-    retry = run.step(entry).do.retry
-    if call_attempts.retries_without_limit(run, entry):
+    step = run.step(entry)
+    retry = step.do.retry
+    if call_attempts.is_retried_without_limit(run, step, "do"):
         call_attempts.schedule_retry(run, entry, retry.max_interval)
     elif call_attempts.may_retry(run, entry):
         call_attempts.schedule_retry(run, entry, backoff(retry, entry.min_attempts))

@@ -30,7 +30,7 @@ from saga_workers.reconcile.repair import repair_findings
 from saga_workers.resumption import must_be_started_again, start_again
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck
+from saga_workers.views.stuck import list_stuck, remedy
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.settings import SqlConnection
@@ -236,6 +236,8 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
         assert (await finished(client, id))["state"] == "PARKED"
         [replaced] = await find_replaced_runs(client.locator, client.project.settings, [id])
         assert (replaced.kind, replaced.details) == ("run_replaced", {"effects": "first on shop"})
+        listed = [view async for view in list_stuck(client.locator, SagaFilter(saga="replaceable"), limit=100)]
+        assert [(view.needs_resume, remedy(view)) for view in listed if view.id == id] == [(True, f"saga resume {id}")]
         story = await resolve(client, id, "first", "compensate")
         [parked] = story["parked"]
         assert (story["state"], parked["op"]) == ("PARKED", "undo")

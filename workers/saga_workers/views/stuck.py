@@ -84,8 +84,8 @@ async def list_stuck(
     """The views of stuck sagas, with the field ``stuck``: one message per reason.
 
     ``prepared``: further reasons by saga id, of prepared transactions. ``deleted``: sagas without a run, which come
-    first. ``on_progress`` is told how many runs have been read. A run that cannot be read, or not in time, is one of
-    them. Raises LedgerUnavailable after the sagas that Temporal has.
+    first. ``on_progress`` gets the number of runs that have been read. A run that cannot be read, or not in time, is
+    one of them. Raises LedgerUnavailable after the sagas that Temporal has.
     """
     prepared = prepared or {}
     temporal = locator.temporal
@@ -166,7 +166,7 @@ def add_reasons(view: SagaView, prepared: Mapping[str, Sequence[str]]) -> SagaVi
 
 def remedy(view: SagaView) -> str:
     """The command that continues a stuck saga, or shows what has to be decided about it."""
-    if view.state == "TERMINATED" or any(reason.startswith(_REPLACED) for reason in view.stuck or ()):
+    if view.state == "TERMINATED" or view.needs_resume:
         return saga_command("resume", view.id)
     return saga_command("show", view.id)
 
@@ -260,6 +260,8 @@ async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | 
         return replace(view, stuck=(deleted.reason,)) if view.source == "ledger" else view
     shown = {step.id for step in view.steps}
     reasons = await _reasons_of_replaced(locator, workflow, view)
+    if reasons:
+        view = replace(view, needs_resume=True)
     reasons += await temporal_reasons(locator.temporal, workflow, workers, shown)
     reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
     return _with_reasons(view, reasons) or view
@@ -282,6 +284,8 @@ async def inspect_run(
     if described.run.running:
         shown = {step.id for step in view.steps}
         reasons = await _reasons_of_replaced(locator, described, view)
+        if reasons:
+            view = replace(view, needs_resume=True)
         reasons += await temporal_reasons(temporal, described, workers, shown) + reported_reasons(view)
         reasons += await holders.reasons(view, reasons)
     else:
@@ -312,11 +316,11 @@ async def _reasons_of_closed(locator: Locator, run: RunInfo, view: SagaView) -> 
 
 
 async def temporal_reasons(
-    temporal: Temporal, described: RunDescription, workers: Workers, reported_rows: Collection[str] = ()
+    temporal: Temporal, described: RunDescription, workers: Workers, reported_steps: Collection[str] = ()
 ) -> list[str]:
     """Reasons that Temporal knows: no worker, a failing workflow task, activities that are retried again and again.
 
-    ``reported_rows``: rows of the saga's view, which already report their number of attempts.
+    ``reported_steps``: ids of the steps in the saga's view, which already reports their number of attempts.
     """
     reasons = []
     run, raw = described.run, described.raw
@@ -337,7 +341,7 @@ async def temporal_reasons(
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
         if activity.paused:
             reasons.append(f"{what} is paused in Temporal")
-        elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_rows):
+        elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_steps):
             last = activity.last_failure.message or "no answer"
             reasons.append(f"{what} was attempted {activity.attempt} times; the last failure: {last}")
             if activity.activity_type.name == RELEASE_ACTIVITY:
@@ -362,9 +366,9 @@ def _skip_command(workflow_id: str, what: str) -> str:
     return saga_command("resolve", workflow_id.removesuffix(UNDO_SUFFIX), what, "skip", reason="…")
 
 
-def _is_reported(activity_id: str, reported_rows: Collection[str]) -> bool:
+def _is_reported(activity_id: str, reported_steps: Collection[str]) -> bool:
     entry, row = parse_activity_id(activity_id)
-    return row is not None and entry in reported_rows
+    return row is not None and entry in reported_steps
 
 
 def reported_reasons(view: SagaView) -> list[str]:

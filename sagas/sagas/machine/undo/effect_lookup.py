@@ -238,7 +238,7 @@ def _retry_if_absent(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None
         return
     step = run.step(entry)
     if probe_of(run, entry) is not None and (
-        call_attempts.retries_without_limit(run, entry) or entry.probe_rounds < step.do.retry.max_attempts
+        call_attempts.is_retried_without_limit(run, step, "do") or entry.probe_rounds < step.do.retry.max_attempts
     ):
         retry_lookup(run, entry, "retry")
         return
