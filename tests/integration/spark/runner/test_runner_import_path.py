@@ -39,7 +39,7 @@ async def test_the_working_folder_is_not_searched(tmp_path: Path, monkeypatch: p
         SparkSettings(root=project, stage=(project / "stage").as_uri(), conf=QUICK, python_path=(str(project),))
     )
     try:
-        manifest = await Environment(runner, project).one("doubling_job:doubled")
+        manifest = await Environment(runner, project).stage_output("doubling_job:doubled")
     finally:
         await runner.close()
     assert not marker.exists(), marker.read_text()

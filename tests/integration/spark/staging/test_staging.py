@@ -441,7 +441,7 @@ async def test_without_java_or_pyspark_a_one_line_error_is_given(
     other = replace(staging, runner=RunnerClient(settings))
     try:
         with pytest.raises(UsageError, match=r"Spark needs Java 17 or newer: JAVA_HOME is .*, which has no bin/java"):
-            await other.one("staged_jobs:numbers")
+            await other.stage_output("staged_jobs:numbers")
     finally:
         await other.runner.close()
     program = (
