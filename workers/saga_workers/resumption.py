@@ -5,6 +5,7 @@ The guard answers every effect that is there with its stored result, so the new 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,15 +15,21 @@ from saga_workers.location.location import Location
 from saga_workers.location.traces import GuardedEffect, guarded_effects, open_origin
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
+from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
-from sagas.protocol.origin import Origin
+from sagas.protocol.origin import Origin, same_start
 from sagas.protocol.payloads import input_digest
+from sagas.protocol.saga_view import FINAL_STATES
 from sagas.text.shell import saga_command
 
 ABSENT: Any = object()
 """No input was given."""
+
+_OVER = tuple(state for state in FINAL_STATES if state != "TERMINATED")
+"""The states of a saga that has ended by itself."""
 
 
 async def must_be_started_again(client: Client, location: Location) -> bool:
@@ -55,19 +62,24 @@ async def start_again(
     definition: Definition | None = None,
     input: Any = ABSENT,
     undone: Collection[str] = (),
+    not_ended: bool = False,
 ) -> StartResult:
     """Start the saga again, where its effects are. ``definition`` and ``input``: for what the project lacks.
 
     ``undone``: entries of which a person knows that their undo in another database or service has happened.
+    ``not_ended``: a person knows that the saga had not ended, although its effects are older than closed runs get.
 
-    Raises RefusedError if it has ended or can be continued otherwise; UsageError if nobody knows it, or what it was
-    started with.
+    Raises RefusedError if it has ended, may have ended, or can be continued otherwise; UsageError if nobody knows it,
+    or what it was started with.
     """
     saga_id = location.saga_id
     effects = await guarded_effects(client.project.settings, saga_id)
     await _refuse_ended(client, location, effects)
+    if not not_ended:
+        await _refuse_forgotten(client, location, effects)
     _refuse_unknown_undos(saga_id, effects, undone)
-    origin = open_origin(effects) or next((effect.origin for effect in effects if effect.origin is not None), None)
+    origin = open_origin(await _effects_of_others(client, location, effects))
+    origin = origin or next((effect.origin for effect in effects if effect.origin is not None), None)
     if origin is None and effects:
         name = "NAME" if location.row is None else location.row.view.saga
         raise UsageError(
@@ -93,12 +105,45 @@ async def start_again(
 
 
 async def _refuse_ended(client: Client, location: Location, effects: Sequence[GuardedEffect]) -> None:
-    saga_id = location.saga_id
-    if location.kind in ("ended", "terminated") and not any(effect.open or effect.undo_elsewhere for effect in effects):
-        state = (await read_view(client.locator, saga_id)).state
-        raise RefusedError(
-            f"{saga_id} has already ended {state}, and none of its effects is open", help=saga_command("show", saga_id)
-        )
+    """Raise RefusedError for a saga that has ended: what it has committed is open for the guard as well."""
+    if location.kind not in ("ended", "terminated"):
+        return
+    state = (await read_view(client.locator, location.saga_id)).state
+    over = f"{location.saga_id} has already ended {state}"
+    help = saga_command("show", location.saga_id)
+    if not any(effect.open or effect.undo_elsewhere for effect in effects):
+        raise RefusedError(f"{over}, and none of its effects is open", help=help)
+    if location.kind == "ended" and state in _OVER and not await _effects_of_others(client, location, effects):
+        raise RefusedError(f"{over}, so there is nothing to resume", help=help)
+
+
+async def _refuse_forgotten(client: Client, location: Location, effects: Sequence[GuardedEffect]) -> None:
+    """Raise RefusedError for a saga that nobody knows, if Temporal would have deleted its run after its end."""
+    if location.home is not None or not effects:
+        return
+    newest = max(effect.created_at for effect in effects)
+    if time.time() - newest < await namespace_retention(client.temporal):
+        return
+    raise RefusedError(
+        f"{location.saga_id} may have ended: its effects are older than Temporal keeps closed runs, "
+        "and no ledger has it",
+        help=f"if it had not, {saga_command('resume', location.saga_id, not_ended=True)}",
+    )
+
+
+async def _effects_of_others(
+    client: Client, location: Location, effects: Sequence[GuardedEffect]
+) -> Sequence[GuardedEffect]:
+    """The effects that the saga's closed run did not make, but an earlier run with another input; all without one."""
+    run = location.run
+    if location.kind != "ended" or run is None:
+        return [] if location.kind == "ended" else effects
+    input = await first_input(client.temporal, run)
+    return [
+        effect
+        for effect in effects
+        if effect.open and effect.origin is not None and not same_start(effect.origin, run.run.workflow_type, input)
+    ]
 
 
 def _refuse_unknown_undos(saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str]) -> None:

@@ -254,6 +254,41 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
         assert open_effects(await guarded_effects(client.project.settings, id)) == ""
 
 
+async def test_a_saga_that_has_ended_is_not_started_again(env: Environment) -> None:
+    """Its effects are those of a committed saga; taken for open, steps without keys ran a second time."""
+    async with env.serving(PLAIN.replace("replaceable", "completable")) as client:
+        id = await begin(client, "completable", {"n": 1})
+        await waiting(client, id)
+        await handle(client, id).signal("go")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+        calls = len(env.asked)
+        location = await client.locator.locate(id)
+        assert await must_be_started_again(client, location)
+        with pytest.raises(RefusedError, match=f"{id} has already ended COMPLETED, so there is nothing to resume"):
+            await start_again(client, location)
+        assert (await client.show(id))["state"] == "COMPLETED"
+        assert len(env.asked) == calls
+
+
+async def test_a_saga_that_may_have_ended_is_started_again_by_who_knows_better(env: Environment) -> None:
+    async with env.serving(PLAIN.replace("replaceable", "forgettable")) as client:
+        id = await begin(client, "forgettable", {"n": 1})
+        await waiting(client, id)
+        await delete_run(client, id)
+        async with env.engine.begin() as connection:
+            older = "update saga_guard set created_at = created_at - 1e7 where saga_id = :id"
+            await connection.execute(text(older), {"id": id})
+        location = await client.locator.locate(id)
+        with pytest.raises(RefusedError, match="may have ended: its effects are older than Temporal keeps") as refused:
+            await start_again(client, location)
+        assert refused.value.help == f"if it had not, saga resume {id} --not-ended"
+        await start_again(client, location, not_ended=True)
+        await waiting(client, id)
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+        assert await env.effects() == []
+
+
 async def test_a_definition_that_has_changed_is_named(env: Environment) -> None:
     async with env.serving(PLAIN.replace("replaceable", "changeable")) as client:
         id = await begin(client, "changeable", {"n": 1})

@@ -52,6 +52,9 @@ def resume(
         list[str] | None,
         typer.Option(metavar="STEP", help="its undo in another database or service has happened; repeatable"),
     ] = None,
+    not_ended: Annotated[
+        bool, typer.Option("--not-ended", help="it had not ended, although its run was deleted long ago")
+    ] = False,
     as_: Operator = None,
 ) -> int:
     """Let a paused saga go on, or continue a terminated or deleted one whose effects are open.
@@ -90,7 +93,9 @@ def resume(
             if not await must_be_started_again(client, location):
                 view = await interventions.resume(client.locator, saga_id, who=operator_name(as_))
                 return {"id": saga_id, "response": "resumed", "state": view.state}
-            started = await start_again(client, location, definition=given, input=value, undone=undone or ())
+            started = await start_again(
+                client, location, definition=given, input=value, undone=undone or (), not_ended=not_ended
+            )
             await warn_without_poller(client)
             return {"id": started.id, "response": "started again", "state": "RUNNING"}
 
