@@ -255,7 +255,7 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
 
 
 async def test_a_saga_that_has_ended_is_not_started_again(env: Environment) -> None:
-    """Its effects are those of a committed saga; taken for open, steps without keys ran a second time."""
+    """A completed saga has effects, which were taken for open: its steps without keys ran a second time."""
     async with env.serving(PLAIN.replace("replaceable", "completable")) as client:
         id = await begin(client, "completable", {"n": 1})
         await waiting(client, id)

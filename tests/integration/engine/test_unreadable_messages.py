@@ -223,7 +223,7 @@ async def test_the_record_of_a_batch_ignores_signals_that_it_cannot_read(env: En
                 await run.signal(name, RawValue(broken))
         assert await run.query(RECORD_QUERY) == {**REPORT.to_json(), "id": id.removeprefix(BATCH_PREFIX)}
         await run.signal(PAUSE_SIGNAL, RawValue(payload(b'{"by": "m\\udcefa"}')))
-        assert (await run.query(RECORD_QUERY))["by"] == "m?a"
+        assert (await run.query(RECORD_QUERY))["by"] == "m?a (unverified)"
         await run.signal(CLOSED_SIGNAL, replace(REPORT, stopped="no file \udce4.jsonl").to_json())
         ended = await run.result()
         assert (ended["state"], ended["stopped"], ended["client"]) == ("STOPPED", "no file ?.jsonl", "one")
