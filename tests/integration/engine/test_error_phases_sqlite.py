@@ -159,7 +159,7 @@ async def test_a_locked_file_is_waited_for_and_nothing_happens(temporal: Tempora
         tmp_path / "project",
         {
             name: BUSY.replace("SAGA", name).replace("TIME", time)
-            for name, time in (("busy-short", "30s"), ("busy-long", "2s"))
+            for name, time in (("busy-short", "30s"), ("busy-long", "6s"))
         },
         [note, forget],
         address=temporal.address,
