@@ -64,6 +64,7 @@ RUN_ELSEWHERE = {
     "start --bulk --from": "tests/integration/bulk/test_bulk_from_file.py",
     "start --from": f"{CLI}/test_start_many.py",
     "trigger": "tests/integration/operators/test_reader_states.py",
+    "trigger --from": "tests/integration/operators/test_reader_states.py",
     "undo": f"{CLI}/test_operator_commands.py",
     "watch": f"{CLI}/test_start_and_show.py",
     "worker": f"{CLI}/test_cancel_without_worker.py",
