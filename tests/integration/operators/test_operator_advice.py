@@ -33,6 +33,7 @@ RUN_ELSEWHERE = {
     "simulate": "tests/unit/cli/test_authoring_commands.py",
     "batch": "tests/integration/cli/test_batch.py",
     "trigger --only": "tests/integration/operators/test_reader_states.py",
+    "resume --not_ended": "tests/integration/engine/test_deleted_runs.py",
     "trigger --from --only": "tests/integration/operators/test_reader_states.py",
     "setup": "tests/integration/cli/test_operator_commands.py",
     "dev": "tests/integration/dev/test_dev_stack.py",
