@@ -7,10 +7,8 @@ that the statement must return (SELECT, RETURNING) or affect; any other number r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from saga_activities.attempt_context import ActionBody, AttemptContext
@@ -68,16 +66,6 @@ def has_one_statement(arguments: Mapping[str, Any]) -> bool:
     """Return whether a `sql` step has a single statement, and no events."""
     run = arguments["run"]
     return (isinstance(run, str | Mapping) or len(run) == 1) and not arguments.get("emit")
-
-
-@lru_cache(maxsize=2048)
-def returns_no_rows(statement: str) -> bool:
-    """Return whether this is certain of the text of a statement, so that its result is an empty list."""
-    return _CHANGES.match(statement) is not None and _RETURNING.search(statement) is None
-
-
-_CHANGES = re.compile(r"\s*(insert|update|delete)\b", re.IGNORECASE)
-_RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bodies.action_bodies import ActionBodies
-from saga_activities.bodies.sql_action import SharedStatement, has_one_statement, returns_no_rows, run_for_all
+from saga_activities.bodies.sql_action import SharedStatement, has_one_statement, run_for_all
 from saga_activities.bulk.chunk_transaction import ChunkTransaction, PostgresChunk
 from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
@@ -31,6 +31,7 @@ from saga_activities.messaging.outbox import PreparedEvents, insert_prepared
 from sagas.actions.registry import Action
 from sagas.builtins import messaging
 from sagas.errors import Rejected, UsageError
+from sagas.sql_text.sql_results import returns_no_rows
 from sagas.sql_text.sql_statements import parse_guarded
 
 TIME_FOR_ITEMS = 0.6

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from saga_activities.bodies.sql_action import returns_no_rows
 from saga_activities.guard import rules
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.transaction import GuardRow, RowReason, RowWrite
 from sagas.protocol.payloads import Invocation
+from sagas.sql_text.sql_results import returns_no_rows
 
 R = TypeVar("R", bound="_ScriptRequest")
 

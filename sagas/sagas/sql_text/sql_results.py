@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 _CHANGES = re.compile(r"\s*(insert|update|delete)\b", re.IGNORECASE)
 _RETURNING = re.compile(r"\breturning\b", re.IGNORECASE)
 _COLUMNS = re.compile(r"\breturning\s+([a-z_][a-z0-9_]*(?:\s*,\s*[a-z_][a-z0-9_]*)*)\s*;?\s*$", re.IGNORECASE)
+
+
+@lru_cache(maxsize=2048)
+def returns_no_rows(statement: str) -> bool:
+    """Return whether this is certain of the text of a statement, so that its result is an empty list."""
+    return _CHANGES.match(statement) is not None and _RETURNING.search(statement) is None
 
 
 def rows_schema(run: Any) -> dict[str, Any]:

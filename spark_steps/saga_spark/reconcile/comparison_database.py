@@ -54,13 +54,15 @@ class ComparisonDatabase:
     row per generation of each entry and database), ``outbox`` and ``records`` over them, and the table ``findings``.
 
     ``since``: only what happened at or after it is reported. ``horizon``: sagas older than it may have passed
-    Temporal's retention, so nothing older is reported. Both are in seconds since the epoch.
+    Temporal's retention, so nothing older is reported. Both are in seconds since the epoch. ``one_saga``: the guards
+    have the rows of one saga and its nested ones, and a table whose rows do not name their saga has those of all.
     """
 
     connection: duckdb.DuckDBPyConnection
     folder: Path
     since: float | None
     horizon: float
+    one_saga: bool = False
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         """The rows of a statement."""
@@ -117,7 +119,12 @@ class ComparisonDatabase:
 
 @contextmanager
 def open_comparison(
-    folder: Path, since: float | None, horizon: float, on_open: Callable[[duckdb.DuckDBPyConnection], None]
+    folder: Path,
+    since: float | None,
+    horizon: float,
+    on_open: Callable[[duckdb.DuckDBPyConnection], None],
+    *,
+    one_saga: bool = False,
 ) -> Iterator[ComparisonDatabase]:
     """Open the extracts in a folder. ``on_open`` gets the connection, which another thread may interrupt."""
     settings: dict[str, str | bool | int | float | list[str]] = {
@@ -130,7 +137,7 @@ def open_comparison(
     with duckdb.connect(":memory:", config=settings) as connection:
         on_open(connection)
         connection.execute("SET enable_progress_bar = false")  # it would be written into the command's output
-        database = ComparisonDatabase(connection, folder, since, horizon)
+        database = ComparisonDatabase(connection, folder, since, horizon, one_saga)
         for name, path, schema in (
             ("sagas", SAGAS_FILE, SAGA_SCHEMA),
             ("entries", ENTRIES_FILE, ENTRY_SCHEMA),

@@ -33,6 +33,7 @@ def check_effects(database: ComparisonDatabase, effects: EffectTable) -> None:
     """
     database.open_effects(effects)
     if effects.step is None:
+        database.view("owners", "SELECT saga_id AS bound FROM sagas")
         _check_rows_against_sagas(database, effects)
         return
     try:
@@ -62,6 +63,7 @@ def _check_rows_against_guards(database: ComparisonDatabase, effects: EffectTabl
     steps += f" WHERE split_part(step, '#', 1) = {sql_constant(str(effects.step))}"
     database.view("all_steps", steps)
     _limit_to_window(database, effects)
+    database.view("owners", "SELECT bound FROM all_steps")
     if effects.holds:
         _find_unowned_reservations(database, effects)
         return
@@ -97,10 +99,10 @@ def _classify(database: ComparisonDatabase, effects: EffectTable) -> None:
         " LEFT JOIN steps_of_keys by_guard ON by_guard.bound = differing.bound",
     )
     class_ = (
-        f"CASE WHEN kind = 'missing_right' THEN CASE WHEN NOT ({UNKNOWN}) THEN 'saga_without_effect' END"
+        f"CASE WHEN kind = 'missing_right' THEN CASE WHEN NOT ({UNKNOWN}) THEN '{_unfound(database)}' END"
         " WHEN kind = 'missing_left' THEN CASE"
         " WHEN coalesce(undone, false) OR state = 'COMPENSATED' THEN 'effect_not_undone'"
-        f" WHEN {_old(database)} AND {UNKNOWN} THEN NULL ELSE 'effect_without_saga' END"
+        f" WHEN {_old(database)} AND {UNKNOWN} THEN NULL ELSE '{_unclaimed(database, 'effect_without_saga')}' END"
         " WHEN right_rows > left_rows THEN 'effect_applied_twice'"
         " WHEN right_rows < left_rows THEN 'saga_without_effect' ELSE 'amounts_differ' END"
     )
@@ -129,7 +131,7 @@ def _find_unowned_reservations(database: ComparisonDatabase, effects: EffectTabl
     )
     class_ = (
         f"CASE WHEN {BROKEN} AND coalesce(live, false) THEN NULL"  # already reported as open_effects
-        f" WHEN {_unowned(database)} THEN 'reservation_unowned' END"
+        f" WHEN {_unowned(database)} THEN '{_unclaimed(database, 'reservation_unowned')}' END"
     )
     database.add_findings(with_saga(rows), class_, place=_place(effects), row="row", details={"bound": "bound"})
 
@@ -144,11 +146,12 @@ def _check_rows_against_sagas(database: ComparisonDatabase, effects: EffectTable
         since = f"coalesce(time >= {sql_constant(database.since)}, false)"
         owned = f"SELECT * FROM ({owned}) WHERE {since} OR NOT ({UNKNOWN})"
     if effects.holds:
-        class_ = f"CASE WHEN {_unowned(database)} THEN 'reservation_unowned' END"
+        class_ = f"CASE WHEN {_unowned(database)} THEN '{_unclaimed(database, 'reservation_unowned')}' END"
     else:
         twice = "" if effects.many else " WHEN rows > 1 THEN 'effect_applied_twice'"
         class_ = (
-            f"CASE WHEN {UNKNOWN} THEN CASE WHEN NOT {_old(database)} THEN 'effect_without_saga' END"
+            f"CASE WHEN {UNKNOWN} THEN"
+            f" CASE WHEN NOT {_old(database)} THEN '{_unclaimed(database, 'effect_without_saga')}' END"
             f" WHEN state = 'COMPENSATED' THEN 'effect_not_undone' WHEN {BROKEN} THEN 'open_effects'{twice} END"
         )
     details = {"rows": "rows", "bound": "bound"}
@@ -160,7 +163,22 @@ def _check_rows_against_sagas(database: ComparisonDatabase, effects: EffectTable
         )
         if database.since is not None and effects.time is not None:
             done += f" AND started_at >= {sql_constant(database.since)}"
-        database.add_findings(done, "'saga_without_effect'", place=_place(effects), details={"rows": "0"})
+        database.add_findings(done, f"'{_unfound(database)}'", place=_place(effects), details={"rows": "0"})
+
+
+def _unclaimed(database: ComparisonDatabase, kind: str) -> str:
+    """``kind``, whose command deletes the row, or the kind of a wrong declaration if not one row has an owner."""
+    return kind if _some_row_has_an_owner(database) else "effects_unmatched"
+
+
+def _unfound(database: ComparisonDatabase) -> str:
+    """The kind of a step without its row, unless not one of the existing rows belongs to a step."""
+    is_empty = not database.run("SELECT 1 FROM business LIMIT 1")
+    return "saga_without_effect" if is_empty or _some_row_has_an_owner(database) else "effects_unmatched"
+
+
+def _some_row_has_an_owner(database: ComparisonDatabase) -> bool:
+    return bool(database.run("SELECT 1 FROM business SEMI JOIN owners USING (bound) LIMIT 1"))
 
 
 def _old(database: ComparisonDatabase) -> str:
@@ -199,12 +217,12 @@ def _saga_id_of_row(effects: EffectTable, bound: str) -> str:
 def _limit_to_window(database: ComparisonDatabase, effects: EffectTable) -> None:
     """The views ``rows_of_effects`` and ``steps``: both sides as far back as both were read.
 
-    If rows have no time: the sagas of the window, with all rows.
+    If rows have no time: the sagas of the window, with all rows. Of one saga, only rows that its results name.
     """
     rows, steps = "FROM effect_rows", "FROM all_steps"
     if database.since is not None and effects.time is not None:
         steps += f" WHERE created_at >= {sql_constant(database.since - READ_MARGIN)}"
-    elif database.since is not None:
+    elif database.since is not None or (database.one_saga and effects.binding == "result"):
         bounds = "SELECT bound FROM all_steps"
         if effects.binding == "saga_id":
             bounds += " UNION ALL SELECT saga_id FROM sagas"

@@ -25,7 +25,7 @@ _INTERRUPT_INTERVAL = 0.1
 class ExtractComparison:
     """The extracts in ``folder`` and how they are compared.
 
-    ``topics`` is None if no topic was read. ``since`` and ``horizon``: those of
+    ``topics`` is None if no topic was read. ``since``, ``horizon`` and ``one_saga``: those of
     :class:`~saga_spark.reconcile.comparison_database.ComparisonDatabase`.
     """
 
@@ -34,6 +34,7 @@ class ExtractComparison:
     topics: TopicsRead | None
     since: float | None
     horizon: float
+    one_saga: bool = False
 
     async def find(
         self, limit: int, on_progress: Callable[[str], None] = lambda what: None
@@ -48,7 +49,9 @@ class ExtractComparison:
             loop.call_soon_threadsafe(on_progress, what)
 
         def compare() -> tuple[dict[str, int], list[Finding]]:
-            with open_comparison(self.folder, self.since, self.horizon, connections.append) as database:
+            with open_comparison(
+                self.folder, self.since, self.horizon, connections.append, one_saga=self.one_saga
+            ) as database:
                 find_mismatches(database, self.effects, self.topics, report)
                 return database.counts(), list(database.findings(limit))
 

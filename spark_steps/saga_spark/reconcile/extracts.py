@@ -279,7 +279,7 @@ async def _extract_guard(
         stream = await connection.stream(query if condition is None else query.where(condition))
         async for page in stream.partitions(_PAGE_ROWS):
             for saga_id, step, generation, reason, undone, created_at, result in page:
-                rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, _numbers_as_text(result))
+                rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, _comparable_result(result))
 
 
 async def _extract_outbox(
@@ -341,9 +341,13 @@ async def _extract_effects(
             rows.add(None if value is None else str(value), key, _value_to_seconds(time), *amounts)
 
 
-def _numbers_as_text(result: str | None) -> str | None:
-    """A stored result for Spark, which would read a number with a fraction as a double: numbers become strings."""
-    return None if result is None else encode_json(_with_texts(decode_json(result))).decode()
+def _comparable_result(result: str | None) -> str | None:
+    """A stored result whose numbers are strings, as they would be read as doubles. A list of one row is that row."""
+    if result is None:
+        return None
+    value = decode_json(result)
+    row = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return encode_json(_with_texts(row)).decode()
 
 
 def _with_texts(value: Any) -> Any:

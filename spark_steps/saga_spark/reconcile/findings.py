@@ -24,6 +24,11 @@ class MismatchKind:
 
 MISMATCH_KINDS: Mapping[str, MismatchKind] = {
     "effect_without_saga": MismatchKind("effect without saga", "An effect exists, and no saga claims it."),
+    "effects_unmatched": MismatchKind(
+        "declaration that matches no row",
+        "Not one row of the table belongs to its step or saga as `[[reconcile.effects]]` says: correct the declaration"
+        " before you change a row.",
+    ),
     "saga_without_effect": MismatchKind(
         "saga without effect",
         "A saga has ended and says that a step is done, but the effect of the step does not exist.",
@@ -188,7 +193,7 @@ def _sql_command(finding: Finding, dialects: Mapping[str, str]) -> str:
         }
         changes = ", ".join(f"{name} = {_sql_number(value)}" for name, value in expected.items())
         return f"{connection}: update {table} set {changes} where {where};"
-    if finding.kind == "effect_applied_twice":
+    if finding.kind in ("effect_applied_twice", "effects_unmatched"):
         return f"{connection}: select * from {table} where {where};"
     return f"{connection}: delete from {table} where {where};"
 

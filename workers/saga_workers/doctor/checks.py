@@ -30,6 +30,7 @@ from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
 from sagas.settings import HttpService, Settings, SqlConnection
+from sagas.settings.effect_declarations import wrong_declarations
 from sagas.settings.project import Project
 from sagas.settings.secrets import Secret
 from sagas.settings.signing_keys import KEY_FILE
@@ -120,7 +121,11 @@ def _check_definitions(project: Project) -> list[DoctorResult]:
         text = f"{count}{first.file}:{first.line} {first.code} {first.message}"
         unchecked = f"{_UNCHECKED} of {join_names(files, _MAX_NAMED)}"
         return [DoctorResult("definitions", False, f"{text}; {unchecked}", "saga validate")]
-    return [DoctorResult("definitions", True, ", ".join(names) or "none")]
+    wrong = [
+        DoctorResult("reconcile", False, mistake.message, mistake.help)
+        for mistake in wrong_declarations(project.settings, project.definitions)
+    ]
+    return [DoctorResult("definitions", True, ", ".join(names) or "none"), *wrong]
 
 
 def _two_phase_connections(project: Project) -> set[str]:

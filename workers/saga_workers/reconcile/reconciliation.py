@@ -63,7 +63,8 @@ async def reconcile(
         topics = await asyncio.to_thread(read_topics, settings, folder, scope, material.started_at)
         if topics is not None:
             material.rows["records of topics"] = topics.compared
-        comparison = ExtractComparison(folder, effects, topics, scope.since, material.horizon)
+        one_saga = scope.saga_id is not None
+        comparison = ExtractComparison(folder, effects, topics, scope.since, material.horizon, one_saga)
         all_counts, findings = await comparison.find(MAX_FINDINGS, lambda what: on_progress(f"comparing {what}"))
     counts = Counter(all_counts)
     news = await published_since(settings, findings)

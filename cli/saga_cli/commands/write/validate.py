@@ -67,6 +67,7 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
 
     from sagas.actions.registry import load_importable_actions
     from sagas.definition.loader import find_definition_files, load_definitions
+    from sagas.settings.effect_declarations import wrong_declarations
     from sagas.settings.project import Project
     from sagas.settings.trust import require_own_modules
 
@@ -84,9 +85,10 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
         everything = [path for path in files if path.resolve() not in own]
         everything += [path for path in project_files if path.resolve() not in given]
         everything += [path for path in files if path.resolve() in own]
-    _, diagnostics = load_definitions(everything, project.context)
+    definitions, diagnostics = load_definitions(everything, project.context)
     wanted = {str(path) for path in files}
     diagnostics = [
+        *_settings_findings("SAGA142", settings, list(wrong_declarations(settings, definitions))),
         *_settings_findings("SAGA143", settings, mistakes),
         *_missing_schema_files(settings),
         *(

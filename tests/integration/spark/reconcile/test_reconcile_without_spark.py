@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from saga_workers.runtime.databases import set_up_database
 from sagas.settings import load_settings
@@ -76,32 +77,28 @@ sys.exit(run(sys.argv[1:]))
 """
 
 
-async def test_one_saga_is_reconciled_without_java(
-    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
-) -> None:
-    folder, url = tmp_path / "stall", new_database(postgres_server)
-    folder.mkdir()
-    texts = {"ADDRESS": temporal.address, "QUEUE": f"stall-{uuid.uuid4()}", "URL": url}
-    settings = SETTINGS
-    for name, text in texts.items():
-        settings = settings.replace(name, text)
-    for file, text in (("saga.toml", settings), ("stall.saga.yaml", SAGA), ("actions.py", ACTIONS)):
-        (folder / file).write_text(text)
+class Stall:
+    """A project of one saga on a database of its own."""
 
-    def orders(statement: str) -> None:
-        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
+    def __init__(self, folder: Path, url: str, address: str, saga: str, settings: str) -> None:
+        self.folder, self.url = folder, url
+        folder.mkdir()
+        texts = {"ADDRESS": address, "QUEUE": f"stall-{uuid.uuid4()}", "URL": url}
+        for name, text in texts.items():
+            settings = settings.replace(name, text)
+        for file, text in (("saga.toml", settings), ("stall.saga.yaml", saga), ("actions.py", ACTIONS)):
+            (folder / file).write_text(text)
+        self.project = Project(load_settings(config=str(folder / "saga.toml")))
+
+    def sql(self, statement: str) -> None:
+        with psycopg.connect(self.url.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(statement.encode())
 
-    orders("create table orders (order_id int generated always as identity, saga_id text, total numeric(12, 2))")
-    project = Project(load_settings(config=str(folder / "saga.toml")))
-    await set_up_database(project.settings.sql_connection("stall"))
-
-    async def reconcile(saga_id: str) -> tuple[int, dict[str, Any]]:
-        command = [sys.executable, "-P", "-c", WITHOUT_SPARK, "--config", str(folder / "saga.toml")]
+    async def command(self, *arguments: str) -> tuple[int, Any]:
         done = await asyncio.to_thread(
             subprocess.run,
-            [*command, "reconcile", saga_id, "-o", "json"],
-            env={"PATH": "/nonexistent", "HOME": str(tmp_path)},
+            [sys.executable, "-P", "-c", WITHOUT_SPARK, "--config", str(self.folder / "saga.toml"), *arguments],
+            env={"PATH": "/nonexistent", "HOME": str(self.folder.parent)},
             capture_output=True,
             text=True,
             check=False,
@@ -109,14 +106,104 @@ async def test_one_saga_is_reconciled_without_java(
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
 
-    async with running_worker(project) as client:
+
+ORDER_SAGA = """
+saga: stall
+input: {type: object, required: [total], properties: {total: {type: string}}}
+steps:
+  - id: place
+    uses: sql
+    with:
+      connection: stall
+      run: "insert into orders (saga_id, total) values (:id, :total) returning order_id, total"
+      params: {id: "${{ saga.id }}", total: "${{ decimal(input.total) }}"}
+    compensate: auto
+"""
+
+BY_RESULT = SETTINGS.replace('saga_id = "saga_id"', 'result = {order_id = "order_id"}')
+KEY = "order_id int generated always as identity primary key"
+ORDERS = f"create table orders ({KEY}, saga_id text, total numeric(12, 2))"
+
+
+async def test_a_returned_row_is_the_result_that_a_row_is_linked_by(
+    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    stall = Stall(tmp_path / "linked", new_database(postgres_server), temporal.address, ORDER_SAGA, BY_RESULT)
+    stall.sql(ORDERS)
+    await set_up_database(stall.project.settings.sql_connection("stall"))
+    async with running_worker(stall.project) as client:
+        for saga_id in ("linked-1", "linked-2"):
+            await client.start("stall", {"total": "2.50"}, id=saga_id)
+            assert (await finished(client, saga_id))["state"] == "COMPLETED"
+        code, report = await stall.command("reconcile", "-o", "json")
+        assert (code, report["counts"]) == (0, {}), report["findings"]
+        code, report = await stall.command("reconcile", "linked-1", "-o", "json")
+        assert (code, report["counts"]) == (0, {}), report["findings"]
+        stall.sql("insert into orders (saga_id, total) values ('nobody', 1)")
+        code, report = await stall.command("reconcile", "-o", "json")
+        assert (code, report["counts"]) == (8, {"effect_without_saga": 1})
+        assert report["findings"][0]["command"] == "stall: delete from orders where order_id = 3;"
+
+
+async def test_a_declaration_that_matches_no_row_gives_no_advice_to_delete(
+    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    settings = BY_RESULT.replace('{order_id = "order_id"}', '{total = "order_id"}')
+    stall = Stall(tmp_path / "unlinked", new_database(postgres_server), temporal.address, ORDER_SAGA, settings)
+    stall.sql(ORDERS)
+    await set_up_database(stall.project.settings.sql_connection("stall"))
+    async with running_worker(stall.project) as client:
+        await client.start("stall", {"total": "2.50"}, id="unlinked-1")
+        assert (await finished(client, "unlinked-1"))["state"] == "COMPLETED"
+        code, report = await stall.command("reconcile", "-o", "json")
+    assert (code, report["counts"]) == (8, {"effects_unmatched": 2})
+    assert {finding["command"] for finding in report["findings"]} == {
+        "stall: select * from orders where order_id = 1;",
+        "saga show unlinked-1",
+    }
+
+
+WRONG_FIELD = "the result of the step place of stall has no field `number`, only order_id, total"
+NO_ROWS = "the step place of stall returns no rows, so its result has no field `order_id`"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('{order_id = "order_id"}', '{number = "order_id"}', WRONG_FIELD),
+        ('{total = "total"}', '{total = "number"}', WRONG_FIELD),
+        ('step = "place"', 'step = "put"', "stall has no step `put`"),
+        (" returning order_id, total", "", NO_ROWS),
+    ],
+)
+async def test_a_declaration_that_the_definition_contradicts_is_refused(
+    tmp_path: Path, old: str, new: str, why: str
+) -> None:
+    saga, settings = ORDER_SAGA.replace(old, new), BY_RESULT.replace(old, new)
+    stall = Stall(tmp_path / "refused", "sqlite:///x.db", "127.0.0.1:1", saga, settings)
+    code, diagnostics = await stall.command("validate", "-o", "json")
+    (diagnostic,) = [each for each in diagnostics if each["code"] == "SAGA142"]
+    assert (code, diagnostic["message"]) == (1, f"[[reconcile.effects]] orders: {why}")
+
+
+async def test_one_saga_is_reconciled_without_java(
+    temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path: Path
+) -> None:
+    stall = Stall(tmp_path / "stall", new_database(postgres_server), temporal.address, SAGA, SETTINGS)
+    stall.sql("create table orders (order_id int generated always as identity, saga_id text, total numeric(12, 2))")
+    await set_up_database(stall.project.settings.sql_connection("stall"))
+
+    async def reconcile(saga_id: str) -> tuple[int, dict[str, Any]]:
+        return await stall.command("reconcile", saga_id, "-o", "json")
+
+    async with running_worker(stall.project) as client:
         for saga_id in ("stall-1", "stall-2"):
             await client.start("stall", {"total": "2.50"}, id=saga_id)
             assert (await finished(client, saga_id))["state"] == "COMPLETED"
         code, report = await reconcile("stall-1")
         assert (code, report["counts"], report["read"]["stall.guard"]) == (0, {}, 1)
-        orders("update orders set total = 2.51 where saga_id = 'stall-1'")
-        orders("delete from orders where saga_id = 'stall-2'")
+        stall.sql("update orders set total = 2.51 where saga_id = 'stall-1'")
+        stall.sql("delete from orders where saga_id = 'stall-2'")
         code, report = await reconcile("stall-1")
         assert (code, report["counts"]) == (8, {"amounts_differ": 1})
         (finding,) = report["findings"]
@@ -125,4 +212,4 @@ async def test_one_saga_is_reconciled_without_java(
         assert finding["command"] == "stall: update orders set total = 2.5 where order_id = 1;"
         code, report = await reconcile("stall-2")
         assert (code, report["counts"]) == (8, {"saga_without_effect": 1})
-    assert list((folder / ".saga" / "reconcile").iterdir()) == []
+    assert list((stall.folder / ".saga" / "reconcile").iterdir()) == []
