@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from saga_activities.bodies.sql_action import statements_of
-from sagas.protocol.payloads import Invocation, canonical_json
+from sagas.protocol.payloads import Invocation
 from sagas.sql_text.lock_order import lock_parameters
 from sagas.sql_text.sql_statements import parse_guarded
 from sagas.sql_text.tokens import RefusedStatement
+from sagas.text.exact_json import canonical_json
 
 
 async def sort_keys(calls: Sequence[Invocation], dialect: str) -> list[Sequence[str]]:

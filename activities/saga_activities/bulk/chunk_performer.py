@@ -40,8 +40,9 @@ from saga_activities.guard.transaction import BelowWatermark, ChangesKept, LostC
 from saga_activities.json_results import to_json_value
 from sagas.errors import InfrastructureError
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
-from sagas.protocol.payloads import Invocation, canonical_arguments
+from sagas.protocol.payloads import Invocation
 from sagas.text.digests import sha256_hex
+from sagas.text.exact_numbers import comparable_json
 
 _REPEATS = 3
 """Attempts of a transaction that deadlocks or cannot be serialised, before it is cut into halves."""
@@ -108,7 +109,7 @@ class ChunkPerformer:
 
         No error of an item raises: the others' outcomes are known by then, and some of them may be committed.
         """
-        texts = [canonical_arguments(call.arguments) for call in calls]
+        texts = [comparable_json(call.arguments) for call in calls]
         items = [
             _CallInChunk(call, sha256_hex(text) if call.op == "do" else None, outcome=wrong_arguments(call))
             for call, text in zip(calls, texts, strict=True)

@@ -20,8 +20,7 @@ from sagas.definition.schema_nodes import Path, SchemaNode, always_applied, clos
 from sagas.definition.schema_patterns import matches_pattern, may_match
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import charge
-from sagas.text.exact_json import canonical_json
-from sagas.text.exact_numbers import comparable, is_equal
+from sagas.text.exact_numbers import comparable_json, is_equal
 from sagas.text.json_values import as_mapping
 
 KINDS = frozenset({"null", "boolean", "integer", "fraction", "string", "array", "object"})
@@ -162,8 +161,8 @@ class Conjunction:
         if not lists:
             return
         charge(sum(map(len, lists)))
-        texts = [{_text(value) for value in listed} for listed in lists]
-        listed = [value for value in min(lists, key=len) if all(_text(value) in other for other in texts)]
+        texts = [{comparable_json(value) for value in listed} for listed in lists]
+        listed = [value for value in min(lists, key=len) if all(comparable_json(value) in other for other in texts)]
         keyword = "enum" if self._with("enum") and not self._place("const") else "const"
         place = self._place(keyword)
         if not listed:
@@ -248,7 +247,7 @@ class Conjunction:
             elements = schema.get("items")
             listed = elements.get("enum") if isinstance(elements, Mapping) and not prefix else None
             if isinstance(listed, list) and any(other.get("uniqueItems") is True for other in self._schemas):
-                different = len({_text(value) for value in listed})
+                different = len({comparable_json(value) for value in listed})
                 yield _Bound(different, False, f"{different} elements can differ under `uniqueItems`", place)
 
     def _contains(self) -> Iterator[Contradiction]:
@@ -350,10 +349,6 @@ def _does_match(pattern: str, name: str) -> bool:
         return matches_pattern(pattern, name)
     except UsageError:
         return False
-
-
-def _text(value: Any) -> str:
-    return canonical_json(comparable(value))
 
 
 def _names(value: Any) -> list[str]:

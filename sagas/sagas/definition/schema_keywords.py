@@ -16,8 +16,7 @@ from sagas.definition.schema_formats import fits_format
 from sagas.definition.schema_nodes import SchemaNode, closure
 from sagas.definition.schema_patterns import matches_pattern
 from sagas.expressions.work_budget import charge
-from sagas.text.exact_json import canonical_json
-from sagas.text.exact_numbers import BINARY, comparable, is_exact_double, is_multiple
+from sagas.text.exact_numbers import BINARY, comparable_json, is_exact_double, is_multiple
 
 Fits = Callable[[Any], bool]
 
@@ -46,7 +45,7 @@ def refuse(value: Any) -> bool:
 
 def comparable_text(value: Any) -> str:
     """The text that equal JSON values share."""
-    text = canonical_json(comparable(value))
+    text = comparable_json(value)
     charge(2 + len(text) // _TEXT_PER_STEP)
     return text
 

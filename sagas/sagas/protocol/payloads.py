@@ -18,8 +18,8 @@ from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Marker, Outcome
 from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
 from sagas.text.digests import sha256_hex
-from sagas.text.exact_json import canonical_json, decode_json, encode_json
-from sagas.text.exact_numbers import comparable
+from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.exact_numbers import comparable_json
 from sagas.text.printable import printable_line
 from sagas.text.shortening import shorten, shorten_middle
 
@@ -369,18 +369,13 @@ def unpack_state(packed: str) -> dict[str, Any]:
 
 
 def arguments_hash(arguments: Mapping[str, Any]) -> str:
-    """SHA-256 of the canonical JSON of a call's arguments; the guard stores it in the ``do`` row."""
-    return sha256_hex(canonical_arguments(arguments))
-
-
-def canonical_arguments(arguments: Mapping[str, Any]) -> str:
-    """The canonical JSON of a call's arguments."""
-    return canonical_json(arguments)
+    """The digest of a call's arguments, the same for equal JSON; the guard stores it in the ``do`` row."""
+    return input_digest(arguments)
 
 
 def input_digest(input: Any) -> str:
-    """SHA-256 of the canonical JSON of an input; the same for numbers that are equal, such as 1, 1.0 and 1.00."""
-    return sha256_hex(canonical_json(comparable(input)))
+    """SHA-256 of the canonical JSON of an input, the same for numbers that are equal, such as 1, 1.0 and 1.00."""
+    return sha256_hex(comparable_json(input))
 
 
 KeySuffix = Literal["", "undo", "confirm"]

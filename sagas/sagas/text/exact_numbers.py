@@ -67,7 +67,12 @@ def comparable(value: Any) -> Any:
 
 def is_equal(first: Any, other: Any) -> bool:
     """True for equal JSON values; 1 equals 1.0, but neither true nor "1"."""
-    return canonical_json(comparable(first)) == canonical_json(comparable(other))
+    return comparable_json(first) == comparable_json(other)
+
+
+def comparable_json(value: Any) -> str:
+    """The text that equal JSON values share, however their numbers are written: 1, 1.0 and 1e0."""
+    return canonical_json(comparable(value))
 
 
 def exact_value(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -172,6 +173,31 @@ def test_a_reply_is_decoded_or_refused_with_a_reason(arrived: Any) -> None:
 def test_a_record_that_nobody_can_store_is_malformed(arrived: Any, reason: str) -> None:
     with pytest.raises(MalformedRecord, match=reason):
         ConsumedRecord(arrived).message()
+
+
+EQUAL = [(b"1.10", b"1.1"), (b"1.0", b"1"), (b"1E2", b"100"), (b"20", b"20.0"), (b"0.0", b"-0.0"),
+         (b'{"a": 1, "b": 2}', b'{"b":2.0,"a":1}'), (b'"\xc3\xa9"', b'"\\u00e9"'), (b"null", None)]  # fmt: skip
+DIFFERENT = [(b"1", b'"1"'), (b"1", b"true"), (b"[1, 2]", b"[2, 1]"), (b"{bad", b"{bad "), (b"", b"null")]
+
+
+def digest_of(value: bytes | None, key: bytes | None = None) -> str:
+    record = ConsumedRecord(Arrived(value, key))
+    with suppress(MalformedRecord):
+        record.message()
+    return record.digest
+
+
+def test_the_digest_of_a_record_is_that_of_its_json() -> None:
+    for first, second in EQUAL:
+        assert digest_of(first) == digest_of(second), (first, second)
+    for first, second in DIFFERENT:
+        assert digest_of(first) != digest_of(second), (first, second)
+
+
+@pytest.mark.parametrize("value", [b"1", b"{bad"])
+def test_no_key_is_another_one_than_an_empty_key(value: bytes) -> None:
+    """Kafka spreads records without a key, and sends all with an empty one to one partition."""
+    assert digest_of(value) != digest_of(value, b"")
 
 
 def test_a_reply_that_is_too_large_is_not_parsed() -> None:

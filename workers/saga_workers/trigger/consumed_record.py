@@ -40,6 +40,7 @@ class ConsumedRecord:
         self.key: bytes | None = message.key()
         self.value: bytes | None = message.value()
         self.malformed: str | None = None
+        self.was_read = False
         self._digest: str | None = None
         self.raw_headers: RawHeaders = ()
         try:
@@ -69,18 +70,18 @@ class ConsumedRecord:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of key and value; the same for equal JSON values."""
-        if self._digest is None:
-            try:
-                self.message()
-            except MalformedRecord:
-                raw = b"".join(b"%d:%b" % (len(part), part) for part in (self.key or b"", self.value or b""))
-                self._digest = hashlib.sha256(raw).hexdigest()
-        assert self._digest is not None
-        return self._digest
+        """SHA-256 of key and value: the same for equal JSON values; of their bytes where :meth:`message` has failed."""
+        assert self.was_read  # reading a value may take long
+        return self._digest or self._digest_of_bytes
+
+    @cached_property
+    def _digest_of_bytes(self) -> str:
+        parts = (b"null" if part is None else b"%d:%b" % (len(part), part) for part in (self.key, self.value))
+        return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def message(self) -> Message:
         """Decode a new message. Raises MalformedRecord if a part of it cannot be used by anyone."""
+        self.was_read = True
         if self.malformed is not None:
             raise MalformedRecord(self.malformed)
         read = decode(self._message)

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +45,7 @@ from sagas.errors import UsageError
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.text.printable import printable
+from sagas.text.shortening import shorten_middle
 
 log = logging.getLogger("saga.trigger")
 
@@ -130,7 +132,7 @@ class ConsumerHandler:
         match outcome.kind:
             case "done" if isinstance(outcome.result, inbox.Duplicate):
                 if outcome.result.other is not None:
-                    return _used_id_message(record, outcome.result.other)
+                    return _used_id_message(record, outcome.result)
                 self._metrics.consumed(self._consumer.name, record.topic, "duplicate")
                 return (outcome.result.reason or "") if outcome.result.status == "DEAD" else None
             case "done":
@@ -158,10 +160,10 @@ class ConsumerHandler:
         return outcome
 
     async def _run_effect(self, record: ConsumedRecord, handle: Handle, sql: SqlSession) -> Any:
-        recorded = await inbox.record(sql, self._inbox_entry(record), "DONE")
+        recorded = await inbox.record(sql, await self._inbox_entry(record), "DONE")
         if recorded is not None:
             if recorded.other is not None:
-                value = {"reason": _used_id_message(record, recorded.other), "details": _dead_letter_details(record)}
+                value = {"reason": _used_id_message(record, recorded), "details": _dead_letter_details(record)}
                 await self._reply(sql, record, REJECTED_OUTCOME, value)
             return recorded
         await self._reply(sql, record, "done", await handle(sql))
@@ -258,9 +260,10 @@ class ConsumerHandler:
     ) -> inbox.Duplicate | None:
         """Record an outcome; returns the one that the inbox has already."""
         reason = printable(reason[:_MAX_REASON])
+        entry = await self._inbox_entry(record)
 
         async def body(sql: SqlSession) -> inbox.Duplicate | None:
-            recorded = await inbox.record(sql, self._inbox_entry(record), status, reason)
+            recorded = await inbox.record(sql, entry, status, reason)
             if (recorded is None or recorded.other is not None) and reply:
                 await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": dict(details)})
             return recorded
@@ -332,7 +335,10 @@ class ConsumerHandler:
 
         return (await self._run_transaction(body, 5.0)).kind == "done"
 
-    def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
+    async def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
+        if not record.was_read:  # it is given up before that
+            with suppress(PoisonMessage):
+                await read_message(record)
         name, place = self._consumer.name, (record.topic, record.topic_id, record.partition, record.offset)
         return inbox.InboxEntry(name, record.id, *place, record.digest)
 
@@ -346,8 +352,11 @@ def _dead_letter_details(record: ConsumedRecord) -> Mapping[str, Any]:
     return {"dead_letter": record.position}
 
 
-def _used_id_message(record: ConsumedRecord, other: str) -> str:
+def _used_id_message(record: ConsumedRecord, recorded: inbox.Duplicate) -> str:
+    difference = "has another key or value"
+    if recorded.status == "DEAD":
+        difference = f"is a dead letter ({shorten_middle(recorded.reason or '', 300)})"
     return (
-        f"its id {record.id} is that of {other}, which has another key or value, so {record.position} has no effect: "
+        f"its id {record.id} is that of {recorded.other}, which {difference}, so {record.position} has no effect: "
         "send it with an id of its own"
     )

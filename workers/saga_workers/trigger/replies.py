@@ -43,6 +43,7 @@ from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.project_readers import reply_group
 from saga_workers.trigger.reader import TopicReader
+from saga_workers.trigger.record_checks import checked
 from saga_workers.trigger.retry import (
     USUAL_ATTEMPTS,
     DependencyUnavailable,
@@ -57,6 +58,8 @@ from sagas.errors import SagaError, UsageError
 from sagas.protocol.outcomes import mask_failure
 from sagas.protocol.payloads import encode_result
 from sagas.settings import KafkaSettings
+from sagas.text.exact_json import decode_json
+from sagas.text.exact_numbers import is_equal
 
 log = logging.getLogger("saga.replies")
 
@@ -169,9 +172,12 @@ class ReplyListener:
                 if record.malformed is not None:
                     raise MalformedReply(record.malformed)
                 reply = decode_reply(record.topic, decode_headers(record.raw_headers), record.value)
-                result, conflict = await self._record_reply(engine, reply)
+                result, request = await self._record_reply(engine, reply)
                 results.append(result)
-                if conflict is not None:
+                if request is None:
+                    return
+                compare = partial(_contradiction, request, reply)
+                if (conflict := await checked(record, compare, len(reply.data))) is not None:
                     raise PoisonMessage(conflict)
             except RefusedReply as error:
                 results.append("refused")
@@ -197,8 +203,8 @@ class ReplyListener:
         self.counts[result] += 1
         self._metrics.replied(result)
 
-    async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> tuple[str, str | None]:
-        """Record a reply and wake its saga; returns the result, see ``counts``, and what it contradicts."""
+    async def _record_reply(self, engine: AsyncEngine, reply: Reply) -> tuple[str, RequestRow | None]:
+        """Record a reply and wake its saga; returns the result, see ``counts``, and the request."""
         required = not self._kafka.accept_replies_without_token
         first, request = await kafka_request.record_reply(engine, reply, time.time(), token_required=required)
         if request is None:
@@ -206,14 +212,17 @@ class ReplyListener:
             return "unknown", None
         # Also for a reply read twice: the first time may have ended before the wake-up.
         woken = await complete_attempt(self._client, request, reply.key)
-        return "woken" if woken else "late" if first else "duplicate", _contradiction(request, reply)
+        return "woken" if woken else "late" if first else "duplicate", request
 
 
 def _contradiction(request: RequestRow, reply: Reply) -> str | None:
-    """How a later reply differs from the recorded one; None if it is the same, or the recorded one itself."""
-    if (request.outcome, request.data) == (reply.outcome, reply.data) or request.outcome is None:
+    """How a later reply differs from the recorded one; None if it is equal JSON, or the recorded one itself."""
+    if request.outcome is None:
         return None
     if request.outcome == reply.outcome:
+        recorded = request.data or "null"
+        if recorded == reply.data or is_equal(decode_json(recorded), decode_json(reply.data)):
+            return None
         return f"the first reply to {reply.key}, {request.outcome}, has another value, and it counts"
     return f"the first reply to {reply.key} was {request.outcome}, and it counts; this one is {reply.outcome}"
 

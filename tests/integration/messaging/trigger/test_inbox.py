@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from sqlalchemy import text
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.schema import create_tables
 from saga_activities.messaging import inbox
+from saga_workers.trigger import consumed_record
 from saga_workers.trigger.commands import CommandHandler
 from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
@@ -217,7 +219,7 @@ async def test_an_id_with_other_content_is_a_dead_letter(setup: ConsumerSetup, k
     same = {"ce_id": "one", "ce_source": "till", "sagareplyto": answers, "sagakey": "s/ask"}
     refused = {"ce_id": "two", "ce_source": "till"}
     await handle(setup.record(1, b'{"n": 1, "of": 2}', **same))
-    await handle(setup.record(2, b'{"of":2,"n":1}', **same))
+    await handle(setup.record(2, b'{"of":2.0,"n":10e-1}', **same))
     for _ in range(2):  # its offset was not committed
         await handle(setup.record(3, {"n": 3, "of": 2}, **same))
     await handle(setup.record(4, {"n": 9}, **refused))
@@ -234,6 +236,48 @@ async def test_an_id_with_other_content_is_a_dead_letter(setup: ConsumerSetup, k
     assert {"another key or value" in rejection["reason"] for rejection in rejections} == {True}
 
 
+async def test_a_message_with_the_id_of_a_dead_letter_is_told_so(setup: ConsumerSetup, kafka: Broker) -> None:
+    async def book(message: Message) -> None:
+        await note(message, setup.name, "booked", message.value["n"])
+
+    kafka.create_topic(setup.topic)
+    handle, same = setup.consuming(book, kafka.settings()), {"ce_id": "one", "ce_source": "till"}
+    for offset, value in ((1, b'{"n": 1'), (2, b'{"n": 1'), (3, b'{"n": 1}')):
+        await handle(setup.record(offset, value, **same))
+    assert await setup.effects() == []
+    assert [status for _, status in await setup.inbox()] == ["DEAD"]
+    letters = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
+    first, repeated, corrected = [letter.headers["sagadlqreason"] for letter in letters]
+    assert first == repeated
+    assert f"is that of {setup.topic}/0/1, which is a dead letter ({first}), so {setup.topic}/0/3 has no" in corrected
+    assert corrected.endswith("send it with an id of its own")
+
+
+async def test_a_message_that_is_given_up_unread_is_read_within_a_budget(
+    setup: ConsumerSetup, kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading it may take long, and is needed: the inbox compares it with later messages of the same id."""
+    threads: list[str] = []
+    decode = consumed_record.decode
+
+    def noting(message: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return decode(message)
+
+    async def book(message: Message) -> None:
+        await note(message, setup.name, "booked", 1)
+
+    kafka.create_topic(setup.topic)
+    monkeypatch.setattr(consumed_record, "decode", noting)
+    same = {"ce_id": "one", "ce_source": "till", "sagareplyto": "not a topic!"}
+    handle, text = setup.consuming(book, kafka.settings()), b'"' + b"x" * 1_000_000 + b'"'
+    for offset, value in ((1, text), (2, b" " + text)):
+        await handle(setup.record(offset, value, **same))
+    assert len(threads) == 2
+    assert threading.main_thread().name not in threads
+    assert [status for _, status in await setup.inbox()] == ["DEAD"]
+
+
 @pytest.mark.sampled("setup")
 async def test_a_command_with_the_key_of_another_one_is_a_dead_letter(setup: ConsumerSetup, kafka: Broker) -> None:
     async def book(message: Message) -> None:
@@ -242,7 +286,7 @@ async def test_a_command_with_the_key_of_another_one_is_a_dead_letter(setup: Con
     kafka.create_topic(setup.topic)
     handle, key = setup.consuming(book, kafka.settings()), f"{setup.name}/ask"
     command = {"sagaop": "do", "sagakey": key, "sagareplyto": f"{setup.topic}-answers"}
-    for offset, value in ((1, 1), (2, 1), (3, 2)):
+    for offset, value in ((1, 1), (2, b"1.0"), (3, 2)):
         await handle(setup.record(offset, value, **command))
     assert await setup.effects() == [("booked", 1)]
     [letter] = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
