@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -181,10 +182,10 @@ class SagaTrigger:
         if location.run is not None and location.run.run.workflow_type != self._definition.saga:
             raise PoisonMessage(f"{saga_id} is a saga {location.run.run.workflow_type}, not {self._definition.saga}")
         if location.kind == "running":
-            if location.run is not None:
-                self._signals.admit(location.run, len(encode_json(sent)))
+            size = len(encode_json(sent))
             try:
-                await locator.temporal.get_workflow_handle(saga_id).signal(trigger.signal, sent)
+                with nullcontext() if location.run is None else self._signals.admit(location.run, size):
+                    await locator.temporal.get_workflow_handle(saga_id).signal(trigger.signal, sent)
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise

@@ -6,6 +6,8 @@ The counts are those of this process; what other processes, and other clients, h
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from saga_workers.temporal.temporal_runs import RunDescription
@@ -34,8 +36,12 @@ class SignalLimit:
         self._most = most
         self._sent: OrderedDict[str, _Sent] = OrderedDict()
 
-    def admit(self, described: RunDescription, size: int) -> None:
-        """Count a signal of ``size`` bytes for the run. Raises PoisonMessage if it accepts no more."""
+    @contextmanager
+    def admit(self, described: RunDescription, size: int) -> Iterator[None]:
+        """Count a signal of ``size`` bytes for the run, unless the body, which sends it, raises: then it comes again.
+
+        Raises PoisonMessage if the run accepts no more.
+        """
         run, history = described.run, described.raw.workflow_execution_info
         if history.history_size_bytes >= MAX_HISTORY_BYTES or history.history_length >= MAX_HISTORY_EVENTS:
             raise PoisonMessage(
@@ -53,3 +59,9 @@ class SignalLimit:
         sent.bytes += size
         if len(self._sent) > _RUNS:
             self._sent.popitem(last=False)
+        try:
+            yield
+        except BaseException:
+            sent.signals -= 1
+            sent.bytes -= size
+            raise

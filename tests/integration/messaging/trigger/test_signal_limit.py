@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio.client import WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.trigger import signal_limit
 from tests.helpers.kafka_broker import Broker
@@ -65,3 +68,32 @@ async def test_further_signals_are_dead_letters(
     reasons = [letter.headers["sagadlqreason"] for letter in kafka.read_committed(f"{topic}.dlq")]
     assert len(reasons) == 21 - taken
     assert all(reason.startswith(f"{saga}-1 accepts no more signals: ") for reason in reasons)
+
+
+async def test_a_signal_that_is_repeated_in_an_outage_counts_once(
+    kafka: Broker, temporal: TemporalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, saga = kafka.create_topic(), fresh("outage")
+    settings = kafka.settings().model_copy(update={"max_signals": 2})
+    monkeypatch.setattr(signal_limit, "MAX_BYTES", 3_500)  # each has more than a thousand
+    project = project_of(tmp_path, settings, temporal.address, definitions={saga: WAITS.format(saga=saga, topic=topic)})
+    send, failures = WorkflowHandle.signal, 4
+
+    async def failing(handle: Any, *arguments: Any) -> None:
+        nonlocal failures
+        if arguments[0] == "other" and failures:
+            failures -= 1
+            raise RPCError("no connection", RPCStatusCode.UNAVAILABLE, b"")
+        await send(handle, *arguments)
+
+    monkeypatch.setattr(WorkflowHandle, "signal", failing)
+    async with running_worker(project) as client, triggering(project) as metrics:
+        kafka.produce(topic, {"order": 1}, key="a", headers={"kind": "order"})
+        kafka.produce(topic, *[{"order": 1, "other": "x" * 1000}] * 3, key="a", headers={"kind": "other"})
+        await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
+        assert failures == 0
+        assert count(metrics, "saga_trigger_signalled_total") == 2
+        await client.signal(f"{saga}-1", "paid", {})
+        assert (await ended(client, f"{saga}-1"))["state"] == "COMPLETED"
+    [letter] = kafka.read_committed(f"{topic}.dlq")
+    assert "it was sent 2 with" in letter.headers["sagadlqreason"]
