@@ -1,9 +1,11 @@
 """Roles of PostgreSQL that can run code as the role of a connection: they may create what its SQL uses.
 
-The owner of the database and superusers are trusted: they can always do that. A right is reported: in many databases
-another role owns the tables, and before PostgreSQL 15 everybody may create objects in `public`. Two states are refused:
-a schema of another role that has the name of the worker's role, because `"$user"` of the search_path already leads
-there; and a search_path with a schema before `pg_catalog`, because what is in it replaces functions of PostgreSQL.
+Superusers and the owner of the database are trusted, because they can always do that; so are the members of that owner
+and of a role that is named as trusted, and the role that the connection logs in with. A right is reported: in many
+databases another role owns the tables, and before PostgreSQL 15 everybody may create objects in `public`. Two states
+are refused: a schema of another role that has the name of the worker's role, because `"$user"` of the search_path
+already leads there; and a search_path with a schema before `pg_catalog`, because what is in it replaces functions of
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -36,15 +38,18 @@ _PATH = """
 
 # `holders` have a right, by a grant or as owners; `strangers` are those that should not, with 0 for everybody. A role
 # also has the rights of the roles that it may become (SET) or inherits from (USAGE). What pg_catalog has comes first
-# in the search_path, unless that says otherwise.
+# in the search_path, unless that says otherwise. `members` leaves out the roles through which the login of the
+# connection becomes its role: who takes them away locks the worker out. Of a superuser every role would be one.
 _RIGHTS = """
     WITH database AS (
         SELECT d.datname::text AS name, d.datdba AS owner, d.datacl AS acl FROM pg_catalog.pg_database d
         WHERE d.datname = pg_catalog.current_database()
     ), strangers AS (
         SELECT r.oid, r.rolname::text AS role FROM pg_catalog.pg_roles r CROSS JOIN database d
-        WHERE NOT r.rolsuper AND r.rolname <> current_user AND r.rolname <> 'pg_database_owner' AND r.oid <> d.owner
-          AND r.rolname::text <> ALL(%(trusted)s::text[])
+        WHERE NOT r.rolsuper AND r.rolname NOT IN (current_user, session_user, 'pg_database_owner')
+          AND NOT EXISTS (
+            SELECT FROM pg_catalog.pg_roles t WHERE (t.oid = d.owner OR t.rolname::text = ANY(%(trusted)s::text[]))
+            AND pg_catalog.pg_has_role(r.oid, t.oid, 'MEMBER'::text))
         UNION ALL SELECT 0::oid, NULL::text WHERE 'public'::text <> ALL(%(trusted)s::text[])
     ), path AS (
         SELECT n.oid, n.nspname::text AS name, n.nspowner AS owner, n.nspacl AS acl FROM pg_catalog.pg_namespace n
@@ -71,7 +76,11 @@ _RIGHTS = """
         SELECT DISTINCT s.oid AS member, s.role, m.roleid, h.role AS holder
         FROM strangers s JOIN pg_catalog.pg_auth_members m ON m.member = s.oid
         CROSS JOIN (SELECT DISTINCT h.role FROM holders h WHERE h.role <> 0::oid) h
-        WHERE s.oid <> h.role AND (m.roleid = h.role OR pg_catalog.pg_has_role(m.roleid, h.role, %(become)s::text))
+        WHERE s.oid <> h.role
+          AND NOT EXISTS (
+            SELECT FROM pg_catalog.pg_roles l WHERE l.rolname = session_user AND NOT l.rolsuper
+            AND s.oid <> 0::oid AND pg_catalog.pg_has_role(l.oid, s.oid, 'MEMBER'::text))
+          AND (m.roleid = h.role OR pg_catalog.pg_has_role(m.roleid, h.role, %(become)s::text))
           AND (pg_catalog.pg_has_role(s.oid, h.role, 'USAGE'::text)
                OR pg_catalog.pg_has_role(s.oid, h.role, %(become)s::text))
     )
@@ -89,8 +98,8 @@ log = logging.getLogger("saga.connections")
 
 
 class ForeignRights(SQLAlchemyError):
-    """Other roles can run code as the role of the connection; ``help`` is the statement that takes the first right
-    away. With ``refused`` their objects may be in use already, and no connection is given out.
+    """Other roles can run code as the role of the connection; ``help`` says what to do about the first right. With
+    ``refused`` their objects may be in use already, and no connection is given out.
     """
 
     def __init__(self, message: str, help: str, *, refused: bool) -> None:
@@ -125,7 +134,15 @@ class _Right:
                 return f"{role} by a new schema {missing[0]}"
         return f"{role} in {self.schema}"
 
-    def remedy(self, user: str) -> str:
+    def help(self, user: str) -> str:
+        """The advice; trust comes first where the right is usually wanted, and others may work with it."""
+        if self.takes_the_schema_of(user):
+            return self._remedy(user)
+        trust = f"name {sql_name(self.role) if self.role else 'public'} in trusted_roles"
+        wanted = self.member_of is not None or self.kind in ("owner", "table")
+        return f"{trust}, or {self._remedy(user)}" if wanted else f"{self._remedy(user)}, or {trust}"
+
+    def _remedy(self, user: str) -> str:
         grantee = sql_name(self.role) if self.role else "public"
         if self.member_of is not None:
             return f"revoke {sql_name(self.member_of)} from {grantee}"
@@ -170,7 +187,7 @@ def find_foreign_rights(connection: Any, trusted: Collection[str] = ()) -> Forei
     rights.sort(key=lambda right: not right.takes_the_schema_of(user))
     words = join_names([right.words(missing) for right in rights], limit=MAX_NAMES)
     message = f"other roles may create objects that SQL of {user} uses ({words}), so they can run code as {user}"
-    return ForeignRights(message, rights[0].remedy(user), refused=rights[0].takes_the_schema_of(user))
+    return ForeignRights(message, rights[0].help(user), refused=rights[0].takes_the_schema_of(user))
 
 
 def refuse_foreign_rights(engine: Engine, name: str, trusted: Collection[str]) -> None:
@@ -187,7 +204,7 @@ def refuse_foreign_rights(engine: Engine, name: str, trusted: Collection[str]) -
             raise ForeignRights(f"the connection {name} is refused: {rights.message}", rights.help, refused=True)
         if rights is not None and str(rights) != logged:
             logged = str(rights)
-            log.warning("connection %s: %s, or name the role in trusted_roles", name, logged)
+            log.warning("connection %s: %s", name, logged)
         valid_until = time.monotonic() + VALID_FOR
 
     event.listen(engine, "checkout", given_out)

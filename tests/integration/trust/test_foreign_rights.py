@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,7 +99,8 @@ async def test_a_right_is_reported_until_it_is_taken_away(
         reports.append(report.message)
         assert report.refused == (right == "schema of the user")
         assert len(reports) <= 3  # each has the statement against the first right, and more than one was given
-        shop.admin.execute(report.help)  # pyright: ignore[reportArgumentType,reportCallIssue]
+        statement = report.help.rpartition(" in trusted_roles, or ")[2].partition(", or name ")[0]
+        shop.admin.execute(statement)  # pyright: ignore[reportArgumentType,reportCallIssue]
     assert named in reports[0]
     assert shop.worker in reports[0]
 
@@ -136,6 +137,55 @@ async def test_trusted_roles_are_accepted_and_a_look_is_rare_and_cheap(
             pass
     assert time.monotonic() - began < 5
     await engine.dispose()
+
+
+async def test_members_of_the_owner_and_of_a_trusted_role_are_trusted(shop: Shop) -> None:
+    shop.execute(f'create role "{shop.worker}_team" in role {{stranger}}')
+    shop.execute("grant create on schema public to {stranger}")
+    report = str(look(shop))
+    assert f"{shop.stranger} in public" in report
+    assert f"{shop.worker}_team as a member of {shop.stranger} in public" in report
+    assert look(shop, trusted=[shop.stranger]) is None
+    shop.execute("alter database {database} owner to {stranger}")
+    assert look(shop) is None
+
+
+async def test_a_login_that_becomes_the_owner_is_not_advised_to_lock_itself_out(shop: Shop) -> None:
+    """The tables belong to a role that the worker becomes when it logs in, through another one."""
+    team = f'"{shop.worker}_team"'
+    for statement in (
+        "alter table seat owner to {stranger}",
+        f"create role {team} in role {{stranger}}",
+        f"grant {team} to {{worker}}",
+        "alter role {worker} set role {stranger}",
+        "grant create on schema public to {stranger}",
+    ):
+        shop.execute(statement)
+    with psycopg.connect(shop.url, autocommit=True) as connection:
+        assert connection.execute("select current_user, session_user").fetchone() == (shop.stranger, shop.worker)
+    assert look(shop) is None
+    shop.execute(f'create role "{shop.worker}_next" in role {{stranger}}')
+    report = look(shop)
+    assert report is not None
+    login = f'"{shop.worker}_next"'
+    assert report.help == f"name {login} in trusted_roles, or revoke {sql_name(shop.stranger)} from {login}"
+
+
+async def test_trust_comes_before_another_owner_of_a_partition(shop: Shop) -> None:
+    shop.execute("create table sold (n int) partition by range (n)")
+    shop.execute("create table sold_1 partition of sold for values from (0) to (10)")
+    shop.execute("grant insert on sold, sold_1 to {worker}")
+    shop.execute("alter table sold_1 owner to {stranger}")
+    shop.execute("grant insert on sold_1 to {worker}")
+    report = look(shop)
+    assert report is not None
+    trust = f"name {sql_name(shop.stranger)} in trusted_roles"
+    assert report.help == f'{trust}, or alter table "public"."sold_1" owner to {sql_name(shop.worker)}'
+
+
+def look(shop: Shop, trusted: Collection[str] = ()) -> ForeignRights | None:
+    with psycopg.connect(shop.url, autocommit=True) as connection:
+        return find_foreign_rights(connection, trusted)
 
 
 async def test_a_worker_waits_with_one_sentence_until_the_right_is_gone(
