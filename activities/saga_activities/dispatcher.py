@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from saga_activities.action_errors import action_failure
 from saga_activities.attempt_context import ActionBody, AttemptContext, repeat_heartbeats
 from saga_activities.automatic.nested_images import close_nested
-from saga_activities.automatic.restoration import check_decision, skip_restoration
+from saga_activities.automatic.restoration import check_decision, keep_rows, skip_restoration
 from saga_activities.bodies.action_bodies import ActionBodies, wrong_arguments
 from saga_activities.bodies.python_action import ActionNotRegistered, InvalidArguments
 from saga_activities.bodies.sql_action import with_appended_changes, with_inherited_rows
@@ -22,8 +22,10 @@ from saga_activities.conflict_retries import repeat_conflicts
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
+from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.guard.sql_session import SqlSession
+from saga_activities.guard.transaction import GuardTransaction
 from saga_activities.http import HttpConnections, run_http
 from saga_activities.messaging.kafka_request import REQUEST_ACTIONS, KafkaRequestAction
 from saga_activities.messaging.outbox import wait_until_published
@@ -139,7 +141,7 @@ class Dispatcher:
             return outcome_of_error(error)
         match invocation.op:
             case "undo":
-                return await guard.undo(
+                undone = await guard.undo(
                     address,
                     body,
                     mode=guard_spec.mode,
@@ -148,6 +150,11 @@ class Dispatcher:
                     confirmed_body=confirmed,
                     **limits,
                 )
+                if undone.park_reason is None or invocation.action != RESTORE:
+                    return undone
+                keep = partial(_keep_rows, undone, address)
+                kept = await guard.run(address, "undo", keep, attempt.scheduled_at, attempt.deadline)
+                return kept if kept.infrastructure else undone
             case "confirm":
                 return await guard.confirm(address, body, mode=guard_spec.mode, **limits)
             case _:
@@ -260,6 +267,13 @@ class Dispatcher:
         if invocation.action == "sql":
             return invocation.arguments.get("connection")
         return self._bodies.connection(invocation.action)
+
+
+async def _keep_rows(parked: Outcome, entry_key: EntryKey, tx: GuardTransaction) -> ScriptResult:
+    """Lock the rows of a parked undo until its saga is final, in a transaction of their own: its own is rolled back."""
+    await tx.rows()
+    await keep_rows(tx.sql, entry_key)
+    return ScriptResult(parked, commit=True)
 
 
 def returning(result: Any) -> ActionBody:

@@ -16,7 +16,7 @@ from saga_activities.guard.sql_session import SqlSession
 from sagas.errors import NeedsOperator
 from sagas.text.exact_json import encode_json
 from sagas.text.printable import printable_line
-from sagas.text.shortening import counted, shorten
+from sagas.text.shortening import counted, join_names, shorten
 
 MAX_SHOWN_ROWS = 20
 """Rows in the reason why a saga is parked."""
@@ -27,12 +27,19 @@ MAX_SHOWN_BYTES = 8 * 1024
 MAX_DIFFERENCE = 400
 """Characters of the first difference in its short form."""
 
-_SELECT_LATER = (
-    "SELECT saga_id, step FROM saga_image WHERE row_hash = :row_hash AND sequence > 0"
-    " AND NOT (saga_id = :saga_id AND step = :step AND generation = :generation) AND after_image = :image"
-    " ORDER BY created_at DESC LIMIT 1"
-)
-_SELECT_LATER_DELETE = _SELECT_LATER.replace("after_image = :image", "after_image IS NULL")
+MAX_SHOWN_WRITERS = 5
+"""Other steps that a reason names as writers of a row."""
+
+_SELECT_LATER = """
+SELECT i.saga_id, i.step, i.before_image, i.after_image FROM saga_image i
+LEFT JOIN saga_guard g
+  ON g.saga_id = i.saga_id AND g.step = i.step AND g.generation = i.generation AND g.op = 'undo'
+WHERE i.row_hash = :row_hash AND i.sequence > 0 AND g.op IS NULL
+  AND NOT (i.saga_id = :saga_id AND i.step = :step AND i.generation = :generation)
+  AND i.created_at >= (SELECT o.created_at FROM saga_image o
+    WHERE o.saga_id = :saga_id AND o.step = :step AND o.generation = :generation AND o.sequence = 0)
+ORDER BY i.created_at, i.row_change LIMIT 1000"""
+"""The changes of a row by other steps since an entry has run, without those that are undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,7 @@ class StepRows:
 async def changed_since(sql: SqlSession, entry_key: EntryKey, rows: StepRows) -> NeedsOperator:
     """The error of an undo that finds rows changed by others."""
     changed = rows.changed_rows
-    by = await _who_changed(sql, entry_key, changed[0], rows.current[changed[0]])
+    by = await _who_changed(sql, entry_key, changed[0], rows)
     difference = shorten(_difference(rows, changed[0]), MAX_DIFFERENCE)
     more = f"; and {counted(len(changed) - 1, 'more row')}" if len(changed) > 1 else ""
     why = f"{changed[0].label} has been changed since by {by} ({difference}){more}"
@@ -90,7 +97,7 @@ async def _details(sql: SqlSession, entry_key: EntryKey, rows: StepRows, shown: 
     described = []
     for row in shown[:MAX_SHOWN_ROWS]:
         is_changed = rows.current[row] != rows.last[row]
-        by = await _who_changed(sql, entry_key, row, rows.current[row]) if is_changed else None
+        by = await _who_changed(sql, entry_key, row, rows) if is_changed else None
         described.append(_described(rows, row, by))
     statements = [
         {"row": statement.row.label, "sql": statement.sql, "check": statement.check} for statement in script.statements
@@ -165,13 +172,15 @@ def _difference(rows: StepRows, row: LockedRow) -> str:
     return "; ".join(differences) or "it has its values again"
 
 
-async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, current: Image | None) -> str:
-    """The other step whose change of this row is the present one, as far as the images tell."""
-    values = {**entry_key.values, "row_hash": row.hash}
-    if current is None:
-        later = await sql.one_or_none(_SELECT_LATER_DELETE, values)
-    else:
-        later = await sql.one_or_none(_SELECT_LATER, {**values, "image": encoded_image(current)})
-    if later is None:
-        return "something without automatic compensation"
-    return printable_line(f"step {later['step']} of the saga {later['saga_id']}")
+async def _who_changed(sql: SqlSession, entry_key: EntryKey, row: LockedRow, rows: StepRows) -> str:
+    """Everybody who has changed a row since the step, as far as the images tell: each begins where another one ends."""
+    state = encoded_image(rows.last[row])
+    writers: dict[str, None] = {}
+    has_unknown = False
+    for change in await sql.all(_SELECT_LATER, {**entry_key.values, "row_hash": row.hash}):
+        writers[printable_line(f"step {change['step']} of the saga {change['saga_id']}")] = None
+        has_unknown |= change["before_image"] != state
+        state = change["after_image"]
+    has_unknown |= state != encoded_image(rows.current[row]) or not writers
+    unknown = ["something without automatic compensation"] if has_unknown else []
+    return " and ".join([*unknown, *([join_names(list(writers), MAX_SHOWN_WRITERS)] if writers else [])])

@@ -69,10 +69,7 @@ async def restore(
     except NeedsOperator as error:
         advice = "change the table back, then retry; or restore the rows by hand as they were before, then decide done"
         raise NeedsOperator(f"{error.why}; {advice}", **unread_rows(sql.dialect, [(types, stored)])) from error
-    try:
-        await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
-    except RowLocked as error:
-        raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
+    await _lock_rows(sql, entry_key, images)
     reliance = Reliance(entry_key, stored[0]["undo_scope"], undone_steps)
     digest, loaded = images_digest(stored), stored
     stored = _as_present(stored, images, types, tables)
@@ -107,6 +104,23 @@ async def restore(
             return _restored(0, entry_key, [*passed.heirs, heir])
         raise await cannot_restore(sql, entry_key, rows, error.why) from error
     return _restored(len(open_rows), entry_key, passed.heirs)
+
+
+async def keep_rows(sql: SqlSession, entry_key: EntryKey) -> None:
+    """Lock the rows of an entry whose undo is parked: a saga that has ended, and is undone later, has none any more.
+
+    Raises :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
+    """
+    types, stored = await load_images(sql, entry_key)
+    _, images = await open_tables(sql, types, stored)
+    await _lock_rows(sql, entry_key, images)
+
+
+async def _lock_rows(sql: SqlSession, entry_key: EntryKey, images: Sequence[RowImage]) -> None:
+    try:
+        await row_locks.acquire(sql, list({image.row: None for image in images}), entry_key.saga_id)
+    except RowLocked as error:
+        raise InfrastructureError(f"{error}, so it cannot be restored yet", details=error.details) from error
 
 
 def _restored(rows: int, entry_key: EntryKey, heirs: Sequence[EntryKey]) -> dict[str, Any]:

@@ -44,6 +44,8 @@ def row_lines(parked: ParkedView) -> list[Line]:
         lines.append([("  note     ", "dim"), (parked.sql_note, "yellow")])
     if parked.sql:
         lines.append([(f"  SQL that restores the rows as long as they are so, for {parked.system}; then retry", "dim")])
+        if overwritten := _overwritten(parked):
+            lines.append([(f"    {overwritten}", "yellow")])
         lines += [[("    " + line, "cyan")] for statement in parked.sql for line in statement.splitlines()]
     return lines
 
@@ -61,6 +63,8 @@ def rows_table(view: SagaView) -> str:
         )
         more = f"<p>and {counted(parked.rows_omitted, 'more row')}</p>\n" if parked.rows_omitted else ""
         sql = f"<pre>{escape(chr(10).join(parked.sql))}</pre>\n" if parked.sql else ""
+        overwritten = _overwritten(parked)
+        sql = f"<p>{escape(overwritten)}</p>\n{sql}" if overwritten and sql else sql
         note = f"<p>{escape(parked.sql_note)}</p>\n" if parked.sql_note else ""
         tables.append(
             f"<h2>Rows of {escape(parked.step)} in {escape(parked.system or '')}</h2>\n<table>\n"
@@ -68,6 +72,14 @@ def rows_table(view: SagaView) -> str:
             f"{rows}</table>\n{more}{note}{sql}"
         )
     return "".join(tables)
+
+
+def _overwritten(parked: ParkedView) -> str:
+    """A warning that the SQL overwrites what others have written; empty if nobody has changed the rows since."""
+    writers = list(dict.fromkeys(row.changed_by for row in parked.rows or () if row.changed_by))
+    if not writers:
+        return ""
+    return f"It overwrites what has been written since by {'; '.join(writers)}: compare the rows first."
 
 
 def _images(row: ParkedRowView) -> tuple[Mapping[str, str] | None, ...]:

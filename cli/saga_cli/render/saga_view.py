@@ -307,6 +307,8 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
             rows.append([])
             continue
         rows.append(_step_row(row, now))
+        if view.paused and row.id in view.paused.held and row.state == "RUNNING" and not row.attempts:
+            rows[-1][0], rows[-1][3] = ("⏸", "yellow"), ("held", "yellow")
         if row.compensation and (heirs := rows_left_to(view, row.id)):
             rows[-1][-1] = (f"↩ rows left to the undo of {', '.join(heirs)} ({row.compensation.uses})", "yellow")
         if row.id in with_residue and rows[-1][-1][0]:

@@ -125,6 +125,44 @@ async def test_a_row_changed_by_hand_parks_the_undo_until_it_is_repaired(env: En
     assert (story["state"], await stock(env)) == ("COMPENSATED", {"A": 5, "B": 5})
 
 
+BUMP = """
+    saga: bump
+    steps:
+      - id: add
+        uses: sql
+        with: {connection: shop, run: "update stock set free = free + 3 where sku = 'A'"}
+        compensate: auto
+"""
+
+
+async def test_a_parked_undo_of_a_finished_saga_keeps_its_rows(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(env)
+    async with env.serving(BUMP) as client:
+        first = await run_saga(client, "bump")
+        other = await run_saga(client, "bump")
+        await rows(env, "update stock set free = 40 where sku = 'A'")
+        await released(env)
+        await client.undo(first["id"], reason="returned", who="ada")
+        parked = await finished(client, first["id"])
+        by = f"something without automatic compensation and step add of the saga {other['id']}"
+        assert parked["state"] == "PARKED"
+        assert parked["parked"][0]["why"] == (
+            f"the row sku=A of stock has been changed since by {by} (free: 40 instead of 8, before the step 5)"
+        )
+        assert await rows(env, "select saga_id from saga_row_lock") == [(first["id"],)]
+        monkeypatch.setattr(row_locks, "DEFAULT_WAIT", 0.0)
+        refused = await run_saga(client, "bump")
+        assert (refused["state"], refused["reason"]["type"]) == ("COMPENSATED", "RowLocked")
+        await paste(env, parked["parked"][0]["sql"])
+        await client.resolve(first["id"], {"step": "add", "decision": "retry", "reason": "restored", "who": "ada"})
+        assert (await finished(client, first["id"]))["state"] == "COMPENSATED"
+        await released(env)
+        assert (await run_saga(client, "bump"))["state"] == "COMPLETED"
+    assert (await stock(env))["A"] == 8
+
+
 async def parked_by_hand(env: Environment, client: Any, begun: Any, go: Any) -> dict[str, Any]:
     """A saga whose undo is parked, because somebody has changed a row of its step."""
     id = await begin(client, "order")

@@ -217,7 +217,8 @@ async def test_only_steps_that_are_certain_to_be_undone_restore_rows_for_others(
         assert (await undo(tables, "f#1", toggle, undone_steps=("f",))).kind == "done"
         # The row is as before both, but steps that stay have made it so: their undo would change it again.
         parked = await undo(tables, "f#0", toggle, undone_steps=("f",))
-        assert "has been changed since by step stays-too" in str(parked.park_reason)
+        writers = ", ".join(f"step {name} of the saga saga-{tables.id}" for name in ("stays", "stays-too"))
+        assert f"has been changed since by {writers} (" in str(parked.park_reason)
         for name in ("stays-too", "stays", "f#0"):
             assert (await undo(tables, name, toggle)).kind == "done"
         assert [tuple(row) for row in await tables.sql(COUNTER)] == [(0,)]

@@ -204,6 +204,16 @@ def test_the_page_has_the_story_and_runs_nothing_from_it() -> None:
     assert page.count("&lt;script&gt;") == 4, "as text, in the story and in the JSON"
 
 
+def test_a_step_that_a_pause_holds_back_is_not_running() -> None:
+    paused = {"at": "2026-03-01T11:59:00Z", "who": "ada", "held": ["pay", "ship"]}
+    steps = [step("pay", "RUNNING", attempts=0), step("ship", "RUNNING", attempts=2)]
+    lines = text(story(state="RUNNING", paused=paused, steps=steps)).splitlines()
+    assert [line.split() for line in lines if " act " in line] == [
+        ["⏸", "pay", "act", "held"],
+        ["▶", "ship", "act", "running,", "2", "attempts"],
+    ]
+
+
 def parked_rows(count: int) -> dict[str, Any]:
     row = {"row": "r", "table": "public.stock", "before": {"free": "5"}, "after": {"free": "4"}, "now": None}
     rows = [{**row, "key": {"sku": f"<{number}>"}, "changed_by": "somebody"} for number in range(count)]
@@ -227,7 +237,10 @@ def test_the_rows_of_a_parked_undo_are_shown_with_their_sql() -> None:
     ]
     assert len([line for line in lines if line.startswith("  row      public.stock")]) == 7
     assert "    … and 3 more rows" in lines
+    overwritten = "It overwrites what has been written since by somebody: compare the rows first."
+    assert lines[lines.index("    BEGIN;") - 1] == f"    {overwritten}"
     assert lines[lines.index("    BEGIN;") :][:3] == ["    BEGIN;", "      DELETE FROM x;", "    COMMIT;"]
+    assert overwritten in view_page(story(state="PARKED", parked=[parked_rows(7)]))
 
 
 def undone(id: str, state: str, *left_to: str) -> dict[str, Any]:
