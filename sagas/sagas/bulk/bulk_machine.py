@@ -205,9 +205,13 @@ class BulkMachine:
         return self._commands(at)
 
     def chunk_lost(self, id: int, outcome: Outcome, at: float, attempts: int) -> list[BulkCommand]:
-        """No attempt of a chunk has answered: ``outcome`` is that of each of its calls. All ``attempts`` count."""
+        """No attempt of a chunk has answered: ``outcome`` is that of each of its calls. All ``attempts`` count.
+
+        If the last one found no worker for chunks, an earlier one may still have had its effects.
+        """
         calls = self._chunks[id]
-        outcome = replace(outcome, attempt=attempts)
+        kind = "unknown" if outcome.not_started else outcome.kind
+        outcome = replace(outcome, kind=kind, not_started=False, attempt=attempts)
         for item in calls:
             self.members[item.saga_id].calls[item.call.id].unknown += attempts - 1
         return self.chunk_ended(id, [outcome] * len(calls), at)

@@ -81,7 +81,7 @@ def end_operation_call(state: OperationState, operation: Operation, outcome: Out
     """Add the attempts of an undo or confirm that has ended, and what they tell, to those before."""
     before = state.min_attempts
     count_attempts(state, outcome, attempts, operation.retry)
-    if outcomes.hides_earlier_attempts(outcome, attempts, operation.retry):
+    if outcomes.hides_earlier_attempts(outcome, attempts):
         count_hidden_attempt(state)
         state.outcome = "unknown"
     elif not outcome.not_started:

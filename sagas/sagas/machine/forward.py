@@ -234,7 +234,7 @@ def _record_attempt(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int 
     before = entry.min_attempts
     retry = call_attempts.call_retry(step)
     call_attempts.count_attempts(entry, outcome, attempts, retry)
-    hidden = outcomes.hides_earlier_attempts(outcome, attempts, retry) and not is_read(step)
+    hidden = outcomes.hides_earlier_attempts(outcome, attempts) and not is_read(step)
     if hidden:
         call_attempts.count_hidden_attempt(entry)
     entry.last_attempt_ended_at = run.now

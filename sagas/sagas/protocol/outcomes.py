@@ -173,12 +173,13 @@ def is_doubted(operation: Operation, outcome: Outcome, joined: OutcomeKind | Non
     return outcome.kind == "rejected" and joined == "unknown" and not operation.guarded
 
 
-def hides_earlier_attempts(outcome: Outcome, attempts: int | None, retry: Retry) -> bool:
+def hides_earlier_attempts(outcome: Outcome, attempts: int | None) -> bool:
     """True when the last attempt found no worker for the action, and it is not known whether it was the only one.
 
     A worker that has the action may have died in an earlier attempt, and been replaced by one that does not have it.
+    ``attempts``: those of the call that count; None if that is not known.
     """
-    return outcome.not_started and attempts is None and retry.max_attempts > 1
+    return outcome.not_started and attempts is None
 
 
 def count_attempts(

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import hmac
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,6 +73,11 @@ class SigningKeys:
 @cache
 def _key_id(key: str) -> str:
     return hashlib.sha256(f"saga key id\0{key}".encode()).hexdigest()[:12]
+
+
+def is_key_id(text: str) -> bool:
+    """True for the form of the id of a key; anybody can make up such a text."""
+    return re.fullmatch("[0-9a-f]{12}", text) is not None
 
 
 def _hmac(key: str, purpose: Purpose, content: bytes) -> str:

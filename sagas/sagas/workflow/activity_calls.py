@@ -21,7 +21,7 @@ from sagas.workflow.failures import activity_outcome, attempts_made
 from sagas.workflow.limits import to_payload
 from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.received import activity_result
-from sagas.workflow.signed_answers import outcome_of_answer, outcome_of_failure
+from sagas.workflow.signed_answers import UNSIGNED_ANSWER, outcome_of_answer, outcome_of_failure
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext
 
@@ -90,6 +90,9 @@ class ActivityCalls:
         except FailureError as error:
             if is_ours:
                 outcome = outcome_of_failure(call.action, payload, error, self._marker(call.id))
+                if outcome.not_started and call.at_most_once and not _is_first_attempt(call, outcome):
+                    # Anybody can say so; after an attempt with an effect the step must not be repeated.
+                    outcome = Outcome("unknown", failure=UNSIGNED_ANSWER)
             else:
                 outcome = activity_outcome(error)
             if not call.local and call.op != "do":
@@ -108,7 +111,7 @@ class ActivityCalls:
                 outcome = decode_result(activity_result(value))
         self._running.pop(call.id, None)
         self._cancelling.discard(call.id)
-        self._end(call.id, outcome, _counted(outcome))
+        self._end(call.id, outcome, _counted(call, outcome))
 
     async def _wait_until_due(self, call: Call) -> None:
         """Wait for the call's delay, or until it is cancelled."""
@@ -171,13 +174,25 @@ class ActivityCalls:
         self._context.report(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
 
 
-def _counted(outcome: Outcome) -> int | None:
+def _counted(call: Call, outcome: Outcome) -> int | None:
     """The number of attempts of the call that count; None when it is not known."""
     if outcome.not_started:
-        return 0
+        return 0 if _is_first_attempt(call, outcome) else None
     if outcome.attempt is None:
         return None
     return outcome.attempt + outcome.repeats - (0 if outcome.counted else 1)
+
+
+def _is_first_attempt(call: Call, outcome: Outcome) -> bool:
+    """True if no attempt is before the one with this outcome, which found no worker with the action.
+
+    Temporal reports the last attempt only, without its number. A worker of the project signs the number. Without a
+    signature anybody may have ended an attempt that has had its effect, and a repeated workflow task repeats local
+    attempts; a worker of another project is believed about the only attempt it may make.
+    """
+    if call.execution == "local":
+        return False
+    return outcome.attempt == 1 or (not call.local and _retry_policy(call).maximum_attempts == 1)
 
 
 def _grace_timer(id: str) -> str:

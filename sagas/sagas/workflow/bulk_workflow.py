@@ -47,7 +47,7 @@ from sagas.workflow.received import NO_INPUT, cancel_event, first_value
 from sagas.workflow.run_reset import RefusedReset
 from sagas.workflow.run_start import RunHeader, state_message, verify_bulk_start
 from sagas.workflow.run_trust import RunTrust
-from sagas.workflow.signed_answers import UNSIGNED_ANSWER, is_signed_answer, outcome_of_failure
+from sagas.workflow.signed_answers import UNSIGNED_ANSWER, is_believed_answer, outcome_of_failure
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import TaskSet
 
@@ -138,22 +138,25 @@ class BulkWorkflow:
         self._execute(commands)
         if self._cancelled:
             self._cancel_sagas()
-        await self._wait(lambda: machine.finished or self._reset.has_happened or self._tasks.crash is not None)
+        await self._wait(lambda: machine.finished or self._reset.has_happened)
         self._reset.refuse()
-        if self._tasks.crash is not None:
-            raise self._tasks.crash
         await self._wait(workflow.all_handlers_finished)
         self._tasks.cancel(_TIMER)
         return self._result()
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition. A cancel in Temporal does not interrupt it, but cancels each saga."""
-        while not condition():
+        """Wait for a condition. A cancel in Temporal does not interrupt it, but cancels each saga.
+
+        Raises the crash of a task in the workflow task of the crash.
+        """
+        while self._tasks.crash is None and not condition():
             try:
-                await workflow.wait_condition(condition)
+                await workflow.wait_condition(lambda: self._tasks.crash is not None or condition())
             except asyncio.CancelledError:
                 self._cancelled = True
                 self._cancel_sagas()
+        if self._tasks.crash is not None:
+            raise self._tasks.crash
 
     def _cancel_sagas(self) -> None:
         if self._machine is not None:
@@ -248,7 +251,7 @@ class BulkWorkflow:
                     backoff_coefficient=1.0,
                 ),
             )
-            if not is_signed_answer(CHUNK_ACTIVITY, chunk, result.payload, f"chunk {command.id}"):
+            if not is_believed_answer(CHUNK_ACTIVITY, chunk, result.payload, f"chunk {command.id}"):
                 raise ValueError(UNSIGNED_ANSWER.message)
             ended = decode_json(result.payload.data)
             outcomes = decode_outcomes(ended, len(command.calls))

@@ -60,6 +60,12 @@ class ProjectTrust(Protocol):
         """Return whether it is signed with a key that this worker does not have, but another one may have."""
         ...
 
+    def awaited_key(self, id: str, answer: Any) -> str | None:
+        """Return the id of the key of an answer's signature if this worker does not have it, and another one may still
+        believe the answer; None after some minutes. ``id``: unique for the answer.
+        """
+        ...
+
     def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
         """Return whether a worker of this project has given this answer of an engine's activity, a payload.
         ``content``: see :func:`sagas.protocol.signed_content.answer_content`.

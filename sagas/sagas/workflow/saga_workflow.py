@@ -114,8 +114,6 @@ class SagaWorkflow:
             self._apply(self._early_events.pop(0))
         while self._finish is None:
             await self._wait(lambda: self._finish is not None or self._must_act)
-            if self._tasks.crash is not None:
-                raise self._tasks.crash
             if self._reset.is_new:
                 self._reset.look_up(self.started_at or 0.0)
             elif self._finish is None:
@@ -125,9 +123,7 @@ class SagaWorkflow:
                 if self._may_continue:
                     self._continue()
         await self._wait(workflow.all_handlers_finished)
-        await self._wait(lambda: not self._sends_last_commands or self._tasks.crash is not None)
-        if self._tasks.crash is not None:
-            raise self._tasks.crash
+        await self._wait(lambda: not self._sends_last_commands)
         return self._close(self._finish)
 
     # --- start and continue-as-new ------------------------------------------------------------------------------
@@ -201,7 +197,7 @@ class SagaWorkflow:
 
     @property
     def _must_act(self) -> bool:
-        return self._tasks.crash is not None or self._reset.is_new or self._may_continue
+        return self._reset.is_new or self._may_continue
 
     def _go_on_after_reset(self, undone: MachineEvent | None) -> None:
         """If the saga was undone before, go backward again: what it had not done yet must not be done now."""
@@ -303,12 +299,17 @@ class SagaWorkflow:
         self._feed(TimerFired(id=timer.id, at=workflow.time()))
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition; a native cancel becomes an event and does not interrupt the wait."""
-        while not condition():
+        """Wait for a condition; a native cancel becomes an event and does not interrupt the wait.
+
+        Raises the crash of a task in the workflow task of the crash, whatever the run waits for.
+        """
+        while self._tasks.crash is None and not condition():
             try:
-                await workflow.wait_condition(condition)
+                await workflow.wait_condition(lambda: self._tasks.crash is not None or condition())
             except asyncio.CancelledError:
                 self._cancel_natively()
+        if self._tasks.crash is not None:
+            raise self._tasks.crash
 
     def _cancel_natively(self) -> None:
         """Turn Temporal's own cancel into an event. The run closes as Canceled if this cancel causes the rollback."""

@@ -14,7 +14,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError, FailureError
 
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import NOT_REGISTERED_TYPES, decode_result
+from sagas.protocol.payloads import NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
 from sagas.protocol.signed_content import failure_content
 from sagas.workflow.failures import activity_failure, activity_outcome
 from sagas.workflow.received import activity_result
@@ -23,6 +23,12 @@ from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, is_untrusted, run_
 UNSIGNED_ANSWER = Failure(
     "UnsignedAnswer", "the answer is not signed with a key of this worker, so it is not known what the attempt has done"
 )
+
+
+class AnswerKeyMissing(RuntimeError):
+    """An answer is signed with a key that this worker does not have. It fails the workflow task, which Temporal
+    repeats: another worker may have the key.
+    """
 
 
 def is_signed_answer(
@@ -41,10 +47,30 @@ def is_signed_answer(
     return not is_untrusted(trust, is_signed, f"{UNTRUSTED} {marker} {digest[:12]}", proof=is_signed)
 
 
+def is_believed_answer(
+    name: str, request: Payload, answer: Payload, marker: str, failure: Mapping[str, Any] | None = None
+) -> bool:
+    """True if this answer about an effect is signed, see :func:`is_signed_answer`.
+
+    Raises AnswerKeyMissing while another worker may have the key of the signature: when keys are rotated, the answer
+    of a worker that has the new key may reach one without it.
+    """
+    trust = run_trust()
+    if trust is not None and not workflow.unsafe.is_replaying():
+        with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
+            key = trust.project.awaited_key(f"{workflow.info().run_id} {marker}", answer)
+        if key is not None:
+            raise AnswerKeyMissing(
+                f"the answer of {name} ({marker}) is signed with the key {key}, which this worker does not have: it is "
+                "left to another worker for some minutes; give all workers the same worker.definition_key"
+            )
+    return is_signed_answer(name, request, answer, marker, failure)
+
+
 def outcome_of_answer(name: str, request: Payload, answer: Any, marker: str) -> Outcome:
     """The outcome of a call to a worker of the project, from what it has returned."""
     payload = Payload() if answer is None else answer.payload
-    if not is_signed_answer(name, request, payload, marker):
+    if not is_believed_answer(name, request, payload, marker):
         return Outcome("unknown", failure=UNSIGNED_ANSWER)
     return decode_result(activity_result(answer))
 
@@ -52,13 +78,19 @@ def outcome_of_answer(name: str, request: Payload, answer: Any, marker: str) -> 
 def outcome_of_failure(name: str, request: Payload, error: FailureError, marker: str) -> Outcome:
     """The outcome of a call to a worker of the project, from its failure.
 
-    What Temporal itself says about the attempts, such as a timeout, has no signature, nor has a worker without the key.
+    What Temporal itself says about the attempts, such as a timeout, has no signature. Nor has the word of a worker that
+    it lacks the action or the key: it counts as "not started" without a number, so attempts before it may be hidden,
+    and its details do not count.
     """
     cause = activity_failure(error)
-    if not isinstance(cause, ApplicationError) or cause.type in NOT_REGISTERED_TYPES:
+    if not isinstance(cause, ApplicationError):
         return activity_outcome(error)
     details = [] if cause.failure is None else cause.failure.application_failure_info.details.payloads
     failure = failure_content(cause.type, final=cause.non_retryable)
-    if not details or not is_signed_answer(name, request, details[0], marker, failure):
-        return Outcome("unknown", failure=UNSIGNED_ANSWER)
-    return activity_outcome(error)
+    # A worker without the key signs nothing: no marker in the history for each of its answers.
+    may_be_signed = bool(details) and cause.type != UNSIGNED_TYPE
+    if may_be_signed and is_believed_answer(name, request, details[0], marker, failure):
+        return activity_outcome(error)
+    if cause.type in NOT_REGISTERED_TYPES:
+        return decode_failure(cause.type, cause.message, None)
+    return Outcome("unknown", failure=UNSIGNED_ANSWER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,14 +53,25 @@ steps:
 """
 
 
+PAIR = """
+saga: pair
+steps:
+  - {id: debit, uses: say, with: {text: debit}, compensate: {uses: say, with: {text: refund}}}
+  - {id: credit, uses: say, with: {text: credit}, compensate: {uses: say, with: {text: withdraw}}}
+"""
+
+
 class Shop:
     """A project whose actions record what they do."""
 
     def __init__(self, folder: Path, server: TemporalServer) -> None:
         self.said: list[str] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
         async def say(text: str) -> None:
             self.said.append(text)
+            await self.may_answer.wait()
 
         async def broken(text: str) -> None:
             if text == "own":
@@ -70,7 +82,7 @@ class Shop:
             action("say")(say),
             action("broken")(broken),
         ]
-        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK, "moving": MOVING}
+        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK, "moving": MOVING, "pair": PAIR}
         self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
 
     def with_keys(self, *keys: str, accept: str = "signed") -> Project:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,18 @@ output: "${{ steps.pay }}"
 """
 
 
-async def forge(client: Client, id: str, how: str) -> None:
-    """End the attempt of `pay` by its id, as any client of Temporal can."""
+NO_EFFECT = {"outcome": "failed", "attempt": 2, "nothing_before": True, "retryable": False, "details": {}}
+"""What a worker of the project says of a second attempt, as the first one without an effect."""
+
+CHARGE = """
+saga: charge
+steps:
+  - {id: pay, uses: charge, idempotent: false, compensate: refund}
+"""
+
+
+async def forge(client: Client, id: str, how: str, detail: dict[str, Any] | None = None) -> None:
+    """End the attempt of `pay` by its id, as any client of Temporal can. ``detail``: of a failure."""
     service = client.temporal.workflow_service
     address: dict[str, Any] = {"namespace": client.temporal.namespace, "workflow_id": id, "activity_id": "pay"}
     if how == "done":
@@ -46,7 +58,7 @@ async def forge(client: Client, id: str, how: str) -> None:
             RespondActivityTaskCompletedByIdRequest(**address, result=result, identity="stranger")
         )
         return
-    details = Payloads(payloads=[eager_start.json_payload({"outcome": "failed", "attempt": 1, "details": {}})])
+    details = Payloads(payloads=[] if detail is None else [eager_start.json_payload(detail)])
     info = ApplicationFailureInfo(type=how, non_retryable=True, details=details)
     await service.respond_activity_task_failed_by_id(
         RespondActivityTaskFailedByIdRequest(
@@ -59,42 +71,122 @@ async def forge(client: Client, id: str, how: str) -> None:
 async def test_an_answer_without_a_signature_hides_no_effect(
     tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer, how: str
 ) -> None:
-    url = new_database(postgres_server)
-    owner = open_command_engine(SqlConnection(name="shop", root=tmp_path, url=url))
-    await create_tables(owner)
-    await owner.dispose()
-    began, may_end = asyncio.Event(), asyncio.Event()
-
-    @action("pay", connection="shop")
-    async def pay(step: Step) -> str:
-        await step.sql.execute("insert into payment values (10)")
-        began.set()
-        await may_end.wait()
-        return "real"
-
-    @action("pay-back", connection="shop")
-    async def pay_back(step: Step) -> None:
-        await step.sql.execute("insert into payment values (-10)")
-
-    with psycopg.connect(url, autocommit=True) as database:
-        database.execute("create table payment (amount int)")
-        project = make_project(
-            tmp_path / "project", {"order": ORDER}, [pay, pay_back], address=temporal.address, connections={"shop": url}
-        )
-        async with running_worker(project) as client:
-            id = f"order-{uuid.uuid4()}"
-            await client.start("order", {}, id=id)
-            await began.wait()
-            await forge(client, id, how)
-
-            async def is_resolved() -> bool:
-                return (await client.show(id))["state"] != "RUNNING"
-
-            await until(is_resolved)
-            may_end.set()
-            view = await finished(client, id)
-        [balance] = database.execute("select coalesce(sum(amount), 0) from payment").fetchone() or ()
+    async with slow_payment(tmp_path, temporal, postgres_server) as (client, payment):
+        id = await payment.begin(client)
+        await forge(client, id, how, {"outcome": "failed", "attempt": 1, "details": {}})
+        await until(lambda: has_left(client, id, "RUNNING"))
+        view = await payment.end(client, id)
+        balance = payment.balance
     assert view["state"] == "COMPENSATED"
     assert view["reason"]["type"] == "UnsignedAnswer"
     assert "forged" not in str(view)
     assert balance == 0
+
+
+@pytest.mark.parametrize("detail", [None, NO_EFFECT], ids=["bare", "with details"])
+@pytest.mark.parametrize("how", ["NotFoundError", "UnsignedCall"])
+async def test_a_forged_lack_of_the_action_hides_no_effect(
+    tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer, how: str, detail: dict[str, Any] | None
+) -> None:
+    """No signature is expected of a worker that does not know the action: the guard decides what has happened."""
+    async with slow_payment(tmp_path, temporal, postgres_server) as (client, payment):
+        id = await payment.begin(client)
+        await forge(client, id, how, detail)
+        await until(lambda: has_error(client, id, how))
+        await client.cancel(id)
+        await until(lambda: has_left(client, id, "RUNNING"))
+        view = await payment.end(client, id)
+        [step] = view["steps"]
+        balance = payment.balance
+    assert (view["state"], view["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+    assert (step["outcome"], step["state"]) == ("done", "COMPENSATED")
+    assert balance == 0
+
+
+async def test_a_forged_lack_of_the_action_repeats_no_step_that_may_run_once(
+    tmp_path: Path, temporal: TemporalServer
+) -> None:
+    effects, may_end = [], asyncio.Event()
+
+    @action("charge")
+    async def charge(step: Step) -> None:
+        effects.append("charge")
+        await may_end.wait()
+
+    @action("refund")
+    async def refund(step: Step) -> None:
+        effects.append("refund")
+
+    project = make_project(tmp_path / "project", {"charge": CHARGE}, [charge, refund], address=temporal.address)
+    async with running_worker(project) as client:
+        id = f"charge-{uuid.uuid4()}"
+        await client.start("charge", {}, id=id)
+        await until(lambda: bool(effects))
+        await forge(client, id, "NotFoundError")
+        view = await finished(client, id)
+        may_end.set()
+    assert (view["state"], view["reason"]["kind"]) == ("COMPENSATED", "unknown")
+    assert effects == ["charge", "refund"]
+
+
+class Payment:
+    """The payment of a saga `order`, whose transaction stays open until :meth:`end`."""
+
+    def __init__(self, database: psycopg.Connection[Any]) -> None:
+        self._database = database
+        self.began, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def begin(self, client: Client) -> str:
+        id = f"order-{uuid.uuid4()}"
+        await client.start("order", {}, id=id)
+        await self.began.wait()
+        return id
+
+    async def end(self, client: Client, id: str) -> dict[str, Any]:
+        self.may_end.set()
+        return await finished(client, id)
+
+    @property
+    def balance(self) -> int:
+        row = self._database.execute("select coalesce(sum(amount), 0) from payment").fetchone()
+        assert row is not None
+        return row[0]
+
+
+@contextlib.asynccontextmanager
+async def slow_payment(
+    folder: Path, temporal: TemporalServer, server: DatabaseServer
+) -> AsyncIterator[tuple[Client, Payment]]:
+    url = new_database(server)
+    owner = open_command_engine(SqlConnection(name="shop", root=folder, url=url))
+    await create_tables(owner)
+    await owner.dispose()
+    with psycopg.connect(url, autocommit=True) as database:
+        payment = Payment(database)
+
+        @action("pay", connection="shop")
+        async def pay(step: Step) -> str:
+            await step.sql.execute("insert into payment values (10)")
+            payment.began.set()
+            await payment.may_end.wait()
+            return "real"
+
+        @action("pay-back", connection="shop")
+        async def pay_back(step: Step) -> None:
+            await step.sql.execute("insert into payment values (-10)")
+
+        database.execute("create table payment (amount int)")
+        project = make_project(
+            folder / "project", {"order": ORDER}, [pay, pay_back], address=temporal.address, connections={"shop": url}
+        )
+        async with running_worker(project) as client:
+            yield client, payment
+
+
+async def has_left(client: Client, id: str, state: str) -> bool:
+    return (await client.show(id))["state"] != state
+
+
+async def has_error(client: Client, id: str, type: str) -> bool:
+    [step] = (await client.show(id))["steps"]
+    return (step["error"] or {}).get("type") == type

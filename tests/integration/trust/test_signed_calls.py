@@ -26,6 +26,10 @@ from temporalio.worker import (
 )
 
 from saga_workers.client import Client
+from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.views.answering import Workers
+from saga_workers.views.stuck import temporal_reasons
+from saga_workers.worker import worker_trust
 from saga_workers.worker.plugin import SagaPlugin
 from sagas.protocol.payloads import CALL_HEADER, LOAD_ACTIVITY, RESET_ACTIVITY, UNSIGNED_TYPE
 from sagas.workflow.saga_workflow import SagaWorkflow
@@ -198,3 +202,48 @@ async def _tasks_are(handle: WorkflowHandle[Any, Any], count: int) -> bool:
 async def _completed_tasks(handle: WorkflowHandle[Any, Any]) -> list[int]:
     completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
     return [event.event_id async for event in handle.fetch_history_events() if event.event_type == completed]
+
+
+async def answered_with_new_key(shop: Shop) -> str:
+    """The id of a saga of a client that has the old key. A worker that has both stops when its first step answers."""
+    shop.may_answer.clear()
+
+    async def answer() -> None:
+        await asyncio.sleep(1.0)  # until the worker takes no workflow tasks any more
+        shop.may_answer.set()
+
+    async with running_worker(shop.with_keys(KEYS[1], KEYS[0])) as client:
+        run = await Client(client.temporal, shop.with_keys(KEYS[0])).start("pair", {})
+        await until(lambda: bool(shop.said))
+        answering = asyncio.create_task(answer())
+    await answering
+    return run.id
+
+
+async def test_an_answer_with_a_key_that_another_worker_has_is_left_to_it(shop: Shop) -> None:
+    """While keys are rotated: a worker with the new key has answered, and one without it takes the run up."""
+    run_id = await answered_with_new_key(shop)
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+
+        async def is_named() -> bool:
+            described = await describe_run(client.temporal, run_id)
+            assert described is not None
+            reasons = await temporal_reasons(client.temporal, described, Workers(client.temporal))
+            return any("is signed with the key" in reason for reason in reasons)
+
+        await until(is_named)
+    async with running_worker(shop.with_keys(KEYS[1], KEYS[0])) as client:
+        view = await finished(client, run_id)
+    assert view["state"] == "COMPLETED"
+    assert shop.said == ["debit", "credit"]
+
+
+async def test_an_answer_with_a_key_that_no_worker_has_is_unknown_in_the_end(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_trust, "KEY_WAIT", 2.0)
+    run_id = await answered_with_new_key(shop)
+    async with running_worker(shop.with_keys(KEYS[0])) as client:
+        view = await finished(client, run_id)
+    assert (view["state"], view["reason"]["type"]) == ("COMPENSATED", "UnsignedAnswer")
+    assert shop.said == ["debit", "refund"]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent, WorkflowExecutionStartedEventAttributes
 from temporalio.api.workflowservice.v1 import (
     GetWorkflowExecutionHistoryRequest,
@@ -70,20 +71,23 @@ async def readable_events(temporal: Temporal, run: RunInfo) -> AsyncIterator[His
             return
 
 
-async def last_task_timed_out(temporal: Temporal, run: RunInfo) -> bool:
-    """Return whether the workflow task of a run is retried because it timed out, and not because the code failed.
+async def last_task_failure(temporal: Temporal, run: RunInfo) -> Failure | None:
+    """Return the failure because of which the workflow task of a run is retried; None if it timed out.
 
-    False if its history cannot be read: the worker cannot read it either.
+    An empty one if its history cannot be read: the worker cannot read it either.
     """
     request = GetWorkflowExecutionHistoryReverseRequest(
         namespace=temporal.namespace, execution=_execution(run), maximum_page_size=_RECENT_EVENTS
     )
     answer = await _readable(temporal.workflow_service.get_workflow_execution_history_reverse, request)
     if answer is None:
-        return False
-    ends = (EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED)
-    types = [event.event_type for event in answer.history.events if event.event_type in ends]
-    return types[:1] == [EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT]
+        return Failure()
+    for event in answer.history.events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT:
+            return None
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
+            return event.workflow_task_failed_event_attributes.failure
+    return Failure()
 
 
 def _execution(run: RunInfo) -> Execution:

@@ -14,7 +14,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.temporal.run_history import last_task_timed_out
+from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.temporal_runs import (
     POLLER_TIMEOUT,
     RunDescription,
@@ -86,7 +86,7 @@ class Workers:
         run, task = described.run, described.raw.pending_workflow_task
         unanswered = isinstance(error, RPCError) and (error.status in _UNANSWERED or _NO_POLLER in error.message)
         if not unanswered and task.attempt > 1:
-            if not await last_task_timed_out(self._temporal, described.run):
+            if await last_task_failure(self._temporal, described.run) is not None:
                 return Unqueryable(f"its workflow task fails (attempt {task.attempt}: see the worker's log)")
             unanswered = True  # the server passes no query on while it retries a task
         if not unanswered:

@@ -20,7 +20,7 @@ from saga_activities.ledger.records import RunFilter
 from saga_workers.location.deleted_run import RUN_DELETED, DeletedRun
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import read_definition
-from saga_workers.temporal.run_history import last_task_timed_out
+from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.temporal_runs import (
     UNREADABLE,
     RunDescription,
@@ -41,8 +41,10 @@ from sagas.bulk.names import BULK_ACTIVITIES
 from sagas.protocol.outcomes import OTHER_ARGUMENTS
 from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
+from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 from sagas.text.shortening import shorten
+from sagas.workflow.signed_answers import AnswerKeyMissing
 
 MANY_ATTEMPTS = 5
 """An operation with more attempts than this is stuck."""
@@ -332,8 +334,11 @@ async def temporal_reasons(
     elif workers.unanswered(described):
         reasons.append(nobody_answers(run.task_queue))
     elif attempt > 1:
-        fails = "times out" if await last_task_timed_out(temporal, described.run) else "fails"
-        reasons.append(f"its workflow task {fails} (attempt {attempt}): see the worker's log or the Web UI")
+        failure, why = await last_task_failure(temporal, described.run), "see the worker's log or the Web UI"
+        if failure is not None and failure.application_failure_info.type == AnswerKeyMissing.__name__:
+            why = printable_line(failure.message)
+        fails = "times out" if failure is None else "fails"
+        reasons.append(f"its workflow task {fails} (attempt {attempt}): {why}")
     for activity in raw.pending_activities:
         what = _ACTIVITIES.get(activity.activity_type.name, activity.activity_id)
         queue = activity.activity_options.task_queue.name or run.task_queue

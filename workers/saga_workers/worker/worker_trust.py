@@ -38,7 +38,7 @@ from sagas.protocol.signed_content import (
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
 from sagas.settings.project import Project
-from sagas.settings.signing_keys import KEY_FILE
+from sagas.settings.signing_keys import KEY_FILE, is_key_id
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow.bulk_workflow import BulkWorkflow
@@ -52,6 +52,11 @@ log = logging.getLogger("saga.worker")
 
 _READ_INTERVAL = 1.0
 """Seconds between two readings of the project's files, however many strangers start sagas."""
+
+KEY_WAIT = 300.0
+"""Seconds for which an answer with a key that this worker lacks is left to other workers."""
+
+_MAX_AWAITING_KEY = 10_000
 
 
 def _is_left_to_activity(starts: Mapping[str, Any], header: bytes, signature: Any) -> bool:
@@ -85,6 +90,8 @@ class WorkerTrust:
         self._variables = signed_json(project.settings.vars)
         self._read_at = -_READ_INTERVAL
         self._reading = asyncio.Lock()
+        self._awaiting_key: dict[str, float] = {}
+        """When this worker first had an answer with a key that it lacks, oldest first; by the answer's id."""
 
     def trusts_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
@@ -198,6 +205,17 @@ class WorkerTrust:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         key = signature.get("key") if isinstance(signature, Mapping) else None
         return isinstance(key, str) and key not in self.keys.ids and not self.accepts_any
+
+    def awaited_key(self, id: str, answer: Any) -> str | None:
+        """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
+        signature = read_answer_signature(answer.metadata.get(ANSWER_METADATA, b""))
+        key = signature["key"]
+        if not is_key_id(key) or not self.lacks_key(signature):
+            return None
+        if len(self._awaiting_key) >= _MAX_AWAITING_KEY and id not in self._awaiting_key:
+            del self._awaiting_key[next(iter(self._awaiting_key))]
+        since = self._awaiting_key.setdefault(id, time.monotonic())
+        return key if time.monotonic() - since < KEY_WAIT else None
 
     def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""

@@ -9,11 +9,11 @@ from sagas.protocol.messages import CallEnded
 from tests.unit.engine.machine.driver import MachineDriver, op, outcome, probe, saga, step, undo
 
 
-def not_started(driver: MachineDriver, id: str) -> None:
-    """The last attempt found no worker with the action, and the number of attempts is unknown."""
+def not_started(driver: MachineDriver, id: str, attempts: int | None = None) -> None:
+    """The last attempt found no worker with the action; ``attempts`` before it count, None: their number is unknown."""
     driver.flights.pop(id)
     driver.hold.discard(id)
-    driver.feed(CallEnded(id, outcome("not_started"), driver.now, None))
+    driver.feed(CallEnded(id, outcome("not_started"), driver.now, attempts))
 
 
 def test_an_unstarted_attempt_may_have_predecessors() -> None:
@@ -35,7 +35,7 @@ def test_an_unstarted_step_is_resolved_and_undone_during_rollback() -> None:
 def test_a_single_unstarted_attempt_hides_nothing() -> None:
     once = op("do.a", on="shop", retry=Retry(max_attempts=1))
     driver = MachineDriver(saga(step("a", do=once)), hold=["a"]).start()
-    not_started(driver, "a")
+    not_started(driver, "a", attempts=0)
     driver.cancel()
     assert driver.state == "COMPENSATED"
     assert "a~seal" not in driver.log

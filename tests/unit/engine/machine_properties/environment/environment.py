@@ -254,4 +254,6 @@ _REFUSALS: dict[str, Outcome] = {
 
 def _ended(call: Call, outcome: Outcome, at: float) -> CallEnded:
     attempts = outcome.attempt
+    if outcome.not_started and (call.at_most_once or (not call.local and call.retry.max_attempts == 1)):
+        attempts = 0  # no attempt is before it; else the workflow does not know that
     return CallEnded(call.id, outcome, at, attempts if attempts is None or outcome.counted else attempts - 1)

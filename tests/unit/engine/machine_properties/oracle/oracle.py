@@ -158,8 +158,7 @@ class Oracle:
             return
         if call.op != "seal" and call.action not in DECISIONS:
             ledger.received.setdefault(call.key, []).append(outcome)
-        alone = outcome.not_started and event.attempts is None and (call.at_most_once or call.retry.max_attempts == 1)
-        if call.op == "do" and call.action not in DECISIONS and event.attempts != 0 and not alone:
+        if call.op == "do" and call.action not in DECISIONS and event.attempts != 0:
             ledger.sent[call.key] = call.arguments
         if call.op == "do":
             ledger.absent.discard(call.key)
