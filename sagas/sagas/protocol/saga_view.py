@@ -10,16 +10,14 @@ The sentence of each field is its description in the published JSON Schema (docs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
-from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple, Self, get_args, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self, get_args
 
 from sagas.definition.model import Guarantee, Milestone, StepState
+from sagas.protocol.json_view import OMITTED, JsonView
 from sagas.protocol.outcomes import OutcomeKind
 from sagas.protocol.waits import parked_hint
-from sagas.text.records import Accepts, Read, field_checks, field_readers
 from sagas.text.shell import saga_command
 from sagas.text.shortening import and_more
 
@@ -58,39 +56,6 @@ ReasonKind = Literal[
     "terminated",
 ]
 Timestamp = Annotated[str, "RFC 3339 in UTC"]
-
-OMITTED = "omitted while there is none"
-"""Marks a field that the document contains only while it is not None."""
-
-
-class JsonView:
-    """A part of the view. Its JSON form has the fields in their order; tuples become arrays."""
-
-    __slots__ = ()
-
-    def to_json(self) -> dict[str, Any]:
-        form = _json_form(type(self))
-        document = dict(zip(form.names, form.values(self), strict=True))
-        for name in form.readers:
-            if document[name] is not None:
-                document[name] = _encode(document[name])
-        for name in form.omittable:
-            if document[name] is None:
-                del document[name]
-        return document
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Raises TypeError if a field without a default is missing, or has a value of another type."""
-        form = _json_form(cls)
-        values = {name: document[name] for name in form.names if document.get(name) is not None}
-        for name, value in values.items():
-            if not form.accepts[name](value):
-                raise TypeError(f"the field {name} of a view has a value of another type")
-        for name, read in form.readers.items():
-            if name in values:
-                values[name] = read(values[name])
-        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,27 +442,3 @@ class SagaView(JsonView):
     def waits_for_a_person(self) -> bool:
         """True when nothing can run until an operator decides, here or in a nested saga."""
         return self.state == "PARKED" or any(child.blocks == "saga" for child in self.children)
-
-
-class _JsonForm(NamedTuple):
-    """The JSON form of a class. ``readers``: of the fields that contain parts or tuples."""
-
-    names: tuple[str, ...]
-    values: Callable[[Any], tuple[Any, ...]]
-    readers: Mapping[str, Read]
-    omittable: tuple[str, ...]
-    accepts: Mapping[str, Accepts]
-
-
-@cache
-def _json_form(cls: type[Any]) -> _JsonForm:
-    marked = get_type_hints(cls, include_extras=True)
-    names = tuple(field.name for field in fields(cls))
-    omittable = tuple(name for name in names if OMITTED in getattr(marked[name], "__metadata__", ()))
-    return _JsonForm(names, attrgetter(*names), field_readers(cls), omittable, field_checks(cls))
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, JsonView):
-        return value.to_json()
-    return [_encode(item) for item in value] if isinstance(value, tuple) else value

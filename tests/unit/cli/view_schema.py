@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from jsonschema import Draft202012Validator
 
 from sagas.protocol import saga_view
-from sagas.protocol.saga_view import OMITTED, JsonView, SagaView, Timestamp
+from sagas.protocol.json_view import OMITTED, JsonView
+from sagas.protocol.saga_view import SagaView, Timestamp
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/saga-show.md"
 SCHEMA = PAGE.with_name("saga-show.schema.json")
