@@ -74,12 +74,12 @@ async def start_again(
     """
     saga_id = location.saga_id
     effects = await guarded_effects(client.project.settings, saga_id)
-    await _refuse_ended(client, location, effects)
+    remaining = effects if location.kind != "ended" else await _effects_of_others(client, location, effects)
+    await _refuse_ended(client, location, effects, remaining)
     if not not_ended:
         await _refuse_forgotten(client, location, effects)
     _refuse_unknown_undos(saga_id, effects, undone)
-    origin = open_origin(await _effects_of_others(client, location, effects))
-    origin = origin or next((effect.origin for effect in effects if effect.origin is not None), None)
+    origin = open_origin(remaining) or next((effect.origin for effect in effects if effect.origin is not None), None)
     if origin is None and effects:
         name = "NAME" if location.row is None else location.row.view.saga
         raise UsageError(
@@ -104,8 +104,13 @@ async def start_again(
     return await starter.resume(saga_id, request, origin, _generations(effects), replaces=location.open_run is not None)
 
 
-async def _refuse_ended(client: Client, location: Location, effects: Sequence[GuardedEffect]) -> None:
-    """Raise RefusedError for a saga that has ended: what it has committed is open for the guard as well."""
+async def _refuse_ended(
+    client: Client, location: Location, effects: Sequence[GuardedEffect], remaining: Sequence[GuardedEffect]
+) -> None:
+    """Raise RefusedError for a saga that has ended: what it has committed is open for the guard as well.
+
+    ``remaining``: the effects that it has not made itself.
+    """
     if location.kind not in ("ended", "terminated"):
         return
     state = (await read_view(client.locator, location.saga_id)).state
@@ -113,7 +118,7 @@ async def _refuse_ended(client: Client, location: Location, effects: Sequence[Gu
     help = saga_command("show", location.saga_id)
     if not any(effect.open or effect.undo_elsewhere for effect in effects):
         raise RefusedError(f"{over}, and none of its effects is open", help=help)
-    if location.kind == "ended" and state in _OVER and not await _effects_of_others(client, location, effects):
+    if location.kind == "ended" and state in _OVER and not remaining:
         raise RefusedError(f"{over}, so there is nothing to resume", help=help)
 
 
@@ -134,10 +139,10 @@ async def _refuse_forgotten(client: Client, location: Location, effects: Sequenc
 async def _effects_of_others(
     client: Client, location: Location, effects: Sequence[GuardedEffect]
 ) -> Sequence[GuardedEffect]:
-    """The effects that the saga's closed run did not make, but an earlier run with another input; all without one."""
+    """The open effects of an ended saga that an earlier run with another input made; none if its own run is gone."""
     run = location.run
-    if location.kind != "ended" or run is None:
-        return [] if location.kind == "ended" else effects
+    if run is None:
+        return []
     input = await first_input(client.temporal, run)
     return [
         effect

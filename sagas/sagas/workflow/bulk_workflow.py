@@ -145,18 +145,12 @@ class BulkWorkflow:
         return self._result()
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition. A cancel in Temporal does not interrupt it, but cancels each saga.
+        """Wait for a condition. A cancel in Temporal does not interrupt it, but cancels each saga."""
+        await self._tasks.wait(condition, self._cancel_natively)
 
-        Raises the crash of a task in the workflow task of the crash.
-        """
-        while self._tasks.crash is None and not condition():
-            try:
-                await workflow.wait_condition(lambda: self._tasks.crash is not None or condition())
-            except asyncio.CancelledError:
-                self._cancelled = True
-                self._cancel_sagas()
-        if self._tasks.crash is not None:
-            raise self._tasks.crash
+    def _cancel_natively(self) -> None:
+        self._cancelled = True
+        self._cancel_sagas()
 
     def _cancel_sagas(self) -> None:
         if self._machine is not None:

@@ -299,17 +299,7 @@ class SagaWorkflow:
         self._feed(TimerFired(id=timer.id, at=workflow.time()))
 
     async def _wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition; a native cancel becomes an event and does not interrupt the wait.
-
-        Raises the crash of a task in the workflow task of the crash, whatever the run waits for.
-        """
-        while self._tasks.crash is None and not condition():
-            try:
-                await workflow.wait_condition(lambda: self._tasks.crash is not None or condition())
-            except asyncio.CancelledError:
-                self._cancel_natively()
-        if self._tasks.crash is not None:
-            raise self._tasks.crash
+        await self._tasks.wait(condition, self._cancel_natively)
 
     def _cancel_natively(self) -> None:
         """Turn Temporal's own cancel into an event. The run closes as Canceled if this cancel causes the rollback."""

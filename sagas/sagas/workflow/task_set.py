@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from temporalio import workflow
+
 from sagas.protocol.messages import Call, MachineEvent, StartSaga, UndoSaga
 from sagas.workflow.limits import PayloadThrottle
 from sagas.workflow.operator_pause import OperatorPause
@@ -27,6 +29,19 @@ class TaskSet:
                 self.crash = error
 
         self._tasks[name] = asyncio.create_task(run())
+
+    async def wait(self, condition: Callable[[], bool], cancelled: Callable[[], None]) -> None:
+        """Wait for a condition; a native cancel is passed to ``cancelled`` and does not interrupt the wait.
+
+        Raises the crash of a task in the workflow task of the crash, whatever the run waits for.
+        """
+        while self.crash is None and not condition():
+            try:
+                await workflow.wait_condition(lambda: self.crash is not None or condition())
+            except asyncio.CancelledError:
+                cancelled()
+        if self.crash is not None:
+            raise self.crash
 
     def __contains__(self, name: str) -> bool:
         return name in self._tasks
