@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from saga_activities.guard import result_codec
 from saga_activities.kafka import record_codec
 from saga_activities.messaging import kafka_request
 from sagas.input_limits import MAX_JSON_DEPTH
-from sagas.text.json_values import json_problem
+from sagas.text.json_values import has_more_values, json_problem
 from sagas.text.printable import printable_json
 
 
@@ -79,12 +80,12 @@ def test_a_record_and_a_reply_have_the_same_depth() -> None:
         )  # fmt: skip
         if levels == MAX_JSON_DEPTH:
             assert record_codec.decode(message).value == nested(levels)
-            assert kafka_request._parse_json(text(levels)) == nested(levels)
+            assert kafka_request._kept_value(text(levels)) == nested(levels)
             continue
         with pytest.raises(record_codec.MalformedRecord, match=r"nested deeper|recursion"):
             record_codec.decode(message)
         with pytest.raises(kafka_request.MalformedReply, match="nested"):
-            kafka_request._parse_json(text(levels))
+            kafka_request._kept_value(text(levels))
 
 
 def refuse(constant: str) -> None:
@@ -107,3 +108,25 @@ def test_keys_with_one_name_are_no_json(value: Any) -> None:
 
 def test_numbers_in_tuples_are_checked() -> None:
     assert json_problem({"a": (1, float("nan"))}) == "nan is not a JSON number"
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        (b"[1, 2, 3]", True),
+        (b'["1, 2, [3", {}]', True),
+        (b'["1, 2, [3"]', False),
+        (b'["\\", [[["]', False),
+        (b'[", [[[', False),
+        (b'[", [[[\\', False),
+    ],
+)
+def test_separators_outside_of_strings_are_counted(text: bytes, more: bool) -> None:
+    assert has_more_values(text, 2) is more
+
+
+def test_a_string_without_an_end_is_searched_once() -> None:
+    """Each of its escaped quotes could begin a string, which would take hours."""
+    began = time.thread_time()
+    assert has_more_values(b"[" * 300_000 + b'"' + b'\\"' * 800_000, 250_000)
+    assert time.thread_time() - began < 2

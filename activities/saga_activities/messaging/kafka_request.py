@@ -32,6 +32,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import request_table
+from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from saga_activities.kafka.record_codec import (
     CONFIRMS_HEADER,
     OUTCOME_HEADER,
@@ -40,18 +41,19 @@ from saga_activities.kafka.record_codec import (
     STEP_KEY_HEADER,
     TRACEPARENT_HEADER,
     UNDOES_HEADER,
-    parse_value,
 )
 from saga_activities.messaging.outbox import insert_events, key_text
 from sagas.actions.events import Event
 from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
+from sagas.input_limits import MAX_INPUT_VALUES
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.protocol.size_limits import limit_size
+from sagas.protocol.size_limits import limit_size, omitted
 from sagas.settings.kafka import KafkaSettings
 from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.json_values import has_more_values, parse_json
 
 COMMAND_TYPE = "saga.command"
 """The CloudEvents type of a command."""
@@ -392,8 +394,7 @@ def decode_reply(topic: str, headers: Mapping[str, str | None], value: bytes | N
     if outcome not in REPLY_OUTCOMES:
         problem = f"is {outcome!r}" if outcome else "is missing"
         raise MalformedReply(f"the header {OUTCOME_HEADER} {problem}; it is one of {', '.join(REPLY_OUTCOMES)}")
-    parsed = _parse_json(value)
-    kept = limit_size(parsed)
+    kept = _kept_value(value or b"null")
     text = encode_json(kept if outcome == DONE else _refusal_data(kept, outcome)).decode()
     return Reply(key, outcome, text, topic, token or None)
 
@@ -421,12 +422,12 @@ def _refusal_data(data: Any, outcome: str) -> dict[str, Any]:
     return {"reason": f"the participant replied {outcome}", "details": {}}
 
 
-def _parse_json(value: bytes | None) -> Any:
-    """The parsed value; an empty one is null. Raises :class:`MalformedReply`."""
-    if not value:
-        return None
+def _kept_value(value: bytes) -> Any:
+    """The parsed value, or the placeholder for one that is too large for a result. Raises :class:`MalformedReply`."""
+    if len(value) > MAX_RESPONSE_BYTES or has_more_values(value, MAX_INPUT_VALUES):
+        return omitted(len(value))
     try:
-        return parse_value(value)
+        return limit_size(parse_json(value))
     except UnicodeDecodeError as error:
         raise MalformedReply(f"the value is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except ValueError as error:

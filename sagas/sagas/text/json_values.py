@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
 from sagas.input_limits import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS, MAX_JSON_DEPTH
 from sagas.text.exact_json import decimal_problem, decode_unambiguous
+
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""A string of JSON. One without an end takes all that follows, or each escaped quote in it would be tried again."""
 
 
 def json_problem(
@@ -54,6 +58,15 @@ def _number_problem(number: Any) -> str | None:
     if isinstance(number, Decimal):
         return decimal_problem(number)
     return f"{number} is not a JSON number" if isinstance(number, float) and not math.isfinite(number) else None
+
+
+def has_more_values(json: bytes, limit: int) -> bool:
+    """True for JSON of more values than ``limit``: it counts the separators, so that nothing need be parsed for it."""
+    return _separators(json) > limit and _separators(_STRING.sub(b"", json)) > limit
+
+
+def _separators(json: bytes) -> int:
+    return json.count(b",") + json.count(b"[") + json.count(b"{")
 
 
 def names_problem(keys: Collection[Any], name: Callable[[Any], str] = str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from temporalio.common import RawValue
 from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.protocol.operator_names import recorded_name
-from sagas.text.json_values import encodable, json_problem
+from sagas.text.json_values import encodable, has_more_values, json_problem
 from sagas.workflow.client_values import optional_text, text
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
@@ -107,17 +106,9 @@ def first_value(args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES)
     if not args:
         return None
     payload = args[0].payload
-    if _separators(payload.data) > max_values and _separators(_STRING.sub(b"", payload.data)) > max_values:
+    if has_more_values(payload.data, max_values):
         raise UnreadableValue(f"it has more than {max_values:,} values")
     return read_payload(payload, unambiguous=True)
-
-
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-
-
-def _separators(json: bytes) -> int:
-    """The number of separators: about that of the JSON's values; those within strings count, too."""
-    return json.count(b",") + json.count(b"[") + json.count(b"{")
 
 
 def request_fields(sent: RawValue) -> dict[str, Any]:

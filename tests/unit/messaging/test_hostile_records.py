@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import resource
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -200,9 +202,34 @@ def test_no_key_is_another_one_than_an_empty_key(value: bytes) -> None:
     assert digest_of(value) != digest_of(value, b"")
 
 
-def test_a_reply_that_is_too_large_is_not_parsed() -> None:
-    with pytest.raises(MalformedReply, match="more than 1,000,000 values"):
-        decode_reply("replies", {"sagakey": "k", "sagaoutcome": "done"}, b"[" + b"0," * 1_000_000 + b"0]")
+NUMBERS = b"[" + b"0.1," * 249_000 + b"0]"
+HOSTILE_REPLIES = {
+    "many numbers": (b"[" + b"0," * 1_000_000 + b"0]", 2_000_003),
+    "no JSON": (b"[" * 3_000_000, 3_000_000),
+    "a long text": (b'"' + b"x" * 16_000_000 + b'"', 16_000_002),
+    "escaped quotes": (b"[" * 260_000 + b'"' + b'\\"' * 800_000, 1_860_001),
+    "decimals": (NUMBERS, 0),
+    "objects": (b"[" + b'{"":0},' * 124_000 + b"0]", 0),
+    "long decimals": (b"[" + b",".join([b"0." + b"1" * 990] * 2_000) + b"]", 0),
+    "escapes": (b'"' + b"\\u00e9" * 340_000 + b'"', 0),
+}
+
+
+@pytest.mark.parametrize("outcome", ["done", "rejected"])
+@pytest.mark.parametrize("shape", HOSTILE_REPLIES)
+def test_a_hostile_reply_costs_little(shape: str, outcome: str) -> None:
+    """Up to 2 seconds of CPU alone on a machine; one that is too large for a result is not parsed."""
+    value, size = HOSTILE_REPLIES[shape]
+    began, most = time.thread_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        reply = decode_reply("replies", {"sagakey": "k", "sagaoutcome": outcome}, value)
+    except MalformedReply:
+        assert not size
+    else:
+        outcome_of_reply(reply.outcome, reply.data, 1)
+        assert (f'"omitted":"size","bytes":{size}' in reply.data) is bool(size)
+    assert time.thread_time() - began < 10
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most) / 1024 < 200
 
 
 UNREADABLE: list[tuple[list[tuple[bytes | None, ...]], str]] = [

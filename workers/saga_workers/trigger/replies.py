@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import database_errors
 from saga_activities.guard.tables import outbox_home_table
+from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.record_codec import decode_headers
 from saga_activities.messaging import kafka_request
@@ -171,7 +172,7 @@ class ReplyListener:
             try:
                 if record.malformed is not None:
                     raise MalformedReply(record.malformed)
-                reply = decode_reply(record.topic, decode_headers(record.raw_headers), record.value)
+                reply = await checked(record, partial(_decode, record), len(record.value or b""))
                 result, request = await self._record_reply(engine, reply)
                 results.append(result)
                 if request is None:
@@ -215,6 +216,10 @@ class ReplyListener:
         return "woken" if woken else "late" if first else "duplicate", request
 
 
+def _decode(record: ConsumedRecord) -> Reply:
+    return decode_reply(record.topic, decode_headers(record.raw_headers), record.value)
+
+
 def _contradiction(request: RequestRow, reply: Reply) -> str | None:
     """How a later reply differs from the recorded one; None if it is equal JSON, or the recorded one itself."""
     if request.outcome is None:
@@ -256,7 +261,9 @@ async def complete_attempt(client: Client, request: RequestRow, key: str) -> boo
     """
     if request.waiter is None or request.outcome is None:
         return False
-    replied = outcome_of_reply(request.outcome, request.data or "null", request.waiter.attempt)
+    data = request.data or "null"
+    read = partial(outcome_of_reply, request.outcome, data, request.waiter.attempt)
+    replied = await INPUT_CHECKS.run(read, caller=("topic", request.reply_topic), size=len(data))
     outcome = mask_failure(replied, request.waiter.sensitive_texts)
     handle = client.get_async_activity_handle(task_token=request.waiter.token)
     try:

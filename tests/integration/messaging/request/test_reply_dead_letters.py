@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -131,3 +132,30 @@ async def test_a_reply_that_ended_its_process_is_a_dead_letter(kafka: Broker, po
     with shop.connect() as connection:
         outcomes = connection.execute("select outcome from saga_request order by step_key").fetchall()
     assert outcomes == [(None,), ("done",)]
+
+
+async def test_costly_replies_leave_the_event_loop_to_others(kafka: Broker, postgres_server: DatabaseServer) -> None:
+    """The loop, which this thread runs, neither reads them nor compares them."""
+    shop, topic = await open_shop(postgres_server), kafka.create_topic(partitions=1)
+    costly, count = [0.5] * 249_000, 3
+    with shop.connect() as connection:
+        for number in range(count):
+            connection.execute(
+                "insert into saga_request (step_key, saga_id, step, generation, op, created_at)"
+                " values (%s, 's', 'x', 1, 'do', 1)",
+                (f"s/{number}",),
+            )
+            kafka.produce(topic, costly, headers={"sagakey": f"s/{number}", "sagaoutcome": "done"})
+    databases = DatabaseConnections([SqlConnection(name="shop", url=shop.url)])
+    client: Any = None  # no attempt waits for these replies
+    settings = kafka.settings(outbox="shop")
+
+    async def send_dead_letter(*_: Any) -> None:
+        raise AssertionError
+
+    listener = ReplyListener(client, settings, databases, [topic], dead_letter_sink=send_dead_letter)
+    began = time.thread_time()
+    async with running_listener(listener):
+        await until_in_thread(lambda: listener.counts == {"late": count})
+    assert time.thread_time() - began < 1
+    await databases.close()
