@@ -38,7 +38,11 @@ def temporal_result(outcome: Outcome, invocation: Invocation, number: int) -> An
     if outcome.kind == "done":
         return encode_result(outcome, number)
     raise to_application_error(
-        outcome, number, invocation.intervals, is_repeated=_is_repeated_rejection(outcome, invocation, number)
+        outcome,
+        number,
+        invocation.intervals,
+        is_repeated=_is_repeated_rejection(outcome, invocation, number),
+        is_returned=invocation.returns_failure and outcome.kind == "failed" and number == 1,
     ) from None
 
 
@@ -49,16 +53,21 @@ def _is_repeated_rejection(outcome: Outcome, invocation: Invocation, number: int
 
 
 def to_application_error(
-    outcome: Outcome, number: int, intervals: Sequence[float] = (), *, is_repeated: bool = False
+    outcome: Outcome,
+    number: int,
+    intervals: Sequence[float] = (),
+    *,
+    is_repeated: bool = False,
+    is_returned: bool = False,
 ) -> SagaApplicationError:
     """The error with which an attempt that is not done ends; ``intervals``: seconds before the attempts 2, 3 …
 
-    ``is_repeated``: a rejection that is repeated as an unknown attempt is. Expected outcomes are benign: no stack trace
-    in the log for a rejection or a timeout.
+    ``is_repeated``: a rejection that is repeated as an unknown attempt is. ``is_returned``: a failure that the saga
+    repeats, and not Temporal. Expected outcomes are benign: no stack trace in the log for a rejection or a timeout.
     """
-    # An uncounted attempt is returned to the saga at once: Temporal would count it.
+    # An uncounted attempt is returned to the saga at once, too: Temporal would count it.
     hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
-    final = (hopeless and not is_repeated) or not outcome.counted
+    final = (hopeless and not is_repeated) or is_returned or not outcome.counted
     is_timeout = outcome.failure is not None and outcome.failure.type == "Timeout"
     benign = outcome.kind in ("rejected", "late") or outcome.infrastructure or is_timeout
     wait = None

@@ -163,8 +163,7 @@ def encode_outcomes(outcomes: Sequence[Outcome | None], attempt: int) -> dict[st
 def _encode_outcome(outcome: Outcome, attempt: int) -> Any:
     if outcome.kind != "done":
         failure = outcome.failure or Failure("Unknown", "no reason was given")
-        data = {"type": failure.type, "message": failure.message, **encode_failure(outcome, attempt)}
-        return data if outcome.retry_after is None else {**data, "retry_after": outcome.retry_after}
+        return {"type": failure.type, "message": failure.message, **encode_failure(outcome, attempt)}
     if outcome.marker is not None:
         return {"result": outcome.result, "marker": outcome.marker}
     if outcome.result is None:
@@ -185,9 +184,7 @@ def _decode_outcome(data: Any, attempt: int) -> Outcome:
         return Outcome.done([] if data else None, attempt=attempt)
     if "outcome" not in data:
         return Outcome.done(data.get("result"), attempt=attempt, marker=data.get("marker"))
-    decoded = decode_failure(data["type"], data["message"], data)
-    wait = data.get("retry_after")
-    return replace(decoded, attempt=attempt, retry_after=None if wait is None else float(wait))
+    return replace(decode_failure(data["type"], data["message"], data), attempt=attempt)
 
 
 def encode_state(summary: Mapping[str, Any], machine: Mapping[str, Any] | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sagas.definition.model import Operation, Retry, StepDefinition
+from sagas.definition.model import Operation, Retry, StepDefinition, has_effect, is_nested, remaining_retry
 from sagas.machine.state import Entry, Flight, OperationState, SagaRun
 from sagas.protocol import outcomes
 from sagas.protocol.outcomes import Outcome
@@ -30,6 +30,26 @@ def is_single_attempt(step: StepDefinition) -> bool:
     return not step.do.guarded and not step.do.idempotent and step.kind != "read"
 
 
+def machine_repeats(step: StepDefinition) -> bool:
+    """True when the machine repeats a forward attempt that certainly had no effect, and not the platform, which says of
+    a call that is cancelled between two attempts nothing about them. A guard knows how they have ended, and a pivot is
+    not cancelled.
+    """
+    if is_single_attempt(step):
+        return True
+    operation = step.do
+    is_unguarded_call = operation.local and not operation.guarded and not is_nested(step) and step.execution == "remote"
+    return is_unguarded_call and not step.pivot and has_effect(step)
+
+
+def returns_failure(run: SagaRun, entry: Entry) -> bool:
+    """True when an attempt without an effect ends the next call of the entry, see :func:`machine_repeats`. Past the
+    commit point nothing is undone, and after an attempt with an unknown outcome it would prove nothing.
+    """
+    is_clean = entry.outcome in (None, "failed", "rejected")
+    return machine_repeats(run.step(entry)) and is_clean and not run.committed
+
+
 def call_retry(step: StepDefinition) -> Retry:
     """The retries the platform makes within one forward call."""
     return (
@@ -37,12 +57,14 @@ def call_retry(step: StepDefinition) -> Retry:
     )
 
 
-def remaining_of_call(entry: Entry, flight: Flight, retry: Retry) -> Retry:
-    """The remaining retries of a call that follows an uncounted attempt."""
-    if not entry.uncounted:
-        return retry
+def remaining_of_call(run: SagaRun, entry: Entry, flight: Flight, retry: Retry) -> Retry:
+    """The remaining retries of a call that follows an uncounted attempt, or one that the machine repeats."""
     used = max(entry.min_attempts - flight.attempts_made - entry.retry_baseline, 0)
-    return replace(retry, max_attempts=max(retry.max_attempts - used, 1))
+    is_continued = entry.uncounted or (machine_repeats(run.step(entry)) and not run.committed)
+    if not used or not is_continued:
+        return retry
+    since = entry.retry_baseline_at if entry.retry_baseline_at is not None else entry.started_at
+    return remaining_retry(retry, used, 0.0 if since is None else flight.started_at - since)
 
 
 def may_retry(run: SagaRun, entry: Entry) -> bool:

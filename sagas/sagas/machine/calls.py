@@ -104,12 +104,13 @@ def _forward_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         operation.uses,
         entry.arguments,
         step.name,
-        retry=call_attempts.remaining_of_call(entry, flight, call_attempts.call_retry(step)),
+        retry=call_attempts.remaining_of_call(run, entry, flight, call_attempts.call_retry(step)),
         execution=step.execution,
         guard=_forward_guard(run, entry, operation) if operation.connection else None,
         earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
         at_most_once=call_attempts.is_single_attempt(step),
+        returns_failure=call_attempts.returns_failure(run, entry),
         reads=is_read(step) and operation.uses == "sql",
     )
 

@@ -189,6 +189,7 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     step = run.step(entry)
     outcome, attempts = row_locks.after_wait(run, entry, outcome, attempts)
     single = call_attempts.is_single_attempt(step)
+    had_no_effect = outcome.kind == "failed" and outcome.retryable and call_attempts.machine_repeats(step)
     before = entry.min_attempts
     _record_attempt(run, entry, outcome, attempts)
     doubted = outcomes.is_doubted(step.do, outcome, entry.outcome)
@@ -210,10 +211,9 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         run.post(LookUpEffect(entry, "retry"))
     elif run.committed and step.on_failure == "compensate":
         _failed_after_commit(run, entry, outcome, doubted)
-    elif (doubted or (single and outcome.retryable and outcome.kind == "failed")) and call_attempts.may_retry(
-        run, entry
-    ):
-        call_attempts.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
+    elif (doubted or had_no_effect) and call_attempts.may_retry(run, entry):
+        wait = backoff(step.do.retry, entry.min_attempts) if outcome.retry_after is None else outcome.retry_after
+        call_attempts.schedule_retry(run, entry, wait)
     else:
         attempts_ended(run, entry)
 

@@ -207,6 +207,7 @@ class Call:
     before the first attempt, if it goes on with a call of another workflow.
     ``cancellable``: a cancellation may be delivered to a running attempt (never for a pivot).
     ``at_most_once``: the platform must not retry this attempt on its own.
+    ``returns_failure``: nor one that certainly had no effect, if it is the first of the call. The machine repeats it.
     ``remembers_rejections``: a rejection holds for all attempts of the key, so the platform makes no further one.
     ``reads``: the action is SQL of a step without an effect, so the database refuses its writes.
     ``own_retry``: `retry` is written at the operation, and its `max_attempts` counts here.
@@ -234,6 +235,7 @@ class Call:
     earlier_attempts: int = 0
     cancellable: bool = True
     at_most_once: bool = False
+    returns_failure: bool = False
     remembers_rejections: bool = False
     reads: bool = False
     own_retry: bool = False

@@ -10,10 +10,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from sagas.actions.envelope import ENVELOPE
 from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
+from sagas.input_limits import MAX_DURATION
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Marker, Outcome
 from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
@@ -54,7 +56,8 @@ ANSWER_METADATA = "saga-signature"
 GENERATION_HEADER = "saga-generation"
 RESUMED_HEADER = "saga-resumed"
 """Header of a run that `saga resume` starts after the run of the saga was deleted: when the saga was started
-(``started_at``), and the generations that its entries had (``generations``, by entry id)."""
+(``started_at``), the generations that its entries had (``generations``, by entry id), ``who`` did it, and the
+``reason``."""
 OWNER_HEADER = "saga-owner"
 """Header of a run that `saga undo` or `saga notify --again` starts for a saga: the saga's id."""
 VIEW_QUERY = "saga"
@@ -102,6 +105,7 @@ class Invocation:
     """One call as the worker receives it. ``timeout`` is in seconds; ``intervals`` are the delays before attempt 2, 3 …
 
     ``remembers_rejections``: a rejection holds for all attempts of the key.
+    ``returns_failure``: a first attempt that certainly had no effect ends the call.
     ``beats``: the worker itself sends heartbeats, which prove only that it is alive.
     ``reads``: the database must refuse every write of the action.
     ``own_retry``: the author has written its `retry`, which then applies to every failure.
@@ -121,6 +125,7 @@ class Invocation:
     guard: GuardSpec | None = None
     earlier_attempts: int = 0
     at_most_once: bool = False
+    returns_failure: bool = False
     remembers_rejections: bool = False
     ignores_cancel: bool = False
     beats: bool = False
@@ -155,6 +160,8 @@ def encode_call(call: Call, saga_id: str, *, beats: bool = False) -> dict[str, A
             envelope["earlier_attempts"] = call.earlier_attempts
         if call.at_most_once:
             envelope["at_most_once"] = True
+        if call.returns_failure:
+            envelope["returns_failure"] = True
         if call.remembers_rejections:
             envelope["remembers_rejections"] = True
         if not call.cancellable:
@@ -188,6 +195,7 @@ def decode_call(action: str, argument: Mapping[str, Any]) -> Invocation:
         guard=None if guard is None else decode_guard(guard),
         earlier_attempts=envelope.get("earlier_attempts", 0),
         at_most_once=envelope.get("at_most_once", False),
+        returns_failure=envelope.get("returns_failure", False),
         remembers_rejections=envelope.get("remembers_rejections", False),
         ignores_cancel=envelope.get("deaf", False),
         beats=envelope.get("beats", False),
@@ -273,6 +281,12 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+def _seconds(value: Any) -> float | None:
+    """The seconds in a field that any worker may fill; None if they are none."""
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value <= MAX_DURATION else None
+
+
 def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
     """The first failure detail of this project's activities."""
     failure = outcome.failure or Failure("Unknown", "no reason was given")
@@ -291,6 +305,8 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
         data["marker"] = outcome.marker
     if outcome.repeats:
         data["repeats"] = outcome.repeats
+    if outcome.retry_after is not None:
+        data["retry_after"] = outcome.retry_after
     return data
 
 
@@ -299,6 +315,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
     attempt = _count(details.get("attempt")) if isinstance(details, dict) else None
     ours = None if attempt is None else details
     repeats = (_count(ours.get("repeats")) or 0) if ours else 0
+    retry_after = _seconds(ours.get("retry_after")) if ours else None
     clean = ours is not None and _typed(ours, "nothing_before", False)
     if ours is None or "details" not in ours:
         inner = details if ours is None else {name: value for name, value in ours.items() if name != "attempt"}
@@ -309,7 +326,13 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
     failure = Failure(name, shorten_middle(message, MAX_MESSAGE_CHARACTERS), shown)
     if type == REJECTED_TYPE:
         return Outcome(
-            "rejected", failure=failure, attempt=attempt, nothing_before=clean, retryable=False, repeats=repeats
+            "rejected",
+            failure=failure,
+            attempt=attempt,
+            nothing_before=clean,
+            retryable=False,
+            repeats=repeats,
+            retry_after=retry_after,
         )
     if type == ALREADY_COMPENSATED_TYPE:
         return Outcome("late", failure=failure, attempt=attempt, retryable=False, repeats=repeats)
@@ -329,6 +352,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         counted=_typed(ours, "counted", True),
         park_reason=shorten_middle(parks, MAX_MESSAGE_CHARACTERS) or None,
         repeats=repeats,
+        retry_after=retry_after,
     )
 
 
