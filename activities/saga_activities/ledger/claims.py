@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -161,7 +162,7 @@ async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: 
     the sagas have ended; None: they had workflows of their own.
     """
     async with _transaction(engine) as connection:
-        await write_rows(connection, records)
+        await write_rows(connection, await _with_claimed_labels(connection, records))
         ended = {record.saga_id: record.ended_at for record in records if record.ended_at is not None}
         ids = list(ended)
         for start in range(0, len(ids), _AT_ONCE):
@@ -169,6 +170,19 @@ async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: 
             await connection.execute(sa.delete(claim_table).where(of_these, _CLAIM.bulk_id == bulk_id))
             if bulk_id is None:
                 await _delete_continued(connection, of_these, ended)
+
+
+async def _with_claimed_labels(connection: AsyncConnection, records: Sequence[RunRecord]) -> Sequence[RunRecord]:
+    """The records, with the labels of their claims where they have none: an undo may write the first row of a saga."""
+    ids = [record.saga_id for record in records if record.labels is None]
+    claims = {claim.saga_id: claim for claim in await claims_of(connection, ids)}
+
+    def labelled(record: RunRecord) -> RunRecord:
+        claim = claims.get(record.saga_id) if record.labels is None else None
+        is_later = claim is not None and claim.claimed_at > record.updated_at  # that of the next generation
+        return record if claim is None or is_later else replace(record, labels=claim.labels)
+
+    return [labelled(record) for record in records] if claims else records
 
 
 async def _delete_continued(

@@ -286,7 +286,7 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> 
     told = [told for told in await check_sagas(locator.temporal, bank.project) if "bulk workflow was" in told.message]
     assert [(message.ok, message.message[3:15]) for message in told] == [(False, " and 1 more:")]
     assert told[0].help in ("saga resume t-1", "saga resume t-2")
-    assert await continue_claimed(locator, "t-1", "me", "test") == "continued; it is COMPENSATED"
+    assert await continue_claimed(locator, "t-1", "me", "test") == "undone; it is COMPENSATED"
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100
     await until(lambda: _finds(bank, "select 1 from saga_run where saga_id = 't-1' and state = 'COMPENSATED'", 1))

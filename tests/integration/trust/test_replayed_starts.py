@@ -6,12 +6,14 @@ import asyncio
 import uuid
 from typing import Any
 
+import psycopg
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, ResetReapplyType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from saga_workers.client import Client
+from saga_workers.reconcile.terminated_runs import continue_terminated
 from saga_workers.start.start_requests import BulkRow
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
@@ -120,3 +122,27 @@ async def test_a_reset_of_a_bulk_workflow_is_refused(bank: Bank) -> None:
         assert "a bulk workflow cannot be reset" in await refusal(handle)
     assert bank.query("select count(*) from saga_guard where step = 'second'") == [(0,)]
     assert bank.states() == {id: "COMPENSATED"}
+
+
+async def test_the_sagas_of_a_bulk_workflow_that_was_reset_are_undone_where_they_stood(bank: Bank) -> None:
+    """The run of the reset knows them as they were before their first effects."""
+    bank.open_accounts(3)
+    id, client = f"t-{uuid.uuid4()}", bank.client
+    starter = await client.starter("transfer")
+    request = starter.make_request({"id": id, "from": "a1", "to": "a2", "amount": 7})
+    async with await psycopg.AsyncConnection.connect(bank.url) as blocking:
+        await blocking.execute("lock table note in share mode")
+        bulk = await starter.start_bulk([BulkRow(id, request)])
+        await until(lambda: bank.balances() == {"a1": 93, "a2": 107, "a3": 100})
+        run_id = await reset_after_debit(client, bulk.id)
+        async with asyncio.timeout(60):
+            assert "a bulk workflow cannot be reset" in await refusal(
+                client.temporal.get_workflow_handle(bulk.id, run_id=run_id)
+            )
+    view = await client.view(id)
+    assert (view.state, [step.state for step in view.steps[:2]]) == ("TERMINATED", ["DONE", "DONE"])
+    assert await continue_terminated(client.locator, id, "anna") == "undone; it is COMPENSATED"
+    assert bank.balances() == {"a1": 100, "a2": 100, "a3": 100}
+    rows = "select state, labels from saga_run where saga_id = %s"
+    assert await until(lambda: bank.query(rows, id)) == [("COMPENSATED", {"from": "a1"})]
+    assert bank.query("select saga_id from saga_claim") == []

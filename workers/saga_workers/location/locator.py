@@ -13,6 +13,7 @@ from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import Claim
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
 from saga_workers.location.location import BulkMember, Location
+from saga_workers.temporal.run_history import describe_bulk
 from saga_workers.temporal.run_states import closed_state, may_be_undone
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from sagas.definition.saga_ids import workflow_id_problem
@@ -101,7 +102,7 @@ class Locator:
         """The claims of bulk workflows, each with its bulk workflow, which is asked for once."""
         wanted = [claim for claim in claims if claim.saga_id not in without]
         ids = list(dict.fromkeys(claim.bulk_id for claim in wanted if claim.bulk_id is not None))
-        described = await asyncio.gather(*(describe_run(self.temporal, id) for id in ids))
+        described = await asyncio.gather(*(describe_bulk(self.temporal, id) for id in ids))
         runs = dict(zip(ids, described, strict=True))
         return [BulkMember(claim, runs[claim.bulk_id]) for claim in wanted if claim.bulk_id is not None]
 

@@ -111,6 +111,12 @@ async def _release_or_advise(locator: Locator, claim: Claim) -> str:
 def describe_continued(view: SagaView, saga_id: str) -> str:
     """Return what has become of a saga that was continued in a new run."""
     match view.state:
+        case "COMPENSATED":
+            return "undone; it is COMPENSATED"
+        case "COMPENSATING":
+            return "being undone; it is COMPENSATING"
+        case "PARKED" if view.phase == "backward":
+            return f"undone in part, and waits for an operator: {saga_command('show', saga_id)}"
         case "PARKED":
             return f"continued, and waits for an operator: {saga_command('show', saga_id)}"
         case "TERMINATED":

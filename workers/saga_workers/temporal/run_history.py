@@ -15,9 +15,10 @@ from temporalio.api.workflowservice.v1 import (
     GetWorkflowExecutionHistoryReverseRequest,
 )
 from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from saga_workers.temporal.temporal_runs import UNREADABLE, RunDescription, RunInfo
+from saga_workers.temporal.temporal_runs import UNREADABLE, RunDescription, RunInfo, describe_run
 from sagas.protocol.payloads import DETACHED_HEADER, unpack_state
 
 _READ_TIMEOUT = timedelta(seconds=10)
@@ -46,6 +47,20 @@ async def start_of_run(temporal: Temporal, id: str, run_id: str) -> WorkflowExec
     async for event in handle.fetch_history_events(page_size=1):
         return event.workflow_execution_started_event_attributes
     return None
+
+
+async def describe_bulk(temporal: Temporal, id: str) -> RunDescription | None:
+    """The run of a bulk workflow that has its sagas; None if Temporal knows none.
+
+    That is not always the newest: a reset makes a run of an earlier time, which is refused, and ends the one before.
+    """
+    described = await describe_run(temporal, id)
+    if described is None or described.run.status is not WorkflowExecutionStatus.FAILED:
+        return described
+    started = await start_of_run(temporal, id, described.run.run_id)
+    if started is None or started.original_execution_run_id == described.run.run_id:
+        return described
+    return await describe_run(temporal, id, started.original_execution_run_id) or described
 
 
 def _input_of_state(value: Any) -> Any:

@@ -153,7 +153,7 @@ async def test_mismatches_are_reported_and_repaired(
         code, report = await shop.reconcile(capsys, "--report", str(page), "--repair", "--yes")
         assert code == 8
         assert {(repair["saga_id"], repair["class"], repair["done"]) for repair in report["repairs"]} == {
-            (f"{mark}-stopped", "open_effects", "continued; it is COMPENSATED"),
+            (f"{mark}-stopped", "open_effects", "undone; it is COMPENSATED"),
             (f"{mark}-0", "event_held", "the held events of hold are dropped"),
             (f"{mark}-1", "event_held", "the held events of hold are released"),
         }
@@ -230,7 +230,7 @@ async def test_locks_that_nobody_releases_are_found_and_released(
         code, report = await shop.reconcile(capsys, "--repair", "--yes")
         done = {(repair["saga_id"], repair["class"]): repair["done"] for repair in report["repairs"]}
         assert done[gone, "lock_left"] == "its locks are released"
-        assert done[stopped, "open_effects"] == "continued; it is COMPENSATED"
+        assert done[stopped, "open_effects"] == "undone; it is COMPENSATED"
         assert done[stopped, "lock_left"] == "its locks have been released meanwhile", "its undo has released them"
         assert [await lock_of(key) for key in waiters.values()] == list(waiters)
         for id in waiters:
