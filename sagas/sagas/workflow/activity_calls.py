@@ -89,7 +89,14 @@ class ActivityCalls:
             value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
         except FailureError as error:
             if is_ours:
-                outcome = outcome_of_failure(call.action, payload, error, self._marker(call.id))
+                outcome = outcome_of_failure(
+                    call.action,
+                    payload,
+                    error,
+                    self._marker(call.id),
+                    _retry_policy(call).maximum_attempts,
+                    is_guarded=call.guard is not None,
+                )
                 if outcome.not_started and call.at_most_once and not _is_first_attempt(call, outcome):
                     # Anybody can say so; after an attempt with an effect the step must not be repeated.
                     outcome = Outcome("unknown", failure=UNSIGNED_ANSWER)

@@ -261,7 +261,9 @@ class BulkWorkflow:
             self._execute(machine.chunk_ended(command.id, outcomes, workflow.time(), attempt))
         else:
             made = attempts_made(lost, command.max_attempts) or 1
-            outcome = outcome_of_failure(CHUNK_ACTIVITY, chunk, lost, f"chunk {command.id}")
+            outcome = outcome_of_failure(
+                CHUNK_ACTIVITY, chunk, lost, f"chunk {command.id}", command.max_attempts, is_guarded=True
+            )
             self._execute(machine.chunk_lost(command.id, outcome, workflow.time(), made))
         if workflow.info().is_continue_as_new_suggested():
             self._leave_long_history(machine)

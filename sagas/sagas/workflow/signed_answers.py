@@ -6,6 +6,7 @@ So an answer of a worker of the project counts only with a signature for this re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -16,7 +17,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
 from sagas.protocol.signed_content import failure_content
-from sagas.workflow.failures import activity_failure, activity_outcome
+from sagas.workflow.failures import activity_failure, activity_outcome, attempts_made
 from sagas.workflow.received import activity_result
 from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, is_untrusted, run_trust
 
@@ -75,8 +76,10 @@ def outcome_of_answer(name: str, request: Payload, answer: Any, marker: str) -> 
     return decode_result(activity_result(answer))
 
 
-def outcome_of_failure(name: str, request: Payload, error: FailureError, marker: str) -> Outcome:
-    """The outcome of a call to a worker of the project, from its failure.
+def outcome_of_failure(
+    name: str, request: Payload, error: FailureError, marker: str, max_attempts: int, *, is_guarded: bool
+) -> Outcome:
+    """The outcome of a call to a worker of the project, from its failure, after at most ``max_attempts`` attempts.
 
     What Temporal itself says about the attempts, such as a timeout, has no signature. Nor has the word of a worker that
     it lacks the action or the key: it counts as "not started" without a number, so attempts before it may be hidden,
@@ -90,7 +93,23 @@ def outcome_of_failure(name: str, request: Payload, error: FailureError, marker:
     # A worker without the key signs nothing: no marker in the history for each of its answers.
     may_be_signed = bool(details) and cause.type != UNSIGNED_TYPE
     if may_be_signed and is_believed_answer(name, request, details[0], marker, failure):
-        return activity_outcome(error)
+        outcome = activity_outcome(error)
+        return outcome if cause.non_retryable else _of_last_attempt(outcome, error, max_attempts, is_guarded=is_guarded)
     if cause.type in NOT_REGISTERED_TYPES:
         return decode_failure(cause.type, cause.message, None)
     return Outcome("unknown", failure=UNSIGNED_ANSWER)
+
+
+def _of_last_attempt(outcome: Outcome, error: FailureError, max_attempts: int, *, is_guarded: bool) -> Outcome:
+    """The outcome of a failure after which Temporal usually repeats the attempt: everybody can read that of an earlier
+    attempt, and send it once more as that of a later one.
+
+    It counts only for the attempt of its number. After a cancel, and at the end of `give_up_after`, Temporal does not
+    tell the number; then a guard is asked, whatever the failure says about other attempts.
+    """
+    number = attempts_made(error, max_attempts)
+    if number is not None:
+        return outcome if outcome.attempt == number else Outcome("unknown", failure=UNSIGNED_ANSWER)
+    if not is_guarded:
+        return outcome
+    return replace(outcome, nothing_before=False, attempt=None if outcome.attempt == 1 else outcome.attempt)

@@ -129,6 +129,33 @@ async def test_a_forged_lack_of_the_action_repeats_no_step_that_may_run_once(
     assert effects == ["charge", "refund"]
 
 
+async def test_the_failure_of_an_attempt_does_not_count_for_a_later_one(
+    tmp_path: Path, temporal: TemporalServer, postgres_server: DatabaseServer
+) -> None:
+    """The first attempt has had no effect, and says so with a signature that everybody can read."""
+    twice = ORDER.replace("max_attempts: 1", "max_attempts: 2, initial_interval: 100ms")
+    async with slow_payment(tmp_path, temporal, postgres_server, twice, failures=1) as (client, payment):
+        id = await payment.begin(client)
+        described = await client.locator.locate(id)
+        assert described.run is not None
+        [attempt] = described.run.raw.pending_activities
+        await client.temporal.workflow_service.respond_activity_task_failed_by_id(
+            RespondActivityTaskFailedByIdRequest(
+                namespace=client.temporal.namespace,
+                workflow_id=id,
+                activity_id="pay",
+                failure=attempt.last_failure,
+                identity="stranger",
+            )
+        )
+        await until(lambda: has_left(client, id, "RUNNING"))
+        view = await payment.end(client, id)
+        balance = payment.balance
+    assert (view["state"], view["reason"]["type"]) == ("COMPENSATED", "UnsignedAnswer")
+    assert view["steps"][0]["outcome"] == "done"
+    assert balance == 0
+
+
 class Payment:
     """The payment of a saga `order`, whose transaction stays open until :meth:`end`."""
 
@@ -155,8 +182,9 @@ class Payment:
 
 @contextlib.asynccontextmanager
 async def slow_payment(
-    folder: Path, temporal: TemporalServer, server: DatabaseServer
+    folder: Path, temporal: TemporalServer, server: DatabaseServer, text: str = ORDER, *, failures: int = 0
 ) -> AsyncIterator[tuple[Client, Payment]]:
+    """A project with a payment whose first attempts fail, as many as ``failures``."""
     url = new_database(server)
     owner = open_command_engine(SqlConnection(name="shop", root=folder, url=url))
     await create_tables(owner)
@@ -166,6 +194,8 @@ async def slow_payment(
 
         @action("pay", connection="shop")
         async def pay(step: Step) -> str:
+            if step.attempt <= failures:
+                raise RuntimeError("try again")
             await step.sql.execute("insert into payment values (10)")
             payment.began.set()
             await payment.may_end.wait()
@@ -177,7 +207,7 @@ async def slow_payment(
 
         database.execute("create table payment (amount int)")
         project = make_project(
-            folder / "project", {"order": ORDER}, [pay, pay_back], address=temporal.address, connections={"shop": url}
+            folder / "project", {"order": text}, [pay, pay_back], address=temporal.address, connections={"shop": url}
         )
         async with running_worker(project) as client:
             yield client, payment
