@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Engine, event
@@ -163,7 +164,9 @@ class _Right:
 
 
 def find_foreign_rights(connection: Any, trusted: Collection[str] = ()) -> ForeignRights | None:
-    """Read the rights of other roles, except ``trusted`` ones, over a DBAPI connection in autocommit mode."""
+    """Read the rights of other roles, except ``trusted`` ones, over a DBAPI connection, in a transaction of it if it is
+    not in autocommit mode.
+    """
     cursor = connection.cursor()
     try:
         cursor.execute(_PATH)
@@ -190,24 +193,47 @@ def find_foreign_rights(connection: Any, trusted: Collection[str] = ()) -> Forei
     return ForeignRights(message, rights[0].help(user), refused=rights[0].takes_the_schema_of(user))
 
 
+class _RightsCheck:
+    """Looks for such rights over the connections of one role to one database, at most once in ``VALID_FOR`` seconds."""
+
+    def __init__(self, name: str, trusted: Collection[str]) -> None:
+        self._name = name
+        self._trusted = tuple(trusted)
+        self._valid_until = float("-inf")
+        self._logged = ""
+
+    def __call__(self, connection: Any) -> None:
+        if time.monotonic() < self._valid_until:
+            return
+        rights = find_foreign_rights(connection, self._trusted)
+        if rights is not None and rights.refused:
+            raise ForeignRights(f"the connection {self._name} is refused: {rights.message}", rights.help, refused=True)
+        if rights is not None and str(rights) != self._logged:
+            self._logged = str(rights)
+            log.warning("connection %s: %s", self._name, self._logged)
+        self._valid_until = time.monotonic() + VALID_FOR
+
+
 def refuse_foreign_rights(engine: Engine, name: str, trusted: Collection[str]) -> None:
     """Let a pool for PostgreSQL look for such rights: it logs them, and raises ForeignRights for those to refuse."""
-    valid_until = float("-inf")
-    logged = ""
+    check = _RightsCheck(name, trusted)
+    event.listen(engine, "checkout", lambda connection, _record, _proxy: check(connection))
 
-    def given_out(connection: Any, _record: Any, _proxy: Any) -> None:
-        nonlocal valid_until, logged
-        if time.monotonic() < valid_until:
-            return
-        rights = find_foreign_rights(connection, trusted)
-        if rights is not None and rights.refused:
-            raise ForeignRights(f"the connection {name} is refused: {rights.message}", rights.help, refused=True)
-        if rights is not None and str(rights) != logged:
-            logged = str(rights)
-            log.warning("connection %s: %s", name, logged)
-        valid_until = time.monotonic() + VALID_FOR
 
-    event.listen(engine, "checkout", given_out)
+def refuse_foreign_session(connection: Any, name: str, trusted: Collection[str]) -> None:
+    """Look over a new connection of psycopg that no pool has opened, as :func:`refuse_foreign_rights` does.
+
+    No transaction is left open.
+    """
+    server = connection.info
+    _check_of(name, tuple(trusted), server.host, server.port, server.dbname, server.user)(connection)
+    if not connection.autocommit:
+        connection.rollback()
+
+
+@lru_cache(256)
+def _check_of(name: str, trusted: tuple[str, ...], *database: object) -> _RightsCheck:
+    return _RightsCheck(name, trusted)
 
 
 def _names(path: str, user: str) -> list[str]:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
 from sagas.settings.kafka import KafkaSettings
@@ -20,6 +23,7 @@ class SparkSettings(SparkTable):
     python_path: tuple[str, ...] = ()
     catalogs: Mapping[str, Mapping[str, Any]] = {}
     connections: Mapping[str, str] = {}
+    trusted_roles: Mapping[str, tuple[str, ...]] = {}
     kafka: KafkaSettings = KafkaSettings()
 
     @property
@@ -51,6 +55,21 @@ class SparkSettings(SparkTable):
             )
         return url
 
+    def roles_trusted_at(self, uri: str) -> tuple[str, ...]:
+        """The trusted roles of the connections to the database of this URL."""
+        database = _database_of(uri)
+        named = [name for name, url in self.connections.items() if _database_of(url) == database]
+        return tuple(sorted({role for name in named for role in self.trusted_roles.get(name, ())}))
+
+
+def _database_of(url: str) -> tuple[str | None, int | None, str | None] | None:
+    """Host, port and name of a database; None if the URL cannot be read."""
+    try:
+        read = make_url(url)
+    except ArgumentError:
+        return None
+    return read.host, read.port, read.database
+
 
 def spark_settings(settings: Settings) -> SparkSettings:
     """Raises UsageError if the URL of a database cannot be read."""
@@ -64,6 +83,9 @@ def spark_settings(settings: Settings) -> SparkSettings:
         "python_path": tuple(str(settings.root / folder) for folder in spark.python_path),
         "catalogs": settings.catalogs,
         "kafka": settings.kafka,
+        "trusted_roles": {
+            connection.name: tuple(connection.trusted_roles) for connection in settings.sql_connections()
+        },
         "connections": {
             connection.name: connection.url.replace("postgresql+psycopg://", "postgresql://")
             for connection in settings.sql_connections()

@@ -59,7 +59,12 @@ def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
         context.raise_if_cancelled()
     for connection, database_inputs in databases.items():
         extracts = extract_database_inputs(
-            context.settings.connection(connection), database_inputs, context.progress, context.on_cancel
+            context.settings.connection(connection),
+            database_inputs,
+            context.progress,
+            context.on_cancel,
+            name=connection,
+            trusted_roles=context.settings.trusted_roles.get(connection, ()),
         )
         for database_input in database_inputs:
             result = extracts[database_input.name]

@@ -25,6 +25,7 @@ from saga_activities.parameters.parameter_columns import Parameters
 from saga_activities.parameters.parameter_types import types_of
 from saga_activities.parameters.postgresql_places import checked_places
 from saga_activities.session_settings import psycopg_arguments
+from saga_spark.database_sessions import database_session
 from saga_spark.inputs.copied_values import CopiedColumn, DecimalRange, convert_batch
 from saga_spark.job_errors import JobFailed, UnreadableInput, first_line
 from saga_spark.sinks.column_names import postgresql_name_problem
@@ -63,17 +64,23 @@ def extract_database_inputs(
     inputs: list[DatabaseInput],
     on_progress: Callable[[dict[str, Any]], None],
     on_cancel: Callable[[Any], None],
+    *,
+    name: str,
+    trusted_roles: Sequence[str] = (),
 ) -> dict[str, DatabaseExtract]:
-    """Raises UnreadableInput, JobFailed (another attempt may read it), UsageError, InfrastructureError (the server)."""
+    """Read the inputs in one transaction. ``name`` is that of the connection.
+
+    Raises UnreadableInput, JobFailed (another attempt may read it), UsageError, InfrastructureError (the server).
+    """
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError("Spark steps read tables from PostgreSQL only; provide other data as Parquet")
     try:
-        arguments = psycopg_arguments(url)
+        psycopg_arguments(url)
     except psycopg.ProgrammingError:
         # psycopg's message would quote the password.
         raise UsageError("the `url` of a connection that Spark steps read is not a valid PostgreSQL URL") from None
     try:
-        with psycopg.connect(url, **arguments) as connection:
+        with database_session(url, name, trusted_roles) as connection:
             on_cancel(connection.cancel)
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from saga_activities.session_settings import psycopg_arguments, require_foreign_keys
+from saga_activities.session_settings import require_foreign_keys
+from saga_spark.database_sessions import database_session
 from saga_spark.job_errors import JobFailed
 from sagas.errors import UsageError
 
@@ -51,7 +52,7 @@ def write_batch_once(url: str, query: str, write: str | BatchWriter) -> Callable
     writer = _copy_into(write) if isinstance(write, str) else write
 
     def batch(frame: DataFrame, number: int) -> None:
-        with psycopg.connect(url, **psycopg_arguments(url)) as connection:
+        with database_session(url, f"of the query {query}") as connection:
             require_foreign_keys(connection)
             _create_batch_table(connection)
             # The number first: a concurrent duplicate blocks here until the other transaction ends, then finds the row.

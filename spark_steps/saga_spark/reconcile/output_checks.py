@@ -9,9 +9,9 @@ from typing import Any
 from pyarrow import fs
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities.session_settings import psycopg_arguments
 from saga_activities.table_names import table_names
 from saga_spark import output_records
+from saga_spark.database_sessions import database_session
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.output_records import OutputRow, output_of
@@ -210,11 +210,9 @@ def _published_targets(output: Output, settings: SparkSettings) -> Iterator[Targ
 
 
 def _postgresql_tags(output: Output, settings: SparkSettings) -> list[Mapping[str, str]]:
-    import psycopg
-
     assert output.connection is not None
     url = settings.connection(output.connection)
-    with psycopg.connect(url, **psycopg_arguments(url)) as connection:
+    with database_session(url, output.connection, settings.trusted_roles.get(output.connection, ())) as connection:
         if connection.execute("select to_regclass('saga_publication')").fetchone() == (None,):
             return []
         rows = connection.execute(

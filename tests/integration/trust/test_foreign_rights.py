@@ -17,8 +17,12 @@ from sqlalchemy import text
 from saga_activities.connections import DatabaseConnections, open_engine
 from saga_activities.foreign_rights import ForeignRights, find_foreign_rights
 from saga_activities.guard.schema import create_tables
+from saga_spark.database_sessions import database_session
+from saga_spark.settings import SparkSettings
+from saga_spark.sinks.iceberg.catalog import open_catalog, translate_errors
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.worker.refused_databases import log_refused_databases
+from sagas.errors import InfrastructureError
 from sagas.settings import SqlConnection
 from sagas.text.sql_names import sql_name
 from tests.helpers.database_servers import DatabaseServer
@@ -220,3 +224,36 @@ async def test_a_worker_waits_with_one_sentence_until_the_right_is_gone(
         shop.execute("drop schema {worker} cascade")
         assert (await finished(client, run.id))["state"] == "COMPLETED"
     assert shop.admin.execute("select taken from public.seat").fetchone() == (1,)
+
+
+def test_spark_steps_and_catalogs_look_as_well(shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    url = "postgresql+psycopg://" + shop.url.partition("://")[2]
+
+    def lake(warehouse: str, *trusted: str) -> SparkSettings:
+        return SparkSettings(
+            root=tmp_path,
+            catalogs={"lake": {"type": "sql", "uri": url, "warehouse": (tmp_path / warehouse).as_uri()}},
+            connections={"shop": url},
+            trusted_roles={"shop": trusted},
+        )
+
+    shop.execute("grant create on schema public to {stranger}")
+    with database_session(shop.url, "shop") as connection:
+        assert connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
+    open_catalog(lake("one"), "lake").list_namespaces()
+    assert [f"{shop.stranger} in public" in record.message for record in caplog.records] == [True] * 3
+    caplog.clear()
+    with database_session(shop.url, "shop", [shop.stranger]):
+        open_catalog(lake("two", shop.stranger), "lake").list_namespaces()
+    assert caplog.records == []
+    shop.execute("create schema {worker} authorization {stranger}")
+    with (
+        pytest.raises(InfrastructureError, match="the connection orders is refused"),
+        database_session(shop.url, "orders"),
+    ):
+        pass
+    with (
+        pytest.raises(InfrastructureError, match="the connection of the catalog lake is refused"),
+        translate_errors("lake"),
+    ):
+        open_catalog(lake("three"), "lake")

@@ -27,6 +27,7 @@ from pyiceberg.table import Table
 from requests import RequestException
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from saga_activities.foreign_rights import refuse_foreign_rights
 from saga_spark.job_errors import first_line
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.iceberg.pyiceberg_internals import (
@@ -74,7 +75,7 @@ class TableName:
 
 def open_catalog(settings: SparkSettings, name: str) -> Catalog:
     """The catalog, opened once per process. Raises UsageError if it is missing or its settings are wrong."""
-    return _load_catalog(name, canonical_json(_of_pyiceberg(settings.catalog(name))))
+    return _load_catalog(settings, name)
 
 
 def describe_catalog(settings: SparkSettings, name: str) -> str:
@@ -96,8 +97,7 @@ def read_schema(settings: SparkSettings, table: TableName) -> Schema | None:
 
 def _unchanged_catalog(settings: SparkSettings, name: str) -> Catalog | None:
     """The catalog for reading; None: it has no tables of its own yet, which are not created here."""
-    properties = {**_of_pyiceberg(settings.catalog(name)), "init_catalog_tables": "false"}
-    catalog = _load_catalog(name, canonical_json(properties))
+    catalog = _load_catalog(settings, name, init_catalog_tables="false")
     if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
         return None
     return catalog
@@ -107,11 +107,26 @@ def _of_pyiceberg(properties: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in properties.items() if name != MULTI_TABLE_COMMIT}
 
 
+def _load_catalog(settings: SparkSettings, name: str, **own: str) -> Catalog:
+    properties = {**_of_pyiceberg(settings.catalog(name)), **own}
+    return _loaded_catalog(name, canonical_json(properties), settings.roles_trusted_at(str(properties.get("uri"))))
+
+
 @functools.lru_cache(maxsize=32)
-def _load_catalog(name: str, properties: str) -> Catalog:
+def _loaded_catalog(name: str, text: str, trusted_roles: tuple[str, ...]) -> Catalog:
+    properties = decode_json(text)
     try:
+        uri = sa.make_url(properties["uri"]) if properties.get("type", "sql") == "sql" else None
+        is_checked = uri is not None and uri.get_backend_name() == "postgresql"
+        if uri is not None and is_checked:
+            before = sa.create_engine(uri, poolclass=sa.NullPool)
+            refuse_foreign_rights(before, f"of the catalog {name}", trusted_roles)
+            before.connect().close()  # pyiceberg creates its tables while it opens its own pool
         # After a restart of the database, the first statement must not fail.
-        return load_catalog(name, **{"pool_pre_ping": "true", **decode_json(properties)})
+        catalog = load_catalog(name, **{"pool_pre_ping": "true", **properties})
+        if is_checked and isinstance(catalog, SqlCatalog):
+            refuse_foreign_rights(catalog.engine, f"of the catalog {name}", trusted_roles)
+        return catalog
     except (ValueError, ArgumentError, NoSuchModuleError, ImportError, NotInstalledError) as error:
         raise UsageError(f"catalogs.{name} cannot be used: {first_line(error)}") from error
 

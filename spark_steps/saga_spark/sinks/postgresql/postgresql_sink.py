@@ -16,7 +16,8 @@ from typing import Any, Literal
 import psycopg
 from psycopg import errors, sql
 
-from saga_activities.session_settings import psycopg_arguments, require_foreign_keys
+from saga_activities.session_settings import require_foreign_keys
+from saga_spark.database_sessions import database_session
 from saga_spark.job.job_spec import Output
 from saga_spark.manifest import Target
 from saga_spark.settings import SparkSettings
@@ -322,12 +323,12 @@ class PostgreSqlSink:
         ones.
         """
         url = self._url(output)
+        assert output.connection is not None
+        trusted = self._settings.trusted_roles.get(output.connection, ())
+        options = {"connect_timeout": CONNECT_TIMEOUT, "application_name": f"saga-sink-{os.getpid()}"}
         try:
-            name = f"saga-sink-{os.getpid()}"
             # The hash of a row is that of its text, which must not depend on the settings of a role.
-            with psycopg.connect(
-                url, connect_timeout=CONNECT_TIMEOUT, application_name=name, **psycopg_arguments(url)
-            ) as connection:
+            with database_session(url, output.connection, trusted, **options) as connection:
                 for setting, value in timeouts.items():
                     connection.execute("select set_config(%s, %s, false)", (setting, value))
                 require_foreign_keys(connection)

@@ -37,7 +37,7 @@ def url(postgres_server: DatabaseServer) -> str:
 
 def read(url: str, query: str, folder: Path, **more: Any) -> pa.Table:
     wanted = DatabaseInput("rows", {"query": query, **more}, (folder / "rows" / "part.parquet").as_uri())
-    extract_database_inputs(url, [wanted], lambda _: None, lambda _: None)
+    extract_database_inputs(url, [wanted], lambda _: None, lambda _: None, name="shop")
     assert [path.name for path in (folder / "rows").iterdir()] == ["part.parquet"], "no text is left behind"
     return pq.read_table(folder / "rows" / "part.parquet")
 
@@ -257,7 +257,7 @@ def test_the_offset_of_a_parameter_is_not_dropped(url: str, tmp_path: Path, more
     with pytest.raises(
         UnreadableInput, match=r"a timestamp at its place, which holds no time zone and would drop \+02"
     ):
-        extract_database_inputs(url, [wanted], lambda _: None, lambda _: None)
+        extract_database_inputs(url, [wanted], lambda _: None, lambda _: None, name="shop")
     cast = {"query": "select id from input_hold where until <= :now::timestamptz"}
     rows = read(url, cast["query"], tmp_path, params={"now": "2026-05-01T12:00:00+02:00"})
     assert rows.to_pylist() == [{"id": 1}]
@@ -290,7 +290,7 @@ def test_a_number_of_a_parameter_is_not_rounded(url: str, tmp_path: Path, more: 
         connection.execute(f"insert into input_rate values (1, {LONG}, 16777216, 12.35, '[0,1)', {LONG})")  # pyright: ignore[reportArgumentType]
     wanted = DatabaseInput("rows", more, (tmp_path / "rows" / "part.parquet").as_uri())
     with pytest.raises(UnreadableInput, match=f"PostgreSQL takes a {place}.* at its place, which would be another"):
-        extract_database_inputs(url, [wanted], lambda _: None, lambda _: None)
+        extract_database_inputs(url, [wanted], lambda _: None, lambda _: None, name="shop")
     whole = "select id, 3 * abs(:v) as v from input_rate where n = :w::numeric"
     rows = read(url, whole, tmp_path, params={"v": "0.10", "w": LONG})
     assert rows.to_pylist() == [{"id": 1, "v": Decimal("0.30")}]
@@ -319,5 +319,5 @@ def test_a_number_equals_the_float_that_is_written_so(url: str, tmp_path: Path, 
         connection.execute("delete from input_single")
         connection.execute("insert into input_single values (1, 0.1, 0.1, 0.1), (2, 0.25, 0.25, 0.25)")
     wanted = DatabaseInput("rows", more, (tmp_path / "rows" / "part.parquet").as_uri())
-    extract_database_inputs(url, [wanted], lambda _: None, lambda _: None)
+    extract_database_inputs(url, [wanted], lambda _: None, lambda _: None, name="shop")
     assert [row["id"] for row in pq.read_table(tmp_path / "rows" / "part.parquet").to_pylist()] == [1]
