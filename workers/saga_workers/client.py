@@ -206,9 +206,9 @@ class Client:
         """
         return await interventions.pause(self.locator, saga_id, reason=reason, who=who)
 
-    async def resume(self, saga_id: str, *, who: str | None = None) -> SagaView:
+    async def resume(self, saga_id: str, *, reason: str = "", who: str | None = None) -> SagaView:
         """Let a paused saga go on; returns the view afterwards. Raises like :meth:`pause`, and if it is not paused."""
-        return await interventions.resume(self.locator, saga_id, who=who)
+        return await interventions.resume(self.locator, saga_id, reason=reason, who=who)
 
     async def signal(
         self, saga_id: str, name: str, data: Any = None, *, who: str | None = None, reject: str | None = None

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 from sagas.protocol.payloads import CLOSE_NESTED, SKIP_RESTORE
 from sagas.protocol.saga_view import ResidueView
+from sagas.text.exact_json import readable_json
+from sagas.text.shortening import shorten_middle
 
 if TYPE_CHECKING:
     from sagas.machine.machine import Machine
     from sagas.protocol.messages import DecisionMade
+
+_MAX_ARGUMENTS = 400
+"""Characters of the arguments of a call."""
 
 
 def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
@@ -25,12 +30,14 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
         match command := commands.pop(0):
             case Call(action=action) if action in (SKIP_RESTORE, CLOSE_NESTED) and decision.decision == "skip":
                 words.append(notes.left_rows)
-            case Call(action=action, id=id) if action == SEAL and decision.decision == "skip":
-                words.append(f"seal {command.entry}: unless it has happened already, it never will")
+            case Call(action=action, id=id) if action == SEAL and decision.decision in ("skip", "retry"):
+                never = "it never will" if decision.decision == "skip" else "it is called again"
+                words.append(f"seal {command.entry}: unless it has happened already, {never}")
                 sealed = Outcome.done(marker="sealed")
                 commands += machine.next(CallEnded(id=id, outcome=sealed, at=decision.at, attempts=1))
             case Call():
-                words.append(f"{command.op} {command.entry}: call {command.action}")
+                shown = shorten_middle(readable_json(notes.mask.value(command.arguments)), _MAX_ARGUMENTS)
+                words.append(f"{command.op} {command.entry}: call {command.action} with {shown}")
             case StartSaga():
                 words.append(f"start the nested saga {command.saga_id}")
             case UndoSaga():

@@ -41,6 +41,7 @@ from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, SagaJustEnded, UsageError, did_you_mean
+from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import (
     OWNER_HEADER,
     RELEASE_ACTIVITY,
@@ -126,9 +127,9 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
 
 async def _request_cancel(temporal: Temporal, described: RunDescription, reason: str, who: str | None) -> CancelResult:
     if not described.raw.workflow_extended_info.cancel_requested:
-        text = reason if who is None else f"{reason} ({who})"
+        text = reason if who is None else f"{recorded_name(who)}: {reason}".removesuffix(": ")
         try:
-            await temporal.get_workflow_handle(described.run.id).cancel(reason=text.strip())
+            await temporal.get_workflow_handle(described.run.id).cancel(reason=text)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 raise _just_ended_error(described.run.id) from error
@@ -192,9 +193,10 @@ async def pause(locator: Locator, saga_id: str, *, reason: str = "", who: str | 
     return await _answered_update(locator, saga_id, "pause", request)
 
 
-async def resume(locator: Locator, saga_id: str, *, who: str | None = None) -> SagaView:
+async def resume(locator: Locator, saga_id: str, *, reason: str = "", who: str | None = None) -> SagaView:
     """Let a paused saga go on; returns the view afterwards. Raises like :func:`pause`, and if it is not paused."""
-    return await _answered_update(locator, saga_id, "resume", {"who": who or locator.temporal.identity})
+    request = {"reason": reason, "who": who or locator.temporal.identity}
+    return await _answered_update(locator, saga_id, "resume", request)
 
 
 async def _answered_update(locator: Locator, saga_id: str, update: str, request: Mapping[str, Any]) -> SagaView:

@@ -63,8 +63,11 @@ async def start_again(
     input: Any = ABSENT,
     undone: Collection[str] = (),
     not_ended: bool = False,
+    who: str | None = None,
+    reason: str = "",
 ) -> StartResult:
-    """Start the saga again, where its effects are. ``definition`` and ``input``: for what the project lacks.
+    """Start the saga again, where its effects are. ``definition`` and ``input``: for what the project lacks. ``who``
+    does it and the ``reason`` are recorded with the saga.
 
     ``undone``: entries of which a person knows that their undo in another database or service has happened.
     ``not_ended``: a person knows that the saga had not ended, although its effects are older than closed runs get.
@@ -101,7 +104,14 @@ async def start_again(
         attributes=await client.search_attributes(),
     )
     request = await starter.check(_input(saga_id, origin, input))
-    return await starter.resume(saga_id, request, origin, _generations(effects), replaces=location.open_run is not None)
+    return await starter.resume(
+        saga_id,
+        request,
+        origin,
+        _generations(effects),
+        decision={"who": who or client.temporal.identity, "reason": reason},
+        replaces=location.open_run is not None,
+    )
 
 
 async def _refuse_ended(

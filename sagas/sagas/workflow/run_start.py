@@ -45,6 +45,7 @@ from sagas.workflow.client_values import LAST_SECOND, number, optional_text, rea
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.received import who_and_reason
 from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, signed_message
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 
@@ -101,19 +102,21 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
     else:
         loaded = await _load(value, None)
         header, value = to_run_header(loaded), loaded["input"]
-    began_at, generations = _resumed_in_header()
+    resumed = _resumed_in_header()
     machine = Machine(
         header.definition,
         value,
         info.workflow_id,
         generation=_generation_in_header(),
-        generations=generations,
+        generations=resumed.generations,
         variables=header.variables,
         plan=header.plan,
         parent=info.parent.workflow_id if info.parent else None,
         undo_scope=_undo_scope_in_memo() if info.parent else "",
     )
-    return RunStart("begins", machine, Started(at=workflow.time(), began_at=began_at), header.attributes)
+    if resumed.who is not None:
+        machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
+    return RunStart("begins", machine, Started(at=workflow.time(), began_at=resumed.began_at), header.attributes)
 
 
 def drop_forged_outcome() -> None:
@@ -183,17 +186,29 @@ def _generation(value: Any) -> int:
     return whole_number(value, 1, MAX_GENERATION)
 
 
-def _resumed_in_header() -> tuple[float | None, Mapping[str, int]]:
-    """When the saga was first started, and the least generations of its entries, if `saga resume` starts it again."""
+@dataclass(frozen=True, slots=True)
+class _Resumption:
+    """How `saga resume` starts a saga again. ``began_at``: when the saga was first started. ``generations``: the least
+    ones of its entries. ``who`` is None if the saga is started for the first time.
+    """
+
+    began_at: float | None = None
+    generations: Mapping[str, int] = field(default_factory=dict)
+    who: str | None = None
+    reason: str = ""
+
+
+def _resumed_in_header() -> _Resumption:
     header = workflow.info().headers.get(RESUMED_HEADER)
     if header is None:
-        return None, {}
-    return read_client_value(f"the header {RESUMED_HEADER} is not that of saga resume", header, _resumed)
+        return _Resumption()
+    return read_client_value(f"the header {RESUMED_HEADER} is not that of saga resume", header, _resumption)
 
 
-def _resumed(value: Any) -> tuple[float, Mapping[str, int]]:
+def _resumption(value: Any) -> _Resumption:
     generations = {entry: _generation(generation) for entry, generation in value["generations"].items()}
-    return number(value["started_at"], 0, LAST_SECOND), generations
+    who, reason = who_and_reason(value)
+    return _Resumption(number(value["started_at"], 0, LAST_SECOND), generations, who or "unknown", reason or "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
     worker.start()
     waited = await cli.saga("--json", "watch", id, "--timeout", "60s")
     assert (waited.code, waited.json["state"], waited.json["reason"]["kind"]) == (6, "COMPENSATED", "cancelled")
-    assert waited.json["reason"]["message"].startswith("not wanted")
+    # The worker takes Temporal's own cancel, or the update, whichever comes first.
+    assert waited.json["reason"]["message"] in ("not wanted", "ben (unverified): not wanted")
 
 
 @pytest.mark.slow

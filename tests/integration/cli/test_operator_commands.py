@@ -52,9 +52,10 @@ async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
     again = await cli.saga("--json", "pause", id, "--as", "ben")
     assert again.json == {"id": id, "response": "paused", "held": ["car"], "in_flight": []}
     assert (await cli.saga("--json", "show", id)).json["paused"]["who"] == "anna (unverified)"
-    resumed = await cli.saga("--json", "resume", id)
+    resumed = await cli.saga("--json", "resume", id, "--reason", "open again", "--as", "ben")
     assert resumed.json == {"id": id, "response": "resumed", "state": "COMPENSATING"}
     assert (await cli.saga("--json", "watch", id)).code == 3
+    assert "ben (unverified): resume, because open again" in (await cli.saga("show", id)).out
     late = await cli.saga("resume", id)
     assert late.code == 9
     assert "has already ended COMPENSATED" in late.err
@@ -65,7 +66,7 @@ async def test_retry_continues_at_the_stuck_step(cli: CommandLine) -> None:
     id = await park(cli)
     cli.break_undo(False)
     tried = await cli.saga("--json", "resolve", id, "car", "retry", "--reason", "mended", "--dry-run")
-    assert tried.json["next"] == ["undo car: call unwork"]
+    assert tried.json["next"] == ["undo car: call unwork with {}"]
     answer = await cli.saga("resolve", id, "car", "retry", "--reason", "mended", "--as", "anna")
     assert answer.code == 0, answer
     ended = await cli.saga("--json", "watch", id)
@@ -357,8 +358,9 @@ async def test_a_terminated_wait_is_not_an_open_effect(cli: CommandLine) -> None
     assert [row["stuck"] for row in stuck if row["id"] == id] == [
         [f"terminated with open effects: hold: continue it with `saga resume {id}`"]
     ]
-    answer = await cli.saga("--json", "resume", id)
-    assert answer.json == {"id": id, "response": "continued; it is COMPENSATED", "state": "COMPENSATED"}
+    answer = await cli.saga("--json", "resume", id, "--reason", "by mistake")
+    assert "because by mistake" in (await cli.saga("show", id)).out
+    assert answer.json == {"id": id, "response": "undone; it is COMPENSATED", "state": "COMPENSATED"}
     assert (await cli.saga("resume", id)).code == 9
 
 

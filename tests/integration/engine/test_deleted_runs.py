@@ -137,7 +137,7 @@ async def delete_run(client: Client, id: str) -> None:
 async def resume(client: Client, id: str) -> None:
     location = await client.locator.locate(id)
     assert await must_be_started_again(client, location)
-    await start_again(client, location)
+    await start_again(client, location, who="anna", reason="lost")
 
 
 async def waiting(client: Client, id: str) -> None:
@@ -202,6 +202,8 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
 
         await resume(client, id)
         await waiting(client, id)
+        [resumed] = (await client.show(id))["operator"]
+        assert (resumed["who"], resumed["decision"], resumed["reason"]) == ("anna (unverified)", "resume", "lost")
         assert await holdings(bank, env, id) == held
         if ends == "cancelled":
             await client.cancel(id)

@@ -17,16 +17,17 @@ from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError
 from sagas.protocol.saga_view import SagaView
 
-REASON = "the run was terminated with open effects"
+_REASON = "the run was terminated with open effects"
 
 
-async def continue_terminated(locator: Locator, saga_id: str, who: str) -> str:
-    """Continue the saga, and wait for its end, or for up to ``UNDO_TIMEOUT`` seconds.
+async def continue_terminated(locator: Locator, saga_id: str, who: str, reason: str = "") -> str:
+    """Continue the saga, and wait for its end, or for up to ``UNDO_TIMEOUT`` seconds. ``reason`` is recorded.
 
     Returns what was done, as a message for operators. Raises RefusedError if nothing can be done.
     """
+    reason = reason or _REASON
     if (await locator.locate(saga_id)).member is not None:
-        return await continue_claimed(locator, saga_id, who, REASON)
+        return await continue_claimed(locator, saga_id, who, reason)
     described = (await locator.within_temporal().locate(saga_id)).run
     if described is None:
         raise RefusedError(RUN_DELETED)
@@ -34,7 +35,7 @@ async def continue_terminated(locator: Locator, saga_id: str, who: str) -> str:
     if not await count_pollers(locator.temporal, run.task_queue):
         raise RefusedError(no_poller_message(run.task_queue))
     try:
-        await start_undo(locator.temporal, run.id, run.workflow_type, run.task_queue, reason=REASON, who=who)
+        await start_undo(locator.temporal, run.id, run.workflow_type, run.task_queue, reason=reason, who=who)
     except RefusedError:
         return "it is already being undone"
     return describe_continued(await _wait_for_undo(locator, saga_id), saga_id)

@@ -160,15 +160,17 @@ class SagaStarter:
         origin: Origin,
         generations: Mapping[str, int],
         *,
+        decision: Mapping[str, str],
         replaces: bool,
     ) -> StartResult:
         """Start a saga again whose run was deleted, at the generations that its entries had.
 
-        ``replaces``: end the open run of the id, which was started with another input. Raises RefusedError if a run of
-        it has just been started.
+        ``decision``: ``who`` does it, and the ``reason``. ``replaces``: end the open run of the id, which was started
+        with another input. Raises RefusedError if a run of it has just been started.
         """
         await self._existing.claim_deleted(saga_id, request)
-        headers: dict[str, Any] = {RESUMED_HEADER: {"started_at": origin.started_at, "generations": dict(generations)}}
+        resumed = {"started_at": origin.started_at, "generations": dict(generations), **decision}
+        headers: dict[str, Any] = {RESUMED_HEADER: resumed}
         if origin.generation > 1:
             headers[GENERATION_HEADER] = origin.generation
         conflict = WorkflowIDConflictPolicy.TERMINATE_EXISTING if replaces else WorkflowIDConflictPolicy.FAIL

@@ -42,6 +42,7 @@ def pause(
 
 def resume(
     saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    reason: Annotated[str, typer.Option(help="reason; recorded with the saga")] = "",
     definition: Annotated[
         Path | None, typer.Option(help="the definition the saga was started with, if the project has a newer one")
     ] = None,
@@ -84,17 +85,23 @@ def resume(
         async with await Client.connect(project) as client:
             print_target(settings)
             location = await client.locator.locate(saga_id)
+            who = operator_name(as_) or client.temporal.identity
             if is_left(location):
-                done = await continue_terminated(
-                    client.locator, saga_id, operator_name(as_) or client.temporal.identity
-                )
+                done = await continue_terminated(client.locator, saga_id, who, reason)
                 state = (await read_view(client.locator, saga_id)).state
                 return {"id": saga_id, "response": done, "state": state}
             if not await must_be_started_again(client, location):
-                view = await interventions.resume(client.locator, saga_id, who=operator_name(as_))
+                view = await interventions.resume(client.locator, saga_id, reason=reason, who=who)
                 return {"id": saga_id, "response": "resumed", "state": view.state}
             started = await start_again(
-                client, location, definition=given, input=value, undone=undone or (), not_ended=not_ended
+                client,
+                location,
+                definition=given,
+                input=value,
+                undone=undone or (),
+                not_ended=not_ended,
+                who=who,
+                reason=reason,
             )
             await warn_without_poller(client)
             return {"id": started.id, "response": "started again", "state": "RUNNING"}

@@ -11,7 +11,7 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +40,9 @@ _BULK_WORKFLOWS = 4
 """Bulk workflows at once: one can wait for its database while another computes."""
 
 _CHECKED_AT_ONCE = 500
+
+_LINE_INTERVAL = 30.0
+"""Seconds between two lines about the progress, where there is no terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ async def run_batch(
         tally=tally,
         gate=gate,
     )
-    with stop_on_ctrl_c(gate), progress_bar(saga, len(rows), gate, follow=not options.detach) as progress:
+    with stop_on_ctrl_c(gate), shown_tally(saga, tally, gate, follow=not options.detach) as progress:
         async with reporter.reporting(warn):
             tallies.append(tally)
             what: dict[str, Any] = {
@@ -263,10 +266,16 @@ def stop_on_ctrl_c(gate: StartGate) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(name: str, total: int, gate: StartGate, *, follow: bool) -> Iterator[Any]:
-    """Gives the function that shows a tally; a bar on a terminal, nothing elsewhere."""
+def shown_tally(name: str, tally: Tally, gate: StartGate, *, follow: bool) -> Iterator[Callable[[Tally], None]]:
+    """Shows the tally: as a bar on a terminal, elsewhere as a line now and then. Gives the function to call when it
+    changes. ``follow``: the command waits for the ends of the sagas.
+    """
     if not sys.stderr.isatty():
-        yield lambda _: None
+        printing = asyncio.create_task(_print_progress(name, tally, gate, follow=follow))
+        try:
+            yield lambda _: None
+        finally:
+            printing.cancel()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -280,13 +289,25 @@ def progress_bar(name: str, total: int, gate: StartGate, *, follow: bool) -> Ite
         TextColumn("{task.fields[now]}"),
     )
     with Progress(*columns, console=make_console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=total, now="")
+        task = bar.add_task(name, total=tally.total, now="")
 
         def show(tally: Tally) -> None:
-            done = sum(tally.ended.values()) + tally.refused if follow else tally.processed
-            bar.update(task, completed=done, now="paused" if gate.paused else _end_counts(tally))
+            now = "paused" if gate.paused else _end_counts(tally)
+            bar.update(task, completed=_rows_done(tally, follow=follow), now=now)
 
         yield show
+
+
+async def _print_progress(name: str, tally: Tally, gate: StartGate, *, follow: bool) -> None:
+    while True:
+        await asyncio.sleep(_LINE_INTERVAL)
+        now = ["paused"] * gate.paused + [counts for counts in (_end_counts(tally),) if counts]
+        counted_rows = f"{_rows_done(tally, follow=follow):,} of {counted(tally.total, 'row')}"
+        warn(": ".join([f"{name}: {counted_rows}", *now]))
+
+
+def _rows_done(tally: Tally, *, follow: bool) -> int:
+    return sum(tally.ended.values()) + tally.refused if follow else tally.processed
 
 
 def _end_counts(tally: Tally) -> str:

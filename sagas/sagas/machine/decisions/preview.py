@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sagas.definition.call_arguments import replaced_arguments
+from sagas.definition.sensitivity import SensitiveMask
 from sagas.machine import corrected_probes, corrections
 from sagas.machine.builtin_actions import child_saga_id, has_nested_undo
 from sagas.machine.decisions.rules import current_operation, decided_operation
@@ -18,20 +19,21 @@ from sagas.text.shortening import and_more
 
 @dataclass(frozen=True, slots=True)
 class DecisionNotes:
-    """``left_rows``: what happens to the rows of an automatic undo that is skipped. ``warnings``: what a correction
-    leaves out.
+    """``left_rows``: what happens to the rows of an automatic undo that is skipped. ``mask``: hides what people must
+    not read of arguments. ``warnings``: what a correction leaves out.
     """
 
     left_rows: str
+    mask: SensitiveMask
     warnings: tuple[str, ...] = ()
 
 
 def decision_notes(run: SagaRun, decision: DecisionMade) -> DecisionNotes:
     """The words about an accepted decision before it is carried out."""
-    entry = run.entry(decision.step)
+    entry, mask = run.entry(decision.step), SensitiveMask(run.plan.sensitive_values(run.input))
     if entry is None:
-        return DecisionNotes("")
-    return DecisionNotes(_left_rows(run, entry), _warnings(run, entry, decision))
+        return DecisionNotes("", mask)
+    return DecisionNotes(_left_rows(run, entry), mask, _warnings(run, entry, decision))
 
 
 def _left_rows(run: SagaRun, entry: Entry) -> str:
