@@ -113,14 +113,14 @@ def _labels(run: SagaRun) -> dict[str, str]:
 def _rows(run: SagaRun, step: StepDefinition) -> Iterator[StepView]:
     record = run.steps[step.id]
     for entry in record.entries:
-        yield _row(step, entry)
+        yield _row(run, step, entry)
     for n in range(len(record.entries), len(record.items or ())):
-        yield _row(step, Entry(entry_id(step.id, n), step.id, n, record.generation or run.generation))
+        yield _row(run, step, Entry(entry_id(step.id, n), step.id, n, record.generation or run.generation))
     if not record.entries and not record.items:
-        yield _row(step, Entry(step.id, step.id, generation=record.generation or run.generation))
+        yield _row(run, step, Entry(step.id, step.id, generation=record.generation or run.generation))
 
 
-def _row(step: StepDefinition, entry: Entry) -> StepView:
+def _row(run: SagaRun, step: StepDefinition, entry: Entry) -> StepView:
     return StepView(
         id=entry.id,
         step=step.id,
@@ -136,11 +136,22 @@ def _row(step: StepDefinition, entry: Entry) -> StepView:
         result_kept=False if is_omitted(entry.result) else None,
         error=_error(entry.error),
         arguments=_arguments(entry),
+        next_attempt_at=_next_attempt(run, f"{entry.id}~retry"),
         started_at=format_timestamp(entry.started_at),
         ended_at=format_timestamp(entry.ended_at),
-        compensation=_compensation_view(step, entry),
-        confirmation=_operation_view(step.confirm.uses if step.confirm else None, entry.confirm),
+        compensation=_compensation_view(run, step, entry),
+        confirmation=_operation_view(
+            step.confirm.uses if step.confirm else None,
+            entry.confirm,
+            next_attempt_at=_next_attempt(run, f"{entry.id}~confirm-retry"),
+        ),
     )
+
+
+def _next_attempt(run: SagaRun, flight_id: str) -> str | None:
+    """When the machine repeats a call; Temporal knows when it does so itself."""
+    flight = run.flights.get(flight_id)
+    return None if flight is None else format_timestamp(flight.fires_at)
 
 
 def _error(error: dict[str, Any] | None) -> ErrorView | None:
@@ -154,14 +165,16 @@ def _arguments(call: Entry | OperationState) -> Mapping[str, Any] | None:
     return shown_arguments(call.arguments)
 
 
-def _compensation_view(step: StepDefinition, entry: Entry) -> OperationView | None:
+def _compensation_view(run: SagaRun, step: StepDefinition, entry: Entry) -> OperationView | None:
     if entry.undo is None:
         return None
     uses = "saga" if step.compensate is None else current_alternate(step, entry.undo).uses
-    return _operation_view(uses, entry.undo)
+    return _operation_view(uses, entry.undo, next_attempt_at=_next_attempt(run, f"{entry.id}~undo-retry"))
 
 
-def _operation_view(uses: str | None, operation: OperationState | None) -> OperationView | None:
+def _operation_view(
+    uses: str | None, operation: OperationState | None, *, next_attempt_at: str | None
+) -> OperationView | None:
     if uses is None or operation is None:
         return None
     return OperationView(
@@ -171,6 +184,7 @@ def _operation_view(uses: str | None, operation: OperationState | None) -> Opera
         alternate=operation.alternate,
         error=_error(operation.error),
         arguments=None if uses == RESTORE else _arguments(operation),  # its rows are in `parked`
+        next_attempt_at=next_attempt_at,
         ended_at=format_timestamp(operation.ended_at),
         left_to=tuple(operation.left_to) or None,
     )

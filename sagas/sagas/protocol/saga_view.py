@@ -104,7 +104,7 @@ class OperationView(JsonView):
     alternate: Annotated[int, "which of the alternates of `compensate` it is, from 0"] = 0
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
     arguments: _Arguments = None
-    next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None
+    next_attempt_at: Annotated[str | None, "when the next attempt is made (RFC 3339 in UTC)", OMITTED] = None
     ended_at: Timestamp | None = None
     left_to: Annotated[
         tuple[str, ...] | None, "the steps whose automatic undos restore rows of this one, which is DONE", OMITTED
@@ -135,7 +135,7 @@ class StepView(JsonView):
     ] = None
     error: Annotated[ErrorView | None, "the failure of the last attempt"] = None
     arguments: _Arguments = None
-    next_attempt_at: Annotated[str | None, "when Temporal makes the next attempt (RFC 3339 in UTC)", OMITTED] = None
+    next_attempt_at: Annotated[str | None, "when the next attempt is made (RFC 3339 in UTC)", OMITTED] = None
     started_at: Timestamp | None = None
     ended_at: Timestamp | None = None
     compensation: Annotated[OperationView | None, "null before the step has begun, and without a `compensate`"] = None

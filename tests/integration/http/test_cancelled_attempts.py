@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,10 @@ async def test_a_step_that_was_refused_is_not_undone(
         server.faults(fault)
         async with running_worker(project) as client:
             id = await between_attempts(client, server)
+            [waiting] = (await client.show(id))["steps"]
+            assert (waiting["attempts"], waiting["error"]["type"]) == (1, "HttpStatus")
+            due = datetime.fromisoformat(waiting["next_attempt_at"]) - datetime.now(UTC)
+            assert 500 < due.total_seconds() < 600
             assert await client.cancel(id, reason="a test", who="anna") == "accepted"
             story = await finished(client, id)
         [charge] = story["steps"]
