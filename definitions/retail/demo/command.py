@@ -145,9 +145,6 @@ class _ProgressBar:
         return ", ".join(f"{count} {state}" for state, count in self.states.most_common())
 
 
-# The second half of `saga demo`: days are closed with Spark, one is undone, and `saga reconcile` compares everything.
-
-
 UNDO_REASON = "A till was counted twice"
 
 
@@ -245,9 +242,6 @@ async def _reconcile_once(shop: Demo, command: str, done: DaysReport, expected: 
         done.surprises.append(
             f"`{command}` found {reconciliation['counts'] or 'nothing'} instead of {expected or 'nothing'}"
         )
-
-
-# The demo types commands as a person would.
 
 
 def run_saga_command(words: Sequence[str], folder: Path) -> None:
