@@ -270,7 +270,7 @@ class Dispatcher:
 
 
 async def _keep_rows(parked: Outcome, entry_key: EntryKey, tx: GuardTransaction) -> ScriptResult:
-    """Lock the rows of a parked undo until its saga is final, in a transaction of their own: its own is rolled back."""
+    """Lock the rows of a parked undo until its saga is final, in a new transaction: that of the undo is rolled back."""
     await tx.rows()
     await keep_rows(tx.sql, entry_key)
     return ScriptResult(parked, commit=True)

@@ -35,7 +35,7 @@ class Origin:
 
 
 def encode_origin(origin: Origin) -> str:
-    """The text in the guard."""
+    """The JSON text that the guard stores with an effect."""
     data: dict[str, Any] = {
         "saga": origin.saga,
         "digest": origin.digest,

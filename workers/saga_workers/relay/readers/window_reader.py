@@ -177,7 +177,7 @@ class WindowReader:
         self._window = Window(nothing, nothing, 0)
         self._found: Sequence[int] = ()  # ids of the window that are not read yet, from ``_at`` on
         self._at = 0
-        self._is_found = True  # the window has no ids besides
+        self._is_found = True  # ``_found`` has all ids of the window
         self._is_idle = False
         self._topics: set[str] = set()
         self._retried: set[str] = set()
