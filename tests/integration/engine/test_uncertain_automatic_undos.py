@@ -69,7 +69,7 @@ MOVED = f"""saga: moved
 steps:
   - {{id: earlier, uses: sql, compensate: auto, needs: [],
      with: {{connection: shop, run: "update place set id = 2 where id = 1"}}}}
-  - {{id: pause, uses: wait, with: {{for: 1s}}, needs: []}}
+  - {{id: pause, uses: wait, with: {{signal: go}}, needs: []}}
   - {{id: later, uses: sql, compensate: auto, needs: [pause],
      with: {{connection: shop, run: "update place set v = v + 1 where id = 2"}}}}
   - {{id: seen, needs: [later], {PARKS}}}
@@ -78,7 +78,7 @@ steps:
 SHARED = f"""saga: shared
 steps:
   - {{id: earlier, uses: sql, compensate: auto, needs: [], with: {ADD.format(n=10)}}}
-  - {{id: pause, uses: wait, with: {{for: 1s}}, needs: []}}
+  - {{id: pause, uses: wait, with: {{signal: go}}, needs: []}}
   - {{id: later, uses: sql, compensate: auto, needs: [pause], with: {ADD.format(n=1)}}}
   - {{id: seen, needs: [earlier], {PARKS}}}
   - {{id: open, uses: wait, with: {{for: 1h}}, needs: [seen, later]}}
@@ -145,6 +145,8 @@ async def test_rows_that_a_later_change_keeps_from_being_restored_are_left_to_it
 ) -> None:
     async with shop(kind, tmp_path, temporal, request, {"moved": MOVED}, *TABLES) as place:
         run = await place.client.start("moved", {})
+        await place.step_reached(run.id, "earlier", "DONE")
+        await place.client.signal(run.id, "go")
         await place.step_reached(run.id, "earlier", "COMPENSATED")
         assert await place.read(PLACES) == [(2, "X", 1)]
         await place.step_reached(run.id, "seen", "PARKED")
@@ -159,6 +161,8 @@ async def test_done_is_refused_once_with_the_rows_that_another_undo_has_added(
 ) -> None:
     async with shop(kind, tmp_path, temporal, request, SAGAS, *TABLES) as place:
         run = await place.client.start("shared", {})
+        await place.step_reached(run.id, "earlier", "DONE")
+        await place.client.signal(run.id, "go")
         await place.step_reached(run.id, "open", "RUNNING")
         await place.execute("update place set v = 40")
         await place.client.cancel(run.id, **OPERATOR)
