@@ -65,7 +65,7 @@ async def test_chunks_never_deadlock_with_each_other(guard_database: GuardDataba
             done += [outcome.kind for outcome in outcomes if outcome].count("done")
 
     await asyncio.gather(*(stream(seed) for seed in range(STREAMS)))
-    assert done > CALLS * STREAMS
+    assert done > CALLS, "more than one chunk met others"
     await asyncio.sleep(1.5)  # PostgreSQL's sessions report their counts at most once a second
     assert await _deadlocks(guard_database) == before
 

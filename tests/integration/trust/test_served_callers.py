@@ -15,6 +15,7 @@ import pytest
 from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve import api as serve_api
+from saga_workers.serve import api_tokens
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers, FailedTokens
 from sagas.definition.input_validation import validate_input
@@ -73,6 +74,7 @@ async def test_only_sagas_of_the_project_are_shown(shop: Shop, monkeypatch: pyte
 
 
 async def test_wrong_tokens_are_limited(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_tokens, "WRONG_TOKENS_PER_SECOND", 0.001)  # a busy machine takes seconds for the guesses
     async with running_worker(shop.project) as client, serving(shop, client, monkeypatch) as caller:
 
         async def status(token: str) -> int:
