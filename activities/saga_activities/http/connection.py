@@ -1,4 +1,4 @@
-"""One HTTP participant at run time: a pool of connections, its credentials, and one bounded exchange."""
+"""One HTTP participant at run time: its credentials, and one bounded exchange on a connection of its own."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from sagas.settings.http_auth import MutualTls
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _MAX_REDIRECTS = 5
-_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3.0)
-"""Many servers close a connection that is idle for 5 s. A request on its way then has an unknown outcome."""
+_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=0)
+"""A connection carries one request. What a server sends behind a response would answer the next request, of another
+saga, and no check before that request is certain: the bytes may be in buffers of TLS, or still on their way. A new
+connection costs a millisecond of CPU. Nor does a server close an idle one while a request is on its way."""
 
-_FOREIGN_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=0)
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 Trace = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -40,7 +41,7 @@ def _public_authorities() -> ssl.SSLContext:
 
 
 class HttpConnection:
-    """A participant and its pooled connections. Created once per worker, closed at shutdown.
+    """A participant and its open connections. Created once per worker, closed at shutdown.
 
     It belongs to the event loop in which it is first used. ``trace`` receives the events of requests to the
     connection's own host.
@@ -112,7 +113,7 @@ class HttpConnection:
         return await send_bounded(client, message, mask)
 
     async def aclose(self) -> None:
-        """Close the pool. A later use of the connection opens a new one."""
+        """Close the clients. A later use opens new ones."""
         clients, self._client, self._foreign_client = (self._client, self._foreign_client), None, None
         for client in clients:
             if client is not None:
@@ -130,14 +131,13 @@ class HttpConnection:
         if self._client is None:
             # A proxy of the environment would read what is sent over plain HTTP to this machine.
             direct = {f"all://{host}": None for host in _LOOPBACK}
-            self._client = _new_client(verify=self._tls(self.settings.auth.mtls), limits=_LIMITS, mounts=direct)
+            self._client = _new_client(verify=self._tls(self.settings.auth.mtls), mounts=direct)
         return self._client
 
     def _open_foreign_client(self) -> httpx.AsyncClient:
-        """Without a proxy, which would resolve the name again; a connection is used once, because the pool does not
-        distinguish names with the same address."""
+        """Without a proxy, which would resolve the name again."""
         if self._foreign_client is None:
-            self._foreign_client = _new_client(verify=self._tls(None), limits=_FOREIGN_LIMITS, trust_env=False)
+            self._foreign_client = _new_client(verify=self._tls(None), trust_env=False)
         return self._foreign_client
 
     def _tls(self, mtls: MutualTls | None) -> ssl.SSLContext:
@@ -177,7 +177,9 @@ def _new_client(**options: Any) -> httpx.AsyncClient:
             "user-agent": "saga-orchestrator",
             "accept": "application/json, */*;q=0.5",
             "accept-encoding": ACCEPT_ENCODING,
+            "connection": "close",
         },
+        limits=_LIMITS,
         **options,
     )
 
@@ -211,6 +213,6 @@ class HttpConnections:
             ) from None
 
     async def aclose(self) -> None:
-        """Close every pool."""
+        """Close every connection."""
         for connection in (self._unnamed, *self._connections.values()):
             await connection.aclose()
