@@ -13,7 +13,14 @@ from sagas.settings import KafkaSettings
 # Tables of every guarded effect: the guard, its watermark and the schema version.
 metadata = sa.MetaData()
 
-TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin", "mysql_engine": "InnoDB"}
+# "e" and "e " are two keys, which utf8mb4_bin takes as one. MySQL and MariaDB have other names for the collation that
+# compares trailing blanks, too, and each of them reads one of these comments.
+_EXACT_COLLATION = "/*!80017 utf8mb4_0900_bin */ /*M! utf8mb4_nopad_bin */"
+TABLE_OPTIONS: dict[str, Any] = {
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": _EXACT_COLLATION,
+    "mysql_engine": "InnoDB",
+}
 for _name in tuple(TABLE_OPTIONS):
     TABLE_OPTIONS[_name.replace("mysql", "mariadb")] = TABLE_OPTIONS[_name]
 
