@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -18,6 +19,8 @@ from saga_activities.guard.schema import MYSQL_DIALECTS
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.tables import MAX_NAME
 from sagas.errors import UsageError
+from sagas.text.exact_numbers import exact_value, is_whole
+from sagas.text.shortening import shorten
 
 InboxStatus = Literal["DONE", "REJECTED", "DEAD"]
 """The result of a message: it had its effect, was rejected, or had no effect because every attempt failed."""
@@ -120,11 +123,14 @@ async def topic_uses(engine: AsyncEngine, topic: str, topic_id: str) -> list[Top
 async def is_newer(sql: SqlSession, consumer: str, entity: str, version: int) -> bool:
     """True if ``version`` is higher than any that this consumer has seen of ``entity``; it is then recorded as seen.
 
-    Raises UsageError for a name that is too long: a database that truncates it would confuse two entities.
+    Raises UsageError for what some database would change, and so confuse with another entity or version: a name that
+    is no text or too long, and a version that is no integer of 64 bits.
     """
+    if not isinstance(entity, str):
+        raise UsageError(f"the name of an entity must be a text, not {_shown(entity)}")
     if len(entity) > MAX_NAME:
         raise UsageError(f"the name of an entity, {entity[:40]}…, is longer than {MAX_NAME} characters")
-    values = {"consumer": consumer, "entity": entity, "version": version}
+    values = {"consumer": consumer, "entity": entity, "version": _stored_version(version)}
     if await sql.execute(_RAISE_VERSION, values):
         return True
     dialect = sql.dialect
@@ -134,6 +140,22 @@ async def is_newer(sql: SqlSession, consumer: str, entity: str, version: int) ->
     )
     # Another transaction may insert the entity between the two statements, possibly with an older version.
     return bool(await sql.execute(first, values)) or bool(await sql.execute(_RAISE_VERSION, values))
+
+
+def _stored_version(version: Any) -> int:
+    """The version as the column holds it, of 3.0 too. Raises UsageError."""
+    number = exact_value(version)
+    if not is_whole(number) or not -(1 << 63) <= number < 1 << 63:
+        raise UsageError(
+            f"a version must be an integer of at most 64 bits, not {_shown(version)}:"
+            " number the versions of an entity 1, 2, 3, or use a time in whole milliseconds"
+        )
+    return int(number)
+
+
+def _shown(value: Any) -> str:
+    text = str(value) if isinstance(value, Decimal) else repr(value)
+    return text if len(text) <= 40 else f"{shorten(text, 40)}…"
 
 
 async def purge(engine: AsyncEngine, older_than: float, batch_size: int = 1_000) -> int:
