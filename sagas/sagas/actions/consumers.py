@@ -7,7 +7,6 @@ decorated functions of the modules under ``actions``. `saga trigger` runs them (
 from __future__ import annotations
 
 import inspect
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -233,7 +232,7 @@ class Message:
         """True when ``version`` is higher than any version of ``entity`` this consumer has seen; stored in ``sql``.
 
         In an ``async def`` the call is awaited. When a cancel (version 2) overtakes its create (version 1), the
-        create is not newer. Raises UsageError outside of a consumer.
+        create is not newer. Raises UsageError outside of a consumer, and for a version that is no integer of 64 bits.
         """
         if self._newer is None:
             raise UsageError("only a consumer stores versions; a bridge and a trigger have no database")
@@ -255,23 +254,18 @@ class Message:
 def message_id(headers: Mapping[str, str | None], topic: str, partition: int, offset: int, topic_id: str = "") -> str:
     """The id of a record, see :class:`Message`: unique across topics and usable as part of a saga id.
 
+    ``ce_id`` and ``ce_source`` are compared exactly as they are written, with their white space.
+
     ``topic_id``: the offsets of a topic that is created again begin at 0, too.
     """
-    given = (headers.get("ce_id") or "").strip()
+    given = headers.get("ce_id")
     if not given:
         incarnation = f"-{sha256_hex(topic_id)[:8]}" if topic_id else ""
         return _shortened(f"{topic}-{partition}-{offset}{incarnation}")
-    source = headers.get("ce_source") or ""
-    # CloudEvents: an id is unique within its source only. A UUID needs no source.
-    return _shortened(given if _is_uuid(given) or not source else f"{given}-{sha256_hex(source)[:8]}")
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        uuid.UUID(text)
-    except ValueError:
-        return False
-    return True
+    source = headers.get("ce_source")
+    # CloudEvents: an id is unique within its source only, whatever it looks like. Two services may give their events
+    # the id of one order, and the digest of the content is the same wherever the content is.
+    return _shortened(f"{given}-{sha256_hex(source)[:8]}" if source else given)
 
 
 def _shortened(text: str) -> str:

@@ -30,15 +30,32 @@ from sagas.settings import Settings
 from sagas.settings.project import Project
 
 UUID = "0199d4b2-6f0e-7f0a-8f43-3c6f2f6b1f11"
+IDS = (
+    "1",
+    UUID,
+    UUID.upper(),
+    f"{{{UUID}}}",
+    UUID.replace("-", ""),
+    "a1d0c6e83f027327d8461063f4ac58a6",
+    "1 ",
+    " 1",
+    " ",
+)
 
 
 def test_the_id_of_a_message_is_unique_in_all_topics() -> None:
-    assert message_id({"ce_id": UUID, "ce_source": "/a"}, "t", 1, 2) == UUID
-    assert message_id({}, "t", 1, 2) == "t-1-2"
+    assert message_id({}, "t", 1, 2) == message_id({"ce_id": "", "ce_source": "/a"}, "t", 1, 2) == "t-1-2"
     ones = {message_id({"ce_id": "1", "ce_source": source}, "t", 0, 0) for source in ("/a", "/b")}
     assert len(ones) == 2
     assert all(id.startswith("1-") for id in ones)
     assert message_id({"ce_id": "1"}, "t", 0, 0) == "1"
+
+
+def test_events_are_the_same_only_if_their_ids_and_their_sources_are() -> None:
+    events = [(id, source) for id in IDS for source in (None, "", "/a", "/b", "/a ", "/A")]
+    ids = {event: message_id({"ce_id": event[0], "ce_source": event[1]}, "t", 0, 0) for event in events}
+    assert all(ids[id, None] == ids[id, ""] for id in IDS)
+    assert len(set(ids.values())) == len(IDS) * 5
 
 
 def test_a_long_id_is_shortened_and_stays_its_own() -> None:

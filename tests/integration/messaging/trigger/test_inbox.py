@@ -381,6 +381,42 @@ async def test_versions_are_kept_in_any_order_and_concurrently(setup: ConsumerSe
     assert await setup.rows(question, name=setup.name) == [(entity, 4) for entity in entities]
 
 
+async def test_versions_are_integers(setup: ConsumerSetup, kafka: Broker) -> None:
+    """A database that rounds 5.4 to 5 would take 5.1 as newer."""
+
+    async def keep(message: Message) -> None:
+        entity, version = message.value
+        if await message.newer(entity, version):
+            await note(message, setup.name, entity, message.offset)
+
+    values = ["e", 5], ["e ", 3], ["e", 5.0], ["e", 6.0], ["e", 9223372036854775807]
+    refused = ["r", 5.4], ["r", 5.1], ["r", 1e19], ["r", True], ["r", "7"], ["r", None], [7, 7]
+    kafka.create_topic(setup.topic)
+    handle = setup.consuming(keep, kafka.settings(), max_attempts=1)
+    for offset, value in enumerate([*values, *refused]):
+        await handle(setup.record(offset, value))
+    assert await setup.effects() == [("e", 0), ("e ", 1), ("e", 3), ("e", 4)]
+    letters = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
+    reasons = [letter.headers["sagadlqreason"] for letter in letters]
+    assert len(reasons) == len(refused)
+    assert "a version must be an integer of at most 64 bits, not 5.4: number the versions" in reasons[0]
+    assert all("a version must be an integer of at most 64 bits" in reason for reason in reasons[:-1])
+    assert "the name of an entity must be a text, not 7" in reasons[-1]
+
+
+async def test_events_of_two_sources_are_two_events(setup: ConsumerSetup) -> None:
+    """An id may look like a UUID and be the digest of the content, which is the same in all sources."""
+
+    async def book(message: Message) -> None:
+        await note(message, setup.name, "booked", message.offset)
+
+    handle, digest = setup.consuming(book), "a1d0c6e83f027327d8461063f4ac58a6"
+    events = [(id, source) for id in (digest, "m1", "m1 ") for source in ("/oslo", "/bergen", "")]
+    for offset, (id, source) in enumerate(events + events):
+        await handle(setup.record(offset, {}, ce_id=id, ce_source=source))
+    assert await setup.effects() == [("booked", offset) for offset in range(len(events))]
+
+
 async def test_an_overlong_entity_name_is_refused(setup: ConsumerSetup, kafka: Broker) -> None:
     """Two long names that begin alike would share one version, and one of the two messages would have no effect."""
 
