@@ -234,6 +234,15 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "all sagas of one start --from: show, pause, cancel, start failed ones again",
         _RUN,
     ),
+    CommandEntry(
+        "schedule",
+        "saga_cli.commands.run.schedule:app",
+        "scheduled starts: list, show, pause, resume, run now",
+        _RUN,
+    ),
+    CommandEntry(
+        "backfill", "saga_cli.commands.run.backfill:backfill", "start sagas for past times of a schedule", _RUN
+    ),
     CommandEntry("list", "saga_cli.commands.run.list:list_sagas", "list sagas, one line each", _RUN),
     CommandEntry("show", "saga_cli.commands.run.show:show", "show the state and the history of one saga", _RUN),
     CommandEntry("watch", "saga_cli.commands.run.watch:watch", "follow a saga until it ends", _RUN),

@@ -18,6 +18,7 @@ from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.saga_workflow import SagaWorkflow
+from sagas.workflow.schedule_workflow import ScheduledStart
 from tests.replay.history_files import HISTORIES
 from tests.replay.scenarios import SCENARIOS
 
@@ -34,7 +35,7 @@ def read(path: Path) -> WorkflowHistory:
 
 async def replay(path: Path) -> Exception | None:
     history = read(path)
-    workflows = [SagaWorkflow, BatchWorkflow, BulkWorkflow, NotifyWorkflow]
+    workflows = [SagaWorkflow, BatchWorkflow, BulkWorkflow, NotifyWorkflow, ScheduledStart]
     replayer = Replayer(workflows=workflows, workflow_runner=UnsandboxedWorkflowRunner())
     return (await replayer.replay_workflow(history, raise_on_replay_failure=False)).replay_failure
 

@@ -42,6 +42,7 @@ from sagas.protocol.payloads import (
     LOAD_ACTIVITY,
     REFUSED_TYPE,
     RESET_ACTIVITY,
+    SCHEDULE_ACTIVITIES,
     VERIFY_ACTIVITY,
     Invocation,
     decode_call,
@@ -56,6 +57,10 @@ from sagas.workflow.json_payloads import raw_json, read_payload
 VerifyStart = Callable[..., Awaitable[CheckedInputs]]
 """Verifies a start: called with the fields of the request of ``saga.verify``. Raises SagaError if nothing of it is
 trusted."""
+
+ScheduleActivity = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Performs an activity of a scheduled start: called with its type and its request. Raises SagaError if it may succeed
+later."""
 
 _BUSY_INTERVAL = timedelta(seconds=2)
 """Until a start is verified again for which this worker had no time."""
@@ -74,6 +79,7 @@ class SagaActivities:
         bulk: BulkActivities | None = None,
         is_parked: IsParked | None = None,
         clock: ServerClock | None = None,
+        schedules: ScheduleActivity | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._locks = locks
@@ -82,6 +88,7 @@ class SagaActivities:
         self._clock = clock or ServerClock()
         self._loader = loader
         self._verify_start = verify_start
+        self._schedules = schedules
         self._observers = tuple(observers)
 
     @activity.defn(dynamic=True)
@@ -103,6 +110,8 @@ class SagaActivities:
         if info.activity_type in (LOAD_ACTIVITY, VERIFY_ACTIVITY):
             return await self._prepare_run(info, payload)
         argument = read_payload(payload)
+        if info.activity_type in SCHEDULE_ACTIVITIES and self._schedules is not None:
+            return await _perform_schedule_activity(self._schedules, info.activity_type, argument)
         if info.activity_type == RESET_ACTIVITY:
             return await has_been_undone(argument["since"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
@@ -210,6 +219,17 @@ async def _perform_lock_activity(
     if outcome.kind == "done":
         return outcome.result
     raise to_application_error(outcome, attempt.number)
+
+
+async def _perform_schedule_activity(
+    schedules: ScheduleActivity, activity_type: str, request: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        return await schedules(activity_type, request)
+    except SagaError as error:
+        raise SagaApplicationError(
+            mask(error.message), type=type(error).__name__, category=ApplicationErrorCategory.BENIGN
+        ) from None
 
 
 async def _perform_bulk_activity(bulk: BulkActivities, activity_type: str, request: Payload, clock: ServerClock) -> Any:

@@ -208,6 +208,16 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
     "SAGA133": _error(
         "a trigger with `bulk` that cannot share workflows", "only starts share workflows, and wait up to 5s for others"
     ),
+    "SAGA134": _error("a cron expression that cannot be read", "write five fields, for example `30 3 * * *`"),
+    "SAGA135": _error("an unknown time zone", "write a name of the IANA database, for example Europe/Berlin or UTC"),
+    "SAGA136": _warning(
+        "a cron expression with both fields of days",
+        "other programs start on days that match one of them; write `*` in one field, unless both are meant",
+    ),
+    "SAGA137": _error(
+        "an overlap policy that leaves effects open",
+        "write `cancel_other`, which undoes the earlier saga first, or `skip`",
+    ),
     "SAGA140": _error(
         "an action that cannot deliver a notification",
         "use `http`, `kafka.publish`, `outbox.emit`, `sql`, or an action of your own",

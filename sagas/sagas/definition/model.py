@@ -36,6 +36,9 @@ StepKind = Literal["compensatable", "pivot", "retriable", "read"]
 OnFailure = Literal["compensate", "park", "continue"]
 Execution = Literal["remote", "local"]
 Guarantee = Literal["guarded", "two-phase", "participant-keyed", "at-least-once"]
+Overlap = Literal["skip", "buffer_one", "buffer_all", "allow_all", "cancel_other"]
+"""What a schedule does at its next time while the saga of an earlier one runs; the names are Temporal's."""
+
 Milestone = Literal["completed", "compensated", "parked", "residue", "overdue"]
 """The events of a saga that can trigger a notification."""
 
@@ -240,6 +243,25 @@ class KafkaTrigger:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleTrigger:
+    """Starts a saga at each time of a cron expression in a time zone.
+
+    ``id`` and ``input`` contain expressions over ``trigger``, which has the time. ``id`` defaults to the definition's
+    own id, and that to the name of the saga with the time. ``overlap``: what happens while the saga of an earlier time
+    runs. ``catchup_window``: how many seconds late a start may be after Temporal was unavailable; ``jitter``: the most
+    seconds by which each is delayed at random.
+    """
+
+    cron: str
+    timezone: str = "UTC"
+    overlap: Overlap = "skip"
+    catchup_window: float = 86_400.0
+    jitter: float = 0.0
+    input: Any = field(default_factory=dict)
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Notification:
     """A best-effort call when the saga reaches one of the milestones ``when``.
 
@@ -256,8 +278,8 @@ class Definition:
     """A whole saga. ``steps`` are in topological order, ties in file order.
 
     ``digest`` is ``sha256:…`` over the canonical JSON of everything that affects execution; it excludes descriptive
-    texts (``description``, step names) and the layout of the file. ``triggers`` start runs but are not part of one:
-    they neither travel with it nor count in the digest.
+    texts (``description``, step names) and the layout of the file. ``triggers`` and ``schedule`` start runs but are
+    not part of one: they neither travel with it nor count in the digest.
     """
 
     saga: str
@@ -275,6 +297,7 @@ class Definition:
     notify: tuple[Notification, ...] = ()
     locks: Locks | None = None
     triggers: tuple[KafkaTrigger, ...] = field(default=(), compare=False, metadata=NOT_PACKED)
+    schedule: ScheduleTrigger | None = field(default=None, compare=False, metadata=NOT_PACKED)
 
     def step(self, id: str) -> StepDefinition:
         """The step with this id. Raises KeyError if it does not exist."""

@@ -215,6 +215,12 @@ def _saga_changes(old: Definition, new: Definition) -> Iterator[Change]:
                 value, new_value = value or None, new_value or None
             yield Change(None, field, value, new_value, meaning, attention)
     yield from _trigger_changes(old.triggers, new.triggers)
+    schedule, new_schedule = _to_json(old.schedule), _to_json(new.schedule)
+    if _differ(schedule, new_schedule):
+        meaning = "they start at other times, or with another input, once `saga setup` has run"
+        if new_schedule is None:
+            meaning = "they are refused at the times of the schedule, until `saga setup` has removed it"
+        yield Change(None, "schedule", schedule, new_schedule, meaning, attention=schedule is not None)
 
 
 def _commit_point(definition: Definition) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,17 @@ from sagas.builtins.http_statuses import written_statuses
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REQUEST
 from sagas.builtins.spark import SPARK
 from sagas.bulk.batchable import why_no_member, why_not_batchable
-from sagas.definition.model import Definition, Notification, StepDefinition, checked_entry, is_nested, is_read
+from sagas.definition.model import (
+    Definition,
+    Notification,
+    Overlap,
+    StepDefinition,
+    checked_entry,
+    is_nested,
+    is_read,
+)
 from sagas.errors import UsageError
+from sagas.protocol.schedule_order import ScheduleTimes
 from sagas.simulation import Environment, Script, SimulatedRun, sample_input, simulate
 from sagas.simulation.failure_points import INSTANTANEOUS, with_failing_require
 
@@ -44,6 +54,7 @@ class Explanation:
             "commits_at": "start" if self.definition.recovery == "forward" else "pivot" if pivot else "end",
             "steps": [self._step(step) for step in self.definition.steps],
             "locks": _locks(self.definition),
+            "schedule": _schedule(self.definition),
             "undo": self.failure.undone if self.failure else [],
             "state": self.failure.state if self.failure else None,
             "notify": [
@@ -130,6 +141,31 @@ def _locks(definition: Definition) -> dict[str, Any] | None:
     if locks is None:
         return None
     return {"keys": locks.keys, "wait": locks.wait, "from": locks.from_, "until": locks.until}
+
+
+def _schedule(definition: Definition) -> dict[str, Any] | None:
+    return None if definition.schedule is None else ScheduleTimes.of(definition.schedule).to_json()
+
+
+def describe_schedule(definition: Definition) -> str | None:
+    """A sentence about the times at which sagas start; None without a schedule."""
+    schedule = definition.schedule
+    if schedule is None:
+        return None
+    jitter = f", up to {describe_duration(schedule.jitter)} later" if schedule.jitter else ""
+    return (
+        f"A schedule starts it at `{schedule.cron}` in {schedule.timezone}{jitter}, once for each time; "
+        f"{_OVERLAPS[schedule.overlap]} ({schedule.overlap})."
+    )
+
+
+_OVERLAPS: Mapping[Overlap, str] = {
+    "skip": "while the saga of an earlier time runs, a time is skipped",
+    "buffer_one": "while the saga of an earlier time runs, the first of the further times waits",
+    "buffer_all": "while the saga of an earlier time runs, all further times wait, in their order",
+    "allow_all": "the sagas of several times may run at once",
+    "cancel_other": "the saga of an earlier time that still runs is cancelled and undone first",
+}
 
 
 def describe_locks(definition: Definition) -> str | None:

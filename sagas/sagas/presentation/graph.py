@@ -9,7 +9,7 @@ from html import escape
 
 from sagas.builtins.spark import SPARK
 from sagas.definition.analysis.step_graph import ExecutionPlan
-from sagas.definition.model import Definition, Locks, StepDefinition, checked_entry
+from sagas.definition.model import Definition, Locks, ScheduleTrigger, StepDefinition, checked_entry
 from sagas.definition.times import format_duration
 from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable, printable_line
@@ -161,9 +161,12 @@ def _group_by_step(view: SagaView) -> tuple[dict[str, str], dict[str, str]]:
 def to_mermaid(graph: SagaGraph) -> str:
     """A Mermaid flowchart: solid arrows forward, dotted arrows back, thick arrows for confirms.
 
-    The pivot is a hexagon, a savepoint has two borders, a check is a parallelogram, and the locks are a cylinder.
+    The pivot is a hexagon, a savepoint has two borders, a check is a parallelogram, the locks are a cylinder, and the
+    schedule is a flag.
     """
     lines = ["flowchart LR"]
+    if graph.definition.schedule is not None:
+        lines.append(f'  schedule>"{_escaped(schedule_text(graph.definition.schedule))}"]')
     if graph.definition.locks is not None:
         keys = "<br/>".join(_escaped(words) for words in locks_text(graph.definition.locks))
         lines.append(f'  locks[("{keys}")]')
@@ -176,6 +179,8 @@ def to_mermaid(graph: SagaGraph) -> str:
         if node.confirm:
             lines.append(f'  {_id(node.step, "confirm_")}(["✓ {_escaped(node.confirm)}"])')
     ids = {node.step.id: node.step for node in graph.nodes}
+    if graph.definition.schedule is not None:
+        lines += [f"  schedule --> {_id(node.step)}" for node in graph.nodes if not node.step.needs]
     lines += [f"  locks --> {_id(ids[id])}" for id in graph.locked]
     lines += [f"  {_id(ids[start])} --> {_id(ids[two])}" for start, two in graph.forward]
     lines += [f"  {_id(node.step)} -.- {_id(node.step, 'undo_')}" for node in graph.nodes if node.undo]
@@ -201,6 +206,11 @@ def step_title(step: StepDefinition) -> str:
 def undo_title(node: GraphNode) -> str:
     """Return what undoes the step, short enough for a diagram."""
     return "discard, or revert" if node.step.do.uses == SPARK else " or ".join(node.undo)
+
+
+def schedule_text(schedule: ScheduleTrigger) -> str:
+    """The times at which sagas start, in one line."""
+    return f"⏰ {schedule.cron}, {schedule.timezone}"
 
 
 def locks_text(locks: Locks) -> tuple[str, ...]:
@@ -279,7 +289,9 @@ def to_svg(graph: SagaGraph) -> str:
     width = 2 * MARGIN + across * BOX_WIDTH + (across - 1) * GAP_X
     above = BESIDE if any(node.confirm for node in graph.nodes) else 0
     locks = locks_text(graph.definition.locks) if graph.definition.locks is not None else ()
-    top = MARGIN + 26 + 16 * len(locks)
+    schedule = graph.definition.schedule
+    notes = (*((schedule_text(schedule),) if schedule is not None else ()), *locks)
+    top = MARGIN + 26 + 16 * len(notes)
     height = top + MARGIN + down * (ROW_HEIGHT + above) - GAP_Y
     boxes = {
         id: (MARGIN + layer * (BOX_WIDTH + GAP_X), top + above + row * (ROW_HEIGHT + above))
@@ -297,7 +309,7 @@ def to_svg(graph: SagaGraph) -> str:
     ]
     parts += [
         f'<text class="small" x="{MARGIN}" y="{MARGIN + 22 + 16 * row}">{escape(shorten(words, width // 8))}</text>'
-        for row, words in enumerate(locks)
+        for row, words in enumerate(notes)
     ]
     undoable = {node.step.id for node in graph.nodes if node.undo}
     parts += [_draw_forward_edge(boxes[start], boxes[two]) for start, two in graph.forward]

@@ -25,7 +25,17 @@ KEY_FILE = Path(".saga") / "definition.key"
 _MIN_LENGTH = 32
 
 Purpose = Literal[
-    "start", "decision", "notification", "report", "cancel", "detached", "continuation", "state", "call", "answer"
+    "start",
+    "decision",
+    "notification",
+    "report",
+    "cancel",
+    "detached",
+    "continuation",
+    "state",
+    "schedule",
+    "call",
+    "answer",
 ]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 

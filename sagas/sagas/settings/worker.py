@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from sagas.settings.forms import TextOrSecret, one_of
+from sagas.settings.forms import Flag, TextOrSecret, one_of
 from sagas.settings.table import Table, setting
 
 
@@ -26,4 +26,9 @@ class WorkerSettings(Table):
         "signed",
         "`signed`: the definitions of the project, and starts of others that its key has signed; `any`: whatever a "
         "client of Temporal sends",
+    )
+    schedules: Flag = setting(
+        False,
+        "true: a worker creates and updates the [schedules](../how-to/schedule-sagas.md) of its definitions when it "
+        "starts, as `saga setup` does",
     )

@@ -30,6 +30,12 @@ LOOKED = {
 CLI, DEV = "tests/integration/cli", "tests/integration/dev"
 
 RUN_ELSEWHERE = {
+    "backfill": "tests/integration/schedules/test_commands.py",
+    "schedule": "tests/integration/schedules/test_commands.py",
+    "schedule list": "tests/integration/schedules/test_commands.py",
+    "schedule run": "tests/integration/schedules/test_commands.py",
+    "schedule show": "tests/integration/schedules/test_commands.py",
+    "setup --yes": "tests/integration/schedules/test_setup.py",
     "batch cancel": f"{CLI}/test_batch.py",
     "batch show": f"{CLI}/test_batch.py",
     "cancel": f"{CLI}/test_operator_commands.py",

@@ -40,6 +40,7 @@ ANOTHER_VALUE = {
     "task_queue": '"others"',
     "tls": "true",
     "accept": '"any"',
+    "schedules": "true",
     "definition_key": '"k"',
     "schema": '"tables.sql"',
     "pool_size": "7",

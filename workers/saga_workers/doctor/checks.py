@@ -13,6 +13,7 @@ from temporalio.service import RPCError
 
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.kafka_checks import check_kafka
+from saga_workers.doctor.schedule_checks import check_schedules
 from saga_workers.doctor.schema_rights import check_schema_rights
 from saga_workers.doctor.spark_checks import check_spark, has_packages
 from saga_workers.doctor.spark_input_checks import check_spark_inputs
@@ -66,6 +67,7 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("server", _check_temporal(client, settings, project))
         if settings.lock_connection is not None and settings.lock_connection not in closed:
             findings += await results_of("locks", check_locks(client, settings))
+        findings += await results_of("schedules", check_schedules(client, project))
         sagas = check_sagas(client, project, databases=not closed, on_progress=on_progress)
         findings += await results_of("sagas", sagas)
     spark = has_spark_steps(project)

@@ -43,6 +43,23 @@ class AlreadyEnded(RefusedError):
             )
 
 
+class StartedWithOtherInput(RefusedError):
+    """The id belongs to the same saga with another input; ``state`` is how it has ended, None if it has not."""
+
+    def __init__(self, saga_id: str, state: str | None) -> None:
+        self.state = state
+        if state in STARTED_AGAIN:
+            super().__init__(
+                f"{saga_id} has been started with another input, and has ended {state}",
+                help="start it with this input as a new generation with --again, or choose another id with --id",
+            )
+        else:
+            super().__init__(
+                f"{saga_id} has been started with another input",
+                help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimedId:
     """The claim of an id for a single start. ``made_at`` is None if it was claimed before.
@@ -174,15 +191,7 @@ class ExistingSagas:
             )
         if digest in (None, input_digest(input)):
             return
-        if state in STARTED_AGAIN:
-            raise RefusedError(
-                f"{saga_id} has been started with another input, and has ended {state}",
-                help="start it with this input as a new generation with --again, or choose another id with --id",
-            )
-        raise RefusedError(
-            f"{saga_id} has been started with another input",
-            help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
-        )
+        raise StartedWithOtherInput(saga_id, state)
 
 
 def _ended(saga_id: str, state: str, completed: StartResult) -> StartResult:

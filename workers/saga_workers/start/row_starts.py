@@ -29,11 +29,15 @@ _POLL_INTERVAL = 2.0
 
 @dataclass(frozen=True, slots=True)
 class StartRow:
-    """One saga to start. ``location`` names the row for messages."""
+    """One saga to start. ``location`` names the row for messages.
+
+    ``any_input``: a saga of this id counts as this one, whatever its input was.
+    """
 
     location: str
     id: str
     request: StartRequest
+    any_input: bool = False
 
 
 class RowStarter(ABC):

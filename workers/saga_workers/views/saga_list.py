@@ -26,7 +26,13 @@ from saga_workers.views.saga_view import (
     with_undo,
 )
 from sagas.errors import UsageError
-from sagas.protocol.payloads import BATCH_WORKFLOW, BULK_WORKFLOW, NOTIFICATION_WORKFLOW, UNDO_SUFFIX
+from sagas.protocol.payloads import (
+    BATCH_WORKFLOW,
+    BULK_WORKFLOW,
+    NOTIFICATION_WORKFLOW,
+    SCHEDULE_WORKFLOW,
+    UNDO_SUFFIX,
+)
 from sagas.protocol.saga_view import STATES, SagaView
 
 _CONCURRENCY = 16
@@ -34,6 +40,9 @@ _LEDGER_PAGE = 50
 """Rows of the ledger read at once; Temporal is asked about each of them."""
 _QUERY_TIMEOUT = timedelta(seconds=2)
 """Maximum time for the response of one saga in a list."""
+
+_OTHER_TYPES = (NOTIFICATION_WORKFLOW, BATCH_WORKFLOW, BULK_WORKFLOW, SCHEDULE_WORKFLOW)
+"""The types of the engine's runs that are not sagas."""
 
 # Most runs never write SagaState: RUNNING and COMPLETED follow from Temporal's status alone.
 _FILTERS = {
@@ -61,9 +70,8 @@ class SagaFilter:
 
 def visibility_query(criteria: SagaFilter) -> str:
     """The list filter for Temporal. Raises UsageError if there is no such state."""
-    # These are runs of their own, but not sagas.
     parts = ["ExecutionStatus != 'ContinuedAsNew'"]
-    parts += [f"WorkflowType != '{type}'" for type in (NOTIFICATION_WORKFLOW, BATCH_WORKFLOW, BULK_WORKFLOW)]
+    parts += [f"WorkflowType != '{type}'" for type in _OTHER_TYPES]
     if criteria.saga is not None:
         parts.append(f"WorkflowType = {quote(criteria.saga)}")
     elif criteria.task_queue is not None:

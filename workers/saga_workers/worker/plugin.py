@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
+from temporalio.client import Client
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import (
     HandleQueryInput,
@@ -38,6 +39,8 @@ from saga_workers.ledger.run_ledger import NoLedger, RunLedger, open_ledger
 from saga_workers.ledger.writer import LedgerWriter
 from saga_workers.location.locator import Locator
 from saga_workers.runtime.logs import leave_out_responses, log_attempt
+from saga_workers.schedules.scheduled_starts import ScheduledStarts
+from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.temporal.data_converter import with_exact_numbers
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
@@ -50,12 +53,14 @@ from saga_workers.worker.spark_support import make_spark_performer, spark_perfor
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
+from sagas.definition.model import Definition
 from sagas.settings import load_settings
 from sagas.settings.project import Project
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.saga_workflow import SagaWorkflow
+from sagas.workflow.schedule_workflow import ScheduledStart
 
 if TYPE_CHECKING:
     from saga_workers.worker.tracing import Tracing
@@ -100,7 +105,7 @@ class SagaPlugin(SimplePlugin):
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
             "saga-orchestrator",
-            workflows=[SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow],
+            workflows=[SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart],
             workflow_runner=_pass_through_engine,
             interceptors=[
                 HeaderInterceptor(),
@@ -153,6 +158,7 @@ class SagaPlugin(SimplePlugin):
             bulk,
             parked,
             ServerClock(partial(measure_server_clock, client)),
+            self._scheduled_starts(client, task_queue),
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.
@@ -160,6 +166,22 @@ class SagaPlugin(SimplePlugin):
             config.get("max_heartbeat_throttle_interval", HEARTBEAT_THROTTLE), HEARTBEAT_THROTTLE
         )
         return config
+
+    def _scheduled_starts(self, client: Client, task_queue: str) -> ScheduledStarts:
+        settings = self._project.settings
+        locator = Locator(client, self._ledger, settings)
+
+        async def make_starter(definition: Definition) -> SagaStarter:
+            return SagaStarter(
+                locator,
+                definition,
+                task_queue=task_queue,
+                keys=self._trust.keys,
+                variables=settings.vars,
+                attributes=tuple(await existing_attributes(client)),
+            )
+
+        return ScheduledStarts(locator, self._trust.definition, make_starter, settings.vars, task_queue)
 
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
         """Called by Temporal around the worker's life; closes the connections with it."""

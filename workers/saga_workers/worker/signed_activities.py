@@ -31,6 +31,7 @@ from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.run_trust import RunTrust
 from sagas.workflow.saga_workflow import SagaWorkflow
+from sagas.workflow.schedule_workflow import ScheduledStart
 
 
 class SignedActivitiesInterceptor(worker.Interceptor):
@@ -76,7 +77,8 @@ class _Signing(worker.WorkflowOutboundInterceptor):
 
     def _signed(self, type: str, args: Sequence[Any], headers: Mapping[str, Payload]) -> Mapping[str, Payload]:
         # The user's own workflows on this worker do not speak for the engine.
-        if not isinstance(workflow.instance(), SagaWorkflow | BulkWorkflow | BatchWorkflow | NotifyWorkflow):
+        engine = SagaWorkflow | BulkWorkflow | BatchWorkflow | NotifyWorkflow | ScheduledStart
+        if not isinstance(workflow.instance(), engine):
             return headers
         trust: RunTrust | None = getattr(workflow.instance(), "trust", None)
         if trust is not None and not trust.is_proven:

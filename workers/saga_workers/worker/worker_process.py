@@ -25,6 +25,7 @@ from saga_workers.ledger.upkeep import maintain_ledger_forever
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import stop_on_signals
+from saga_workers.schedules.schedule_setup import set_up_when_worker_starts
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
 from saga_workers.worker.open_effects import OpenEffects
@@ -80,6 +81,8 @@ async def run_worker(
             project.settings.temporal.task_queue,
             client.namespace,
         )
+        if project.settings.worker.schedules:
+            await set_up_when_worker_starts(client, project)
         await stack.enter_async_context(_run_retention(project, client, retention))
         _freeze_loaded_objects()
         running = asyncio.create_task(worker.run())

@@ -47,6 +47,7 @@ from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.run_start import drop_forged_outcome, read_header
 from sagas.workflow.run_trust import MessagePurpose, RunTrust
 from sagas.workflow.saga_workflow import SagaWorkflow
+from sagas.workflow.schedule_workflow import ScheduledStart
 
 log = logging.getLogger("saga.worker")
 
@@ -269,7 +270,9 @@ class TrustInterceptor(Interceptor):
         class TrustInbound(WorkflowInboundInterceptor):
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
                 drop_forged_outcome()
-                if isinstance(saga := workflow.instance(), SagaWorkflow | BulkWorkflow | NotifyWorkflow):
+                if isinstance(
+                    saga := workflow.instance(), SagaWorkflow | BulkWorkflow | NotifyWorkflow | ScheduledStart
+                ):
                     saga.trust = RunTrust(trust, workflow.random_seed())
                 return await super().execute_workflow(input)
 

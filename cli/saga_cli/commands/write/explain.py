@@ -96,6 +96,7 @@ def _print_plan(plan: Explanation) -> None:
         describe_notification,
         describe_rejection,
         describe_savepoint,
+        describe_schedule,
         explain_guarantee,
     )
 
@@ -138,8 +139,9 @@ def _print_plan(plan: Explanation) -> None:
         out.print()
         previous = (step.id,)
     out.print(describe_commit_point(definition))
-    if (phrase := describe_locks(definition)) is not None:
-        out.print(Text(phrase))
+    for sentence in (describe_locks(definition), describe_schedule(definition)):
+        if sentence is not None:
+            out.print(Text(sentence))
     for notification in definition.notify:
         out.print(Text(f"✉ {describe_notification(notification)}"))
     out.print(

@@ -11,7 +11,7 @@ from sagas.definition.checks.missing_values import check_missing_values, check_r
 from sagas.definition.checks.plain_paths import check_plain_paths
 from sagas.definition.checks.scopes import ROOTS, ExpressionScope, ScopeKind
 from sagas.definition.diagnostics import Position, Report
-from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers, schedule_trigger
 from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.definition.saga_ids import saga_id_problem
@@ -83,6 +83,12 @@ def check_expressions(draft: SagaDraft, report: Report) -> None:
                 _check_value(trigger.node_of(field), ExpressionScope(draft, "trigger"), report, bare=field == "filter")
         if "id" in trigger and not trigger.values.get("signal"):  # a signal may go to a nested saga
             _check_id(trigger.node_of("id"), report)
+    if (schedule := schedule_trigger(top)) is not None:
+        for field in ("id", "input"):
+            if field in schedule:
+                _check_value(schedule.node_of(field), ExpressionScope(draft, "schedule"), report)
+        if "id" in schedule:
+            _check_id(schedule.node_of("id"), report)
     for step in draft.steps:
         _check_step(draft, step, report)
     for operation in draft.notify:

@@ -20,7 +20,7 @@ from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.arguments import check_connection, check_operation
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.literal_values import input_mistakes
-from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers
+from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft, kafka_triggers, schedule_trigger
 from sagas.definition.parser.field_types import ParsedMapping, quoted_names
 from sagas.definition.parser.operation_builder import has_reply_probe
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
@@ -167,7 +167,7 @@ def _check_request_fields(step: StepDraft, report: Report) -> None:
 
 def check_triggers(draft: SagaDraft, report: Report) -> None:
     """Report triggers whose signal no step waits for, or whose input the saga's schema refuses: every event would be a
-    dead letter; and signals that cannot share a workflow."""
+    dead letter, and every scheduled start refused; and signals that cannot share a workflow."""
     for trigger in kafka_triggers(draft.root):
         _check_bulk(trigger, report)
         if trigger.values.get("signal"):
@@ -176,6 +176,10 @@ def check_triggers(draft: SagaDraft, report: Report) -> None:
             node = trigger.node_of("input")
             for place, message in input_mistakes(draft.definition, node):
                 report.add("SAGA132", place or node, message)
+    if (schedule := schedule_trigger(draft.root)) is not None:
+        node = schedule.node_of("input") if "input" in schedule else None
+        for place, message in input_mistakes(draft.definition, node):
+            report.add("SAGA132", place or node or schedule.node, message)
 
 
 def _check_bulk(trigger: ParsedMapping, report: Report) -> None:

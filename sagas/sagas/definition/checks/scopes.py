@@ -22,14 +22,18 @@ from sagas.expressions.other_languages import NAMES
 from sagas.sql_text.sql_results import rows_schema
 from sagas.text.exact_json import readable_json
 
-ScopeKind = Literal["top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "notify"]
+ScopeKind = Literal[
+    "top", "output", "decide", "do", "undo", "confirm", "probe", "response", "trigger", "schedule", "notify"
+]
 """``decide`` is `if` and `for_each`; ``response`` is an expression over a participant's response."""
 
 ROOTS = ("input", "steps", "item", "index", "saga", "step", "vars", "trigger", "response", "event")
 _SAGA_FIELDS = ("id", "name", "started_at")
 _STEP = ("key", "forward_key")
 _TRIGGER_FIELDS = ("value", "key", "headers", "topic", "partition", "offset", "timestamp")
+_SCHEDULE_FIELDS = ("scheduled_at", "scheduled_date")
 _EVENT_FIELDS = ("id", "type", "timestamp", "data")
+_TRIGGER_SCOPES = ("trigger", "schedule")
 _STEP_SCOPES = ("do", "undo", "confirm", "probe", "response")
 
 NamePath = tuple[str, ...]
@@ -59,7 +63,7 @@ class ExpressionScope:
     def roots(self) -> tuple[str, ...]:
         if self.kind == "response":
             return ("response",)
-        if self.kind == "trigger":
+        if self.kind in _TRIGGER_SCOPES:
             return ("trigger", "vars", "saga")
         allowed = ["input", "vars", "saga"]
         if self.kind != "top":
@@ -93,9 +97,10 @@ class ExpressionScope:
         if root == "item":
             return self._schema_problem("item", self._item_schema(), path[1:])
         if root == "trigger":
-            return self._field_problem("trigger", path, _TRIGGER_FIELDS)
+            fields = _SCHEDULE_FIELDS if self.kind == "schedule" else _TRIGGER_FIELDS
+            return self._field_problem("trigger", path, fields)
         if root == "saga":
-            if self.kind == "trigger":
+            if self.kind in _TRIGGER_SCOPES:
                 return self._field_problem("saga", path, ("name",))
             more = {"undo": ("reason",), "notify": ("state", "reason")}.get(self.kind, ())
             names = (*_SAGA_FIELDS, *more)
@@ -196,7 +201,7 @@ class ExpressionScope:
             return single_type(self.schema_of(path))
         if root == "index" or path in (("trigger", "partition"), ("trigger", "offset")):
             return "integer"
-        if path in (("trigger", "topic"), ("trigger", "timestamp")):
+        if root == "trigger" and path[1:] in (("topic",), ("timestamp",), ("scheduled_at",), ("scheduled_date",)):
             return "string"
         if path in (("saga", "id"), ("saga", "name"), ("saga", "started_at")):
             return "string"

@@ -28,6 +28,7 @@ from sagas.definition.model import (
     Probe,
     Retry,
     Savepoint,
+    ScheduleTrigger,
     StepDefinition,
     StepKind,
 )
@@ -37,6 +38,7 @@ from sagas.definition.parser.draft import (
     SagaDraft,
     StepDraft,
     kafka_triggers,
+    schedule_trigger,
 )
 from sagas.definition.parser.field_types import ParsedMapping
 from sagas.definition.parser.operation_builder import (
@@ -88,6 +90,7 @@ def build_draft(file: str, root: ParsedMapping, graph: StepGraph, project: Proje
         notify=notify,
         locks=_build_locks(root.get("locks"), project),
         triggers=_build_triggers(root),
+        schedule=_build_schedule(schedule_trigger(root)),
     )
     return SagaDraft(file, root, definition, tuple(steps), graph, project, notify=notifications)
 
@@ -206,6 +209,12 @@ def _build_triggers(top: ParsedMapping) -> tuple[KafkaTrigger, ...]:
             )
         )
     return tuple(triggers)
+
+
+def _build_schedule(parsed: ParsedMapping | None) -> ScheduleTrigger | None:
+    if parsed is None or parsed.get("cron") is None:
+        return None
+    return ScheduleTrigger(**{name: value for name, value in parsed.values.items() if value is not None})
 
 
 def _build_bulk(parsed: ParsedMapping | None) -> BulkTrigger | None:

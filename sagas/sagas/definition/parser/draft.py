@@ -39,6 +39,12 @@ def kafka_triggers(top: ParsedMapping) -> list[ParsedMapping]:
     return (triggers.values.get("kafka") or []) if triggers is not None else []
 
 
+def schedule_trigger(top: ParsedMapping) -> ParsedMapping | None:
+    """The schedule of a saga; None if it has none that could be read."""
+    triggers = top.values.get("triggers")
+    return triggers.values.get("schedule") if triggers is not None else None
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaResources:
     """The Kafka settings that definitions depend on: ``outbox`` is the SQL connection with the outbox tables."""

@@ -357,8 +357,7 @@ class MappingType:
     """A mapping with known fields. ``shorthand`` names the field that a bare string stands for.
 
     ``others`` are the names that other products have for the fields. ``example`` is what an author should write who
-    wrote no mapping; it is also the help for the words of ``refused``, which are no shorthand. ``planned`` are fields
-    that are not implemented yet, with the feature that brings them (SAGA900).
+    wrote no mapping; it is also the help for the words of ``refused``, which are no shorthand.
     """
 
     label: str
@@ -369,7 +368,6 @@ class MappingType:
     others: OtherNames = NO_OTHER_NAMES
     example: str = ""
     refused: tuple[str, ...] = ()
-    planned: Mapping[str, str] = field(default_factory=dict)
     by_name: Mapping[str, Field] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -384,9 +382,7 @@ class MappingType:
             return report_mismatch(node, report, f"{expected} for {self.label}", self.example)
         values = {}
         for name, value in list(node.value.items()):
-            if name in self.planned:
-                report_planned(name, self.planned[name], node.key_position(name), report)
-            elif (given := self.by_name.get(name) or self._meant(name, node, report)) is not None:
+            if (given := self.by_name.get(name) or self._meant(name, node, report)) is not None:
                 values[given.name] = given.field_type.read(value, report)
         for declared in self.fields:
             if declared.required and declared.name not in node.value:

@@ -1,7 +1,4 @@
-"""The tables of all fields of the language, from which the parser, the editors' schema and the reference are made.
-
-A planned field is named by ``planned``; it becomes a row when the feature is implemented.
-"""
+"""The tables of all fields of the language, from which the parser, the editors' schema and the reference are made."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from sagas.definition.parser.field_types import (
     String,
     StringMap,
 )
+from sagas.definition.parser.schedule_types import CatchupWindow, CronExpression, OverlapPolicy, TimeZone
 from sagas.definition.saga_ids import SAGA_NAME
 
 if TYPE_CHECKING:
@@ -217,10 +215,34 @@ KAFKA_TRIGGER = MappingType(
         Field("bulk", BULK_TRIGGER, "sagas of events that arrive together share a workflow; needs a ledger"),
     ),
 )
+SCHEDULE_TRIGGER = MappingType(
+    "a schedule",
+    (
+        Field("cron", CronExpression(), "when sagas start: 5 fields of cron, or `@daily` and its like", required=True),
+        Field("timezone", TimeZone(), "the time zone of `cron`, such as Europe/Berlin; default UTC"),
+        Field(
+            "overlap",
+            OverlapPolicy(),
+            "what happens while the saga of an earlier time runs: default `skip`; `buffer_one`, `buffer_all`, "
+            "`allow_all` or `cancel_other`",
+        ),
+        Field("catchup_window", CatchupWindow(), "how late a start may be after Temporal was unavailable, default 1d"),
+        Field("jitter", Duration(zero=True), "each start is delayed at random by up to this, default 0s"),
+        Field("input", Json(), "the input of the saga, over `trigger`; default `{}`"),
+        Field(
+            "id",
+            String(),
+            "template of the saga's id, over `trigger`; default the saga's own `id`, else `<saga>-<scheduled time>`",
+        ),
+    ),
+    example="write the times as a mapping, for example `schedule: {cron: 30 3 * * *, timezone: Europe/Berlin}`",
+)
 TRIGGERS = MappingType(
     "`triggers`",
-    (Field("kafka", OneOrMore(KAFKA_TRIGGER), "events of topics; one trigger or a list"),),
-    planned={"schedule": "scheduled starts"},
+    (
+        Field("kafka", OneOrMore(KAFKA_TRIGGER), "events of topics; one trigger or a list"),
+        Field("schedule", SCHEDULE_TRIGGER, "the times at which sagas start"),
+    ),
 )
 
 LOCKS = MappingType(
@@ -281,7 +303,7 @@ SAGA = MappingType(
             required=True,
         ),
         Field("notify", ListOf(NOTIFY), "notifications to other systems, best effort"),
-        Field("triggers", TRIGGERS, "what starts or signals sagas automatically: events of topics"),
+        Field("triggers", TRIGGERS, "what starts or signals sagas automatically: events of topics, a schedule"),
         Field("publish", Choice(("each", "together")), "`together`: all Spark outputs in one catalog transaction"),
     ),
     extensible=True,

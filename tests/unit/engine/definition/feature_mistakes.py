@@ -126,8 +126,22 @@ FEATURE_MISTAKES = [
     Mistake(
         "SAGA305", "a step that may not have run", saga(BOOK, NOTIFY.format(one=TOLD.format(it="⟦steps.book.result.x")))
     ),
-    # SAGA900: later parts
-    Mistake("SAGA900", "schedule", saga(BOOK, "triggers: {⟦schedule: {cron: '0 3 * * *'}}\n")),
+    # Schedules
+    *(
+        Mistake(code, about, saga(BOOK, f"triggers: {{schedule: {schedule}}}\n"))
+        for code, about, schedule in (
+            ("SAGA134", "an hour too late", "{cron: ⟦0 25 * * *}"),
+            ("SAGA134", "four fields", "{cron: ⟦0 3 * *}"),
+            ("SAGA134", "the 31st of February", "{cron: ⟦0 3 31 2 *}"),
+            ("SAGA134", "the last day of other programs", "{cron: ⟦0 3 L * *}"),
+            ("SAGA135", "a time zone that does not exist", "{cron: 0 3 * * *, timezone: ⟦Europe/Berlim}"),
+            ("SAGA136", "two fields of days", "{cron: ⟦0 3 13 * fri}"),
+            ("SAGA137", "terminate", "{cron: 0 3 * * *, overlap: ⟦terminate_other}"),
+            ("SAGA105", "a schedule without times", "⟦{}"),
+            ("SAGA302", "no such value of a time", "{cron: 0 3 * * *, id: '${{ ⟦trigger.value }}'}"),
+            ("SAGA106", "an unknown policy", "{cron: 0 3 * * *, overlap: ⟦wait}"),
+        )
+    ),
     # SAGA430: automatic compensation of something else than `sql`; the statements have tests of their own
     Mistake("SAGA430", "auto of a Python action", saga("  - {id: a, uses: shop.book, compensate: ⟦auto}\n")),
     *(

@@ -11,7 +11,17 @@ from sagas.builtins.registry import BUILTINS, Builtin
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.field_types import Field
-from sagas.definition.parser.language import COMPENSATE, DEFAULTS, KAFKA_TRIGGER, NOTIFY, PROBE, RETRY, SAGA, STEP
+from sagas.definition.parser.language import (
+    COMPENSATE,
+    DEFAULTS,
+    KAFKA_TRIGGER,
+    NOTIFY,
+    PROBE,
+    RETRY,
+    SAGA,
+    SCHEDULE_TRIGGER,
+    STEP,
+)
 from tests.unit.engine.definition.mistakes import MISTAKES
 
 PAGE = Path(__file__).resolve().parents[4] / "docs/reference/diagnostics.md"
@@ -25,6 +35,7 @@ _RECORDS = {
     "retry": RETRY,
     "defaults": DEFAULTS,
     "trigger": KAFKA_TRIGGER,
+    "schedule": SCHEDULE_TRIGGER,
     "notify": NOTIFY,
 }
 
@@ -102,7 +113,6 @@ def render_language(page: str) -> str:
             for field in record.fields
             if name != "probe" or field not in COMPENSATE.fields
         ]
-        rows += [f"| `{field}` | not in this version, comes with {part} |" for field, part in record.planned.items()]
         page = _between(page, f"<!-- table: {name} -->", ["| field | meaning |", "|---|---|", *rows])
     rows = [f"| `{name.name}` | {name.summary} | {_arguments(name)} |" for name in BUILTINS.values()]
     return _between(page, "<!-- actions -->", ["| `uses` | what it does | arguments |", "|---|---|---|", *rows])

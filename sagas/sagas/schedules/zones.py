@@ -1,0 +1,18 @@
+"""The time zones of schedules: those of the IANA database."""
+
+from __future__ import annotations
+
+import zoneinfo
+
+
+def read_zone(name: str) -> zoneinfo.ZoneInfo:
+    """The time zone. Raises ValueError if there is none of that name."""
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(name) from None
+
+
+def zone_names() -> tuple[str, ...]:
+    """The names of all time zones, sorted."""
+    return tuple(sorted(zoneinfo.available_timezones()))

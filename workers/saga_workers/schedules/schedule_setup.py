@@ -1,0 +1,56 @@
+"""Makes, updates and removes the schedules of a project in Temporal."""
+
+from __future__ import annotations
+
+import logging
+
+from temporalio.client import Client as Temporal
+from temporalio.client import Schedule, ScheduleAlreadyRunningError, ScheduleUpdate, ScheduleUpdateInput
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_workers.runtime.logs import fields
+from saga_workers.schedules.schedule_status import ScheduleStatus, read_status, scheduled
+from sagas.settings.project import Project
+
+log = logging.getLogger("saga.worker")
+
+
+async def set_up_schedule(temporal: Temporal, status: ScheduleStatus) -> None:
+    """Create or update the schedule as its definition wants it. One that is paused stays paused. Raises RPCError."""
+    wanted = status.wanted
+    assert wanted is not None
+    if status.current is None:
+        try:
+            await temporal.create_schedule(status.id, wanted)
+        except ScheduleAlreadyRunningError:
+            pass  # another process has just created it
+        else:
+            return
+
+    def update(current: ScheduleUpdateInput) -> ScheduleUpdate:
+        state = current.description.schedule.state
+        state.limited_actions, state.remaining_actions = False, 0
+        return ScheduleUpdate(Schedule(wanted.action, wanted.spec, wanted.policy, state))
+
+    await temporal.get_schedule_handle(status.id).update(update)
+
+
+async def remove_schedule(temporal: Temporal, id: str) -> None:
+    """Delete a schedule; its sagas go on. Raises RPCError."""
+    try:
+        await temporal.get_schedule_handle(id).delete()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+
+
+async def set_up_when_worker_starts(temporal: Temporal, project: Project) -> None:
+    """Create and update the schedules of the definitions. Errors are logged: a worker serves without schedules, too."""
+    for definition in scheduled(project):
+        try:
+            status = await read_status(temporal, project, definition)
+            if status.need is not None:
+                await set_up_schedule(temporal, status)
+                log.info("schedule set up: %s", status.why, extra=fields(saga=definition.saga))
+        except RPCError as error:
+            log.warning("schedule not set up: %s", error.message, extra=fields(saga=definition.saga))

@@ -1,0 +1,127 @@
+"""Compares the schedules that the definitions of a project want with those that Temporal has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from temporalio.client import Client as Temporal
+from temporalio.client import Schedule, ScheduleDescription
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_workers.schedules.temporal_schedule import differences, is_signed, make_schedule, order_of
+from sagas.definition.model import Definition, ScheduleTrigger
+from sagas.errors import UsageError
+from sagas.protocol.schedule_order import ScheduleTimes, saga_of_schedule, schedule_id
+from sagas.settings.project import Project
+from sagas.text.shortening import join_names
+
+Need = Literal["create", "update", "remove", "look"]
+"""What has to be done: `look` at a schedule that may belong to another project, which nobody removes for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStatus:
+    """One schedule: as the project wants it, and as Temporal has it. ``why`` says what is wrong, if ``need`` is set."""
+
+    id: str
+    saga: str
+    definition: Definition | None
+    wanted: Schedule | None
+    current: ScheduleDescription | None
+    need: Need | None = None
+    why: str | None = None
+
+    @property
+    def paused(self) -> bool:
+        return self.current is not None and self.current.schedule.state.paused
+
+
+async def read_statuses(temporal: Temporal, project: Project) -> list[ScheduleStatus]:
+    """All schedules of the project, by saga.
+
+    Schedules of sagas without one are those of removed triggers; while a definition has errors, nobody knows which.
+    """
+    settings = project.settings
+    queue, keys = settings.temporal.task_queue, settings.signing_keys()
+    statuses = []
+    for definition in scheduled(project):
+        statuses.append(await read_status(temporal, project, definition))
+    if not any(diagnostic.severity == "error" for diagnostic in project.diagnostics):
+        wanted_ids = {status.id for status in statuses}
+        try:
+            ids = await _list_ids(temporal, queue)
+        except RPCError:
+            if statuses:
+                raise
+            ids = []  # a project without schedules needs no right to list them
+        for id in ids:
+            current = None if id in wanted_ids else await describe(temporal, id)
+            if current is None:
+                continue
+            saga = saga_of_schedule(id, queue) or ""
+            need: Need = "remove" if is_signed(order_of(current.schedule), keys) else "look"
+            why = f"the saga {saga} has no schedule any more"
+            if need == "look":
+                why = f"{why}, and no key of this project has signed it"
+            statuses.append(ScheduleStatus(id, saga, None, None, current, need, why))
+    return sorted(statuses, key=lambda status: status.saga)
+
+
+def uses_schedules(project: Project) -> bool:
+    return bool(scheduled(project))
+
+
+def scheduled(project: Project) -> Sequence[Definition]:
+    """The definitions with a schedule."""
+    return [definition for definition in project.definitions.values() if definition.schedule is not None]
+
+
+async def read_status(temporal: Temporal, project: Project, definition: Definition) -> ScheduleStatus:
+    """The schedule of one saga. Raises UsageError if it has none."""
+    trigger, settings = trigger_of(definition), project.settings
+    queue, keys = settings.temporal.task_queue, settings.signing_keys()
+    id = schedule_id(queue, definition.saga)
+    wanted = make_schedule(definition, trigger, id=id, task_queue=queue, keys=keys)
+    current = await describe(temporal, id)
+    if current is None:
+        return ScheduleStatus(id, definition.saga, definition, wanted, None, "create", "it does not exist")
+    why = None
+    order = order_of(current.schedule)
+    signature = order.get("signature")
+    differing = differences(wanted, current.schedule)
+    if keys.keys and not is_signed(order, keys):
+        why = "no key of this project has signed it, so its starts are refused"
+    elif order.get("times") != ScheduleTimes.of(trigger).to_json() or order.get("saga") != definition.saga:
+        why = "the definition has changed since it was set up"
+    elif differing:
+        why = f"{join_names(differing, 5)} {'was' if len(differing) == 1 else 'were'} changed outside of the definition"
+    elif keys.keys and (not isinstance(signature, dict) or signature.get("key") != keys.ids[0]):
+        why = "it is signed with an older key of this project"
+    return ScheduleStatus(id, definition.saga, definition, wanted, current, None if why is None else "update", why)
+
+
+def trigger_of(definition: Definition) -> ScheduleTrigger:
+    """The schedule of a definition. Raises UsageError if it has none."""
+    if definition.schedule is None:
+        raise UsageError(
+            f"the saga {definition.saga} has no schedule", help="add `schedule` under `triggers` of its definition"
+        )
+    return definition.schedule
+
+
+async def describe(temporal: Temporal, id: str) -> ScheduleDescription | None:
+    """The schedule as Temporal has it; None if there is none. Raises RPCError."""
+    try:
+        return await temporal.get_schedule_handle(id).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+async def _list_ids(temporal: Temporal, task_queue: str) -> list[str]:
+    """The ids of the schedules of this task queue."""
+    listed = await temporal.list_schedules()
+    return [each.id async for each in listed if saga_of_schedule(each.id, task_queue) is not None]

@@ -1,0 +1,82 @@
+"""The starts that a schedule has made, as Temporal has them: one run for each time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from temporalio.client import (
+    Client as Temporal,
+)
+from temporalio.client import (
+    ScheduleActionExecutionStartWorkflow,
+    ScheduleActionResult,
+    ScheduleDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+)
+from temporalio.exceptions import ApplicationError
+
+from saga_workers.temporal.temporal_runs import describe_run
+from sagas.protocol.payloads import SLOT_MEMO
+
+_NOT_ENDED = (None, "COMPLETED")
+"""The states of a saga that are no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStart:
+    """One start. ``id`` is that of the saga, as soon as it is known; ``outcome`` is in words.
+
+    ``failed``: it was refused, or its saga has ended otherwise than COMPLETED.
+    """
+
+    scheduled_at: str
+    workflow_id: str
+    id: str | None
+    outcome: str
+    failed: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def last_starts(temporal: Temporal, current: ScheduleDescription) -> list[SlotStart]:
+    """The last ten starts, newest first. Raises RPCError."""
+    return await asyncio.gather(*(_read(temporal, current.id, made) for made in reversed(current.info.recent_actions)))
+
+
+async def _read(temporal: Temporal, schedule: str, made: ScheduleActionResult) -> SlotStart:
+    action = made.action
+    assert isinstance(action, ScheduleActionExecutionStartWorkflow)
+    slot = action.workflow_id.removeprefix(f"{schedule}-")  # that of the result has the jitter
+    run_id = action.first_execution_run_id
+    described = await describe_run(temporal, action.workflow_id, run_id)
+    if described is None:
+        return SlotStart(slot, action.workflow_id, None, "its run is no longer in Temporal")
+    status = described.run.status
+    saga_id = (await described.run.memo()).get(SLOT_MEMO)
+    saga_id = saga_id if isinstance(saga_id, str) else None
+    handle = temporal.get_workflow_handle(action.workflow_id, run_id=run_id)
+    if status is WorkflowExecutionStatus.RUNNING:
+        outcome = "waits for a worker" if saga_id is None else "running"
+        return SlotStart(slot, action.workflow_id, saga_id, outcome)
+    if status is WorkflowExecutionStatus.COMPLETED:
+        result = await handle.result()
+        return _ended(slot, action.workflow_id, result if isinstance(result, Mapping) else {})
+    if status is WorkflowExecutionStatus.FAILED:
+        try:
+            await handle.result()
+        except WorkflowFailureError as error:
+            why = error.cause.message if isinstance(error.cause, ApplicationError) else str(error.cause)
+            return SlotStart(slot, action.workflow_id, saga_id, f"refused: {why}", failed=True)
+    return SlotStart(slot, action.workflow_id, saga_id, status.name.lower().replace("_", " "), failed=True)
+
+
+def _ended(slot: str, workflow_id: str, result: Mapping[str, Any]) -> SlotStart:
+    state = result.get("state")
+    earlier = "" if result.get("started", True) else "already started, "
+    outcome = f"{earlier}{state or 'started'}"
+    return SlotStart(slot, workflow_id, result.get("id"), outcome, failed=state not in _NOT_ENDED)
