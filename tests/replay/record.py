@@ -1,7 +1,8 @@
 """Record the histories that the replay test keeps: ``python -m tests.replay.record [NAME …]``.
 
 Every run is written to a new file, and none is overwritten: from the first release on, an existing one is what a saga
-that is still running looks like (docs/how-to/versioning.md). NAME ``bulk`` is that of bulk workflows and batches.
+that is still running looks like (docs/how-to/versioning.md). NAME ``bulk`` is that of bulk workflows and batches,
+``schedule`` that of scheduled starts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from temporalio.client import WorkflowFailureError
 from saga_workers.client import Client
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import handle, open_environment
-from tests.replay import record_bulk
+from tests.replay import record_bulk, record_schedule
 from tests.replay.history_files import write
 from tests.replay.scenario import EARLY, Scenario, perform, playing
 from tests.replay.scenarios import SCENARIOS
@@ -67,6 +68,8 @@ async def main(names: list[str]) -> None:
                 print(path.name)
     if not names or "bulk" in names:
         await record_bulk.main()
+    if not names or "schedule" in names:
+        await record_schedule.main()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from tests.replay.scenarios import SCENARIOS
 
 RECORDED = sorted(HISTORIES.glob("*.json.gz"))
 
+SCHEDULE = {"schedule", "schedule-cancelled", "schedule-refused"}
 BULK = {"batch", "bulk", "bulk-cancelled", "bulk-left", "bulk-rested", "bulk-retried", "bulk-wide"}
 
 
@@ -47,7 +48,7 @@ async def test_a_recorded_run_is_replayed(path: Path) -> None:
 
 def test_every_scenario_has_a_recording() -> None:
     recorded = {path.name.split(".")[0].split("+")[0] for path in RECORDED}
-    assert recorded >= {scenario.name for scenario in SCENARIOS} | BULK
+    assert recorded >= {scenario.name for scenario in SCENARIOS} | BULK | SCHEDULE
 
 
 async def test_a_changed_interpreter_fails_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
