@@ -23,6 +23,9 @@ MAX_INTEGER_BITS = 13_287
 MAX_INPUT_VALUES = 250_000
 """Values (elements, fields) of one input."""
 
+MAX_RESULT_VALUES = 100_000
+"""Values of one result, reply, output, or data of a signal. A workflow task reads it, masks it twice, and writes it."""
+
 MAX_CHECK_STEPS = 400_000
 """Evaluation steps of the checks of one input: parts of its schema that are applied to values, what they touch beyond,
 and steps of expressions. They take up to a second of CPU; a megabyte of ordinary orders takes 300,000."""

@@ -41,6 +41,7 @@ from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, SagaJustEnded, UsageError, did_you_mean
+from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import (
     OWNER_HEADER,
@@ -51,7 +52,8 @@ from sagas.protocol.payloads import (
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.protocol.signed_content import decision_content
 from sagas.settings.signing_keys import SigningKeys
-from sagas.text.json_values import json_problem
+from sagas.text.exact_json import encode_json
+from sagas.text.json_values import has_more_values, json_problem
 from sagas.text.shell import saga_command
 from sagas.workflow.summaries import run_summary
 
@@ -167,7 +169,10 @@ async def signal(
 def signal_message(name: str, data: Any, *, by: str, reject: str | None) -> dict[str, Any]:
     """A signal with its sender. Raises UsageError if the saga could not read it: it would ignore the signal."""
     message = {"_saga": {"by": by, "reject": reject}, "data": data}
-    if (problem := json_problem(message)) is not None:
+    problem = json_problem(message)
+    if problem is None and has_more_values(encode_json(data), MAX_RESULT_VALUES):
+        problem = f"it has more than {MAX_RESULT_VALUES:,} values"
+    if problem is not None:
         raise UsageError(f"the data of the signal {name} is not valid: {problem}")
     return message
 

@@ -15,7 +15,7 @@ import httpx
 
 from saga_activities.http.response import HttpResponse
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
-from sagas.input_limits import MAX_INPUT_VALUES
+from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.text.exact_json import decode_unambiguous
 
 ACCEPT_ENCODING = "gzip"
@@ -55,20 +55,20 @@ async def send_bounded(client: httpx.AsyncClient, request: httpx.Request, mask: 
 
 
 def _has_too_many_values(text: str) -> bool:
-    """Return whether it is JSON of more values than an input may have: two bytes become a list."""
-    if sum(map(text.count, ",[{")) <= MAX_INPUT_VALUES:
+    """Return whether it is JSON of more values than a result may have: two bytes become a list."""
+    if sum(map(text.count, ",[{")) <= MAX_RESULT_VALUES:
         return False
     try:
         waiting = [decode_unambiguous(text)]
     except (ValueError, RecursionError):
         return False
     count = 0
-    while waiting and count <= MAX_INPUT_VALUES:
+    while waiting and count <= MAX_RESULT_VALUES:
         value = waiting.pop()
         if isinstance(value, dict | list):
             count += len(value)
             waiting += value.values() if isinstance(value, dict) else value
-    return count > MAX_INPUT_VALUES
+    return count > MAX_RESULT_VALUES
 
 
 async def _read_body(response: httpx.Response, headers: Mapping[str, str]) -> bytes | int:

@@ -47,7 +47,7 @@ from sagas.actions.events import Event
 from sagas.actions.message_headers import UnreadableHeader
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST, default_reply_topic, is_reserved
 from sagas.errors import UsageError
-from sagas.input_limits import MAX_INPUT_VALUES
+from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.protocol.size_limits import limit_size, omitted
@@ -424,7 +424,7 @@ def _refusal_data(data: Any, outcome: str) -> dict[str, Any]:
 
 def _kept_value(value: bytes) -> Any:
     """The parsed value, or the placeholder for one that is too large for a result. Raises :class:`MalformedReply`."""
-    if len(value) > MAX_RESPONSE_BYTES or has_more_values(value, MAX_INPUT_VALUES):
+    if len(value) > MAX_RESPONSE_BYTES or has_more_values(value, MAX_RESULT_VALUES):
         return omitted(len(value))
     try:
         return limit_size(parse_json(value))

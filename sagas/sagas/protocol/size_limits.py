@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.text.exact_json import encode_json
+from sagas.text.json_values import has_more_values
 
 MAX_PAYLOAD_BYTES = 2 * 1024 * 1024 - 64 * 1024
 """Bytes of arguments, of a result or an output as JSON. The rest of the 2 MiB is for the envelope around the value."""
@@ -27,9 +29,14 @@ def size_problem(what: str, size: int) -> str:
 
 
 def limit_size(value: Any) -> Any:
-    """The value, or the placeholder for one that is too large for a payload."""
-    size = len(encode_json(value))
-    return value if size <= MAX_PAYLOAD_BYTES else omitted(size)
+    """The value, or the placeholder for one that is too large for a payload or has too many values."""
+    text = encode_json(value)
+    return omitted(len(text)) if is_too_large(text) else value
+
+
+def is_too_large(text: bytes) -> bool:
+    """True for the JSON of a result or an output that is not kept: a workflow task would take too long for it."""
+    return len(text) > MAX_PAYLOAD_BYTES or has_more_values(text, MAX_RESULT_VALUES)
 
 
 def is_omitted(value: Any) -> bool:

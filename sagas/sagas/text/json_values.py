@@ -33,22 +33,32 @@ def json_problem(
                 if not (half_pairs or item.isascii()) and _has_half_pair(item):
                     return "it contains half a surrogate pair"
             elif isinstance(item, dict | list | tuple):
+                if not item:
+                    continue
                 count += len(item)
                 if count > max_values:
                     return f"it has more than {max_values:,} values"
-                if item and depth == max_depth:
+                if depth == max_depth:
                     return f"it is nested deeper than {max_depth} levels"
                 if isinstance(item, dict):
-                    if (problem := names_problem(item)) is not None:
+                    if (problem := _keys_problem(item, half_pairs=half_pairs)) is not None:
                         return problem
-                    if not half_pairs and _has_half_pair(item):
-                        return "it contains half a surrogate pair"
                     waiting.append((item.values(), depth + 1))
                 else:
                     waiting.append((item, depth + 1))
             elif item is not None and (problem := _number_problem(item)) is not None:
                 return problem
     return None
+
+
+def _keys_problem(keys: Collection[Any], *, half_pairs: bool) -> str | None:
+    all_texts = True
+    for key in keys:
+        if not isinstance(key, str):
+            all_texts = False
+        elif not (half_pairs or key.isascii()) and _has_half_pair(key):
+            return "it contains half a surrogate pair"
+    return None if all_texts else names_problem(keys)
 
 
 def _number_problem(number: Any) -> str | None:
@@ -86,11 +96,8 @@ def names_problem(keys: Collection[Any], name: Callable[[Any], str] = str) -> st
     return None
 
 
-def _has_half_pair(value: Any) -> bool:
-    """True for such a string, and for an object with such a key."""
-    if isinstance(value, dict):
-        return any(_has_half_pair(key) for key in value)
-    return isinstance(value, str) and not value.isascii() and encodable(value) != value
+def _has_half_pair(text: str) -> bool:
+    return not text.isascii() and encodable(text) != text
 
 
 def encodable(text: str) -> str:

@@ -13,10 +13,13 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from sagas.input_limits import MAX_JSON_DEPTH
+from sagas.input_limits import MAX_JSON_DEPTH, MAX_RESULT_VALUES
 from sagas.text.exact_json import decode_json, decode_unambiguous, encode_json
 from sagas.text.json_mistakes import InvalidJson
-from sagas.text.json_values import encodable
+from sagas.text.json_values import encodable, has_more_values
+
+ENVELOPE_VALUES = 1_000
+"""Values around those of a result or of the details of a failure, such as the number of the attempt."""
 
 _JSON = b"json/plain"
 _NULL = b"binary/null"
@@ -58,12 +61,24 @@ def read_payload(payload: Payload, *, unambiguous: bool = False) -> Any:
         raise UnreadableValue(encodable(str(error))) from None
 
 
+def read_bounded(payload: Payload, max_values: int, *, around: int = 0, unambiguous: bool = False) -> Any:
+    """The value of a payload that any client or worker may have sent; too many values are not read, as a workflow task
+    has no time for them. Raises as :func:`read_payload`.
+
+
+    ``around``: values that it may have beyond those of its content.
+    """
+    if has_more_values(payload.data, max_values + around):
+        raise UnreadableValue(f"it has more than {max_values:,} values")
+    return read_payload(payload, unambiguous=unambiguous)
+
+
 def failure_details(error: ApplicationError) -> Any:
     """The first detail of a failure; None without details. The SDK has read the error's own with its converter."""
     if error.failure is None:
         return error.details[0] if error.details else None
     payloads = error.failure.application_failure_info.details.payloads
     try:
-        return read_payload(payloads[0]) if payloads else None
+        return read_bounded(payloads[0], MAX_RESULT_VALUES, around=ENVELOPE_VALUES) if payloads else None
     except UnreadableValue as unreadable:
         return {"omitted": "unreadable", "reason": str(unreadable)}

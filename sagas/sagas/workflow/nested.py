@@ -10,7 +10,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
 from sagas.definition.saga_ids import workflow_id_problem
-from sagas.input_limits import MAX_CANCEL_WORDS
+from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import (
     CancelRequested,
@@ -80,7 +80,7 @@ class NestedSagas:
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
             self._started[id] = handle
-            output, report = split_result(activity_result(await handle))
+            output, report = split_result(activity_result(await handle, around=MAX_INPUT_VALUES))
             # It may have closed as Completed with a residue past its commit point, or with rows that it has locked.
             document = {"state": state, **report, "id": saga_id, "saga": saga, "output": output}
             view = SagaView.from_anybody(document) or SagaView(id=saga_id, saga=saga, state=state, output=output)

@@ -9,24 +9,27 @@ from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
+from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES, MAX_RESULT_VALUES
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.protocol.operator_names import recorded_name
-from sagas.text.json_values import encodable, has_more_values, json_problem
+from sagas.text.json_values import encodable, json_problem
 from sagas.workflow.client_values import optional_text, text
 from sagas.workflow.failures import refused_error
-from sagas.workflow.json_payloads import UnreadableValue, read_payload
+from sagas.workflow.json_payloads import UnreadableValue, read_bounded
 
 NO_INPUT = RawValue(Payload())
 """The argument of a workflow that a client has started without one; it cannot be read."""
 
 
-def bounded_value(args: Sequence[RawValue], *, half_pairs: bool = False) -> Any:
+def bounded_value(
+    args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES, around: int = 0, half_pairs: bool = False
+) -> Any:
     """The first argument of a start or a signal; None without arguments.
 
-    Raises UnreadableValue, also for a value out of bounds. ``half_pairs``: see :func:`json_problem`.
+    Raises UnreadableValue, also for a value out of bounds. ``around``: see :func:`read_bounded`; ``half_pairs``: see
+    :func:`json_problem`.
     """
-    return _checked(first_value(args), half_pairs=half_pairs)
+    return _checked(first_value(args, max_values=max_values, around=around), half_pairs=half_pairs)
 
 
 def _checked(value: Any, *, half_pairs: bool) -> Any:
@@ -36,12 +39,16 @@ def _checked(value: Any, *, half_pairs: bool) -> Any:
     return value
 
 
-def activity_result(returned: RawValue | None) -> Any:
+def activity_result(returned: RawValue | None, *, around: int = 0) -> Any:
     """Return what an activity has returned: a value that cannot be kept is replaced by the reason, as the effect is
     there.
+
+    ``around``: values that the result may have beyond those of its content.
     """
+    if returned is None:
+        return None
     try:
-        return None if returned is None else _checked(read_payload(returned.payload, unambiguous=True), half_pairs=True)
+        return bounded_value([returned], max_values=MAX_RESULT_VALUES, around=around, half_pairs=True)
     except UnreadableValue as error:
         return {"omitted": "unreadable", "reason": str(error)}
 
@@ -98,17 +105,9 @@ def is_signed_decision(event: DecisionMade) -> bool:
     return event.arguments is not None or event.definition is not None
 
 
-def first_value(args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES) -> Any:
-    """The first argument; None without arguments. Raises UnreadableValue.
-
-    What has too many values is not read: a workflow task has no time for it.
-    """
-    if not args:
-        return None
-    payload = args[0].payload
-    if has_more_values(payload.data, max_values):
-        raise UnreadableValue(f"it has more than {max_values:,} values")
-    return read_payload(payload, unambiguous=True)
+def first_value(args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES, around: int = 0) -> Any:
+    """The first argument; None without arguments. Raises UnreadableValue, also for too many values."""
+    return read_bounded(args[0].payload, max_values, around=around, unambiguous=True) if args else None
 
 
 def request_fields(sent: RawValue) -> dict[str, Any]:

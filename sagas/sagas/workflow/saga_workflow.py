@@ -12,6 +12,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 
 from sagas.expressions.limits import WorkMeter
+from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.machine import Machine
 from sagas.machine.view import blank_view, shrink_view
@@ -49,7 +50,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
-from sagas.workflow.json_payloads import UnreadableValue, raw_json
+from sagas.workflow.json_payloads import ENVELOPE_VALUES, UnreadableValue, raw_json
 from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, VIEW_LIMIT, PayloadThrottle, limit_output, view_payload
 from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.nested import NestedSagas, ParentCancels, ParkedReports, result_for_parent
@@ -327,7 +328,8 @@ class SagaWorkflow:
     @workflow.signal(dynamic=True, description="Completes the `wait` step of that name.")
     def receive_signal(self, name: str, args: Sequence[RawValue]) -> None:
         try:
-            event = to_signal_event(name, bounded_value(args))
+            data = bounded_value(args, max_values=MAX_RESULT_VALUES, around=ENVELOPE_VALUES)
+            event = to_signal_event(name, data)
         except UnreadableValue as error:
             workflow.logger.warning("signal ignored, its data cannot be read: %s", error)
             return

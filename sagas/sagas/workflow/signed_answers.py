@@ -18,6 +18,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
 from sagas.protocol.signed_content import failure_content
 from sagas.workflow.failures import activity_failure, activity_outcome, attempts_made
+from sagas.workflow.json_payloads import ENVELOPE_VALUES
 from sagas.workflow.received import activity_result
 from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, is_untrusted, run_trust
 
@@ -73,7 +74,7 @@ def outcome_of_answer(name: str, request: Payload, answer: Any, marker: str) -> 
     payload = Payload() if answer is None else answer.payload
     if not is_believed_answer(name, request, payload, marker):
         return Outcome("unknown", failure=UNSIGNED_ANSWER)
-    return decode_result(activity_result(answer))
+    return decode_result(activity_result(answer, around=ENVELOPE_VALUES))
 
 
 def outcome_of_failure(

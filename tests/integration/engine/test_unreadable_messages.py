@@ -104,6 +104,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
         "binary": BINARY,
         "deep": DEEP,
         "bound": AT_BOUND,
+        "many": payload(b"[" + b"{}," * 400_000 + b"{}]"),
         "beyond": BEYOND_BOUND,
         "nan": payload(b"[NaN]"),
         "half": HALF_A_PAIR,
@@ -124,6 +125,7 @@ async def test_a_result_of_another_worker_that_cannot_be_kept_is_left_out(env: E
     assert {name: result["omitted"] for name, result in returned.items()} == dict.fromkeys(returned, "unreadable")
     assert returned["beyond"]["reason"] == "it is nested deeper than 100 levels"
     assert returned["nan"]["reason"] == "NaN is not a JSON number"
+    assert returned["many"]["reason"] == "it has more than 100,000 values"
 
 
 @pytest.mark.sampled(keep=8)
