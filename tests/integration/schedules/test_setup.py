@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from temporalio.client import ScheduleUpdate, ScheduleUpdateInput, WorkflowFailureError, WorkflowHandle
 from temporalio.common import RawValue, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
@@ -180,3 +181,16 @@ async def test_a_worker_that_may_sets_up_its_schedules(scheduled: ScheduledProje
     assert not settings.worker.schedules
     await set_up_when_worker_starts(scheduled.cli.client.temporal, Project(settings))
     assert await need(scheduled) is None
+
+
+async def test_an_order_with_a_key_that_is_gone_is_refused_after_a_while(
+    scheduled: ScheduledProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sagas.workflow.schedule_workflow.KEY_WAIT", 0.0)
+    settings = scheduled.folder / "saga.toml"
+    settings.write_text(f'{settings.read_text()}[worker]\ndefinition_key = "{"k" * 32}"\n')
+    await scheduled.set_up()
+    await scheduled.make_due("2026-01-01T00:00:00", "2026-01-01T12:00:00")
+    [start] = await scheduled.last()
+    assert "not signed with a key of the project; `saga setup` signs it again" in start["outcome"]
+    assert await scheduled.state(scheduled.id("2026-01-01T03:00:00Z")) is None
