@@ -62,6 +62,30 @@ async def test_a_saga_is_paused_and_resumed(cli: CommandLine) -> None:
     assert (await cli.saga("pause", "nobody")).code == 2
 
 
+async def test_pause_and_resume_apply_to_many_sagas(cli: CommandLine) -> None:
+    first, second, other = fresh("many"), fresh("many"), fresh("other")
+    for id in (first, second, other):
+        await cli.saga("start", "ask", "--id", id)
+    await until_shown(cli, ("list", "--state", "RUNNING"), lambda rows: len(rows) == 3)
+    where = ("--where", f"WorkflowId IN ('{first}', '{second}')")
+    assert (await cli.saga("pause", *where)).code == 2  # nothing can approve it
+    answer = await cli.saga("--json", "pause", *where, "--reason", "the shop is migrated", "--yes")
+    assert answer.code == 0, answer
+    assert {row["id"]: row["response"] for row in answer.json} == {first: "paused", second: "paused"}
+    stuck = (await cli.saga("--json", "list", "--stuck")).json
+    assert {row["id"] for row in stuck if "the shop is migrated" in row["stuck"][0]} == {first, second}
+    answer = await cli.saga("resume", "--where", "WorkflowType = 'ask'", "--yes")
+    assert answer.code == 0, answer
+    assert f"{first}: resumed: it is RUNNING" in answer.out
+    assert f"{other}: not paused: it is RUNNING" in answer.out
+    assert (await cli.saga("resume", *where, "--not-ended")).code == 2
+    for command in ("pause", "resume"):
+        for words in ((), (first, *where)):
+            wrong = await cli.saga(command, *words)
+            assert (wrong.code, "the id of one saga or --where" in wrong.err) == (2, True)
+    assert (await cli.saga("cancel", "--where", "WorkflowType = 'ask'", "--yes")).code == 0
+
+
 async def test_retry_continues_at_the_stuck_step(cli: CommandLine) -> None:
     id = await park(cli)
     cli.break_undo(False)

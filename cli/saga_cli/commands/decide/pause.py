@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,38 +10,62 @@ import typer
 
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
-from saga_cli.shared_options import Operator, operator_name, print_target, warn_without_poller
+from saga_cli.running_sagas import SagaRequest, ask_running_sagas, require_id_or_filter
+from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
+from sagas.errors import UsageError
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
-    from sagas.protocol.saga_view import SagaView
     from sagas.settings import Settings
 
 
 def pause(
-    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    saga_id: Annotated[str | None, typer.Argument(help="the saga's id")] = None,
+    where: Annotated[str | None, typer.Option(help="all running sagas that match this Temporal list filter")] = None,
     reason: Annotated[str, typer.Option(help="reason; shown while the saga is paused")] = "",
     as_: Operator = None,
+    yes: Yes = False,
 ) -> int:
     """Stop a running saga from starting calls until `saga resume`: no step, no compensation, no confirm.
 
     Calls in flight go on, with Temporal's retries, and timers run. A deadline that passes, a cancel and a decision are
     handled, and the calls that follow from them wait for `saga resume`. Nested sagas that run are not paused. Needs a
     worker of that saga.
-    """
-    from saga_workers import interventions
 
-    view = _ask(lambda locator: interventions.pause(locator, saga_id, reason=reason, who=operator_name(as_)))
-    held = list(view.paused.held) if view.paused else []
-    in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
-    note = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
-    document = {"id": saga_id, "response": "paused", "held": held, "in_flight": in_flight}
-    print_document(document, human=lambda: echo(f"{saga_id}: paused; {note}"))
+    With --where all sagas that run now and match are paused, also nested ones, and the exit code is the highest of all.
+    Those of bulk workflows match, too, if the filter has only comparisons of WorkflowType, WorkflowId, StartTime and
+    SagaLabels, joined by AND.
+    """
+    require_id_or_filter(saga_id, where, "pause")
+    by = operator_name(as_)
+    if where is not None:
+        request = SagaRequest("pauses", lambda locator, id: _pause(locator, id, reason, by), nested=True)
+        return ask_running_sagas(request, where, yes=yes)
+    assert saga_id is not None
+
+    async def ask(locator: Locator, settings: Settings) -> dict[str, Any]:
+        print_target(settings)
+        return await _pause(locator, saga_id, reason, by)
+
+    row = with_locator(ask)
+    note = row.pop("note")
+    print_document(row, human=lambda: echo(f"{saga_id}: paused; {note}"))
     return 0
 
 
+async def _pause(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
+    from saga_workers import interventions
+
+    view = await interventions.pause(locator, saga_id, reason=reason, who=by)
+    held = list(view.paused.held) if view.paused else []
+    in_flight = [step.id for step in view.steps if step.state in _IN_FLIGHT and step.id not in held]
+    note = f"in flight: {', '.join(in_flight)}" if in_flight else "nothing is in flight"
+    return {"id": saga_id, "response": "paused", "held": held, "in_flight": in_flight, "note": note}
+
+
 def resume(
-    saga_id: Annotated[str, typer.Argument(help="the saga's id")],
+    saga_id: Annotated[str | None, typer.Argument(help="the saga's id")] = None,
+    where: Annotated[str | None, typer.Option(help="all paused sagas that match this Temporal list filter")] = None,
     reason: Annotated[str, typer.Option(help="reason; recorded with the saga")] = "",
     definition: Annotated[
         Path | None, typer.Option(help="the definition the saga was started with, if the project has a newer one")
@@ -57,6 +81,7 @@ def resume(
         bool, typer.Option("--not-ended", help="it had not ended, although its run was deleted long ago")
     ] = False,
     as_: Operator = None,
+    yes: Yes = False,
 ) -> int:
     """Let a paused saga go on, or continue a terminated or deleted one whose effects are open.
 
@@ -65,7 +90,43 @@ def resume(
     A saga without a run is started with what the guard has kept of its start. Effects that are there are not made
     again, so it gets to where it was; a `wait` waits for its signal again. Then cancel it, or let it go on. The same
     holds for a saga whose open run was started with another input than its effects: that run is ended first.
+
+    With --where all paused sagas that match go on, and the exit code is the highest of all; those that are not paused
+    are left as they are.
     """
+    require_id_or_filter(saga_id, where, "resume")
+    if where is not None:
+        if definition is not None or input is not None or undone or not_ended:
+            raise UsageError("--definition, --input, --undone and --not-ended need the id of one saga")
+        by = operator_name(as_)
+        request = SagaRequest(
+            "resumes the paused ones of", lambda locator, id: _resume(locator, id, reason, by), nested=True
+        )
+        return ask_running_sagas(request, where, yes=yes)
+    assert saga_id is not None
+    return _resume_one(saga_id, reason, definition, input, undone or (), not_ended, as_)
+
+
+async def _resume(locator: Locator, saga_id: str, reason: str, by: str | None) -> dict[str, Any]:
+    from saga_workers import interventions
+    from saga_workers.views.saga_view import read_view
+
+    view = await read_view(locator, saga_id)
+    if view.paused is None:
+        return {"id": saga_id, "response": "not paused", "state": view.state, "note": f"it is {view.state}"}
+    view = await interventions.resume(locator, saga_id, reason=reason, who=by)
+    return {"id": saga_id, "response": "resumed", "state": view.state, "note": f"it is {view.state}"}
+
+
+def _resume_one(
+    saga_id: str,
+    reason: str,
+    definition: Path | None,
+    input: str | None,
+    undone: Sequence[str],
+    not_ended: bool,
+    as_: str | None,
+) -> int:
     import asyncio
 
     from saga_cli.inputs import read_definition, read_input
@@ -98,7 +159,7 @@ def resume(
                 location,
                 definition=given,
                 input=value,
-                undone=undone or (),
+                undone=undone,
                 not_ended=not_ended,
                 who=who,
                 reason=reason,
@@ -117,11 +178,3 @@ def _in_words(document: dict[str, Any]) -> str:
 
 
 _IN_FLIGHT = ("RUNNING", "COMPENSATING", "CONFIRMING")
-
-
-def _ask(ask: Callable[[Locator], Awaitable[SagaView]]) -> SagaView:
-    async def run(locator: Locator, settings: Settings) -> SagaView:
-        print_target(settings)
-        return await ask(locator)
-
-    return with_locator(run)
