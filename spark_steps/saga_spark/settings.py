@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+from urllib.parse import urlsplit
 
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
@@ -65,10 +63,10 @@ class SparkSettings(SparkTable):
 def _database_of(url: str) -> tuple[str | None, int | None, str | None] | None:
     """Host, port and name of a database; None if the URL cannot be read."""
     try:
-        read = make_url(url)
-    except ArgumentError:
+        read = urlsplit(url)
+        return read.hostname, read.port, read.path.removeprefix("/")
+    except ValueError:
         return None
-    return read.host, read.port, read.database
 
 
 def spark_settings(settings: Settings) -> SparkSettings:
