@@ -191,35 +191,58 @@ def _operation_view(
 
 
 def shrink_view(view: SagaView, limit_bytes: int) -> SagaView:
-    """Shrink the view to ``limit_bytes`` of JSON (rule 9): drop the largest values first, then finished items.
+    """Shrink the view to ``limit_bytes`` of JSON (rule 9): first its largest inputs and results are omitted, then
+    finished items are counted instead, then lists are cut.
 
-    What an operator needs (parked operations, residue, entries in an error state) is dropped last.
+    What an operator needs is cut last: entries in an error state, residue, parked operations. The output is omitted
+    only if the view would be too large with nothing but the output.
     """
     if _view_size(view) <= limit_bytes:
         return view
-    view = _without_large_values(view, _view_size(view) - limit_bytes)
-    if _view_size(view) <= limit_bytes:
-        return view
-    rows = view.steps
-    kept = tuple(row for row in rows if row.state not in _DROPPABLE_STATES or row.id == row.step)
-    dropped = _count(rows) - _count(kept)
-    while True:
-        view = replace(view, steps=kept, steps_omitted=dict(dropped))
-        if _view_size(view) <= limit_bytes or not kept:
+    if _view_size(_only_output(view)) > limit_bytes:
+        view = replace(view, output=omitted(_json_size(view.output)))
+    smallest = view
+    for stage in _stages(view):
+        smallest = _without_large_values(stage, _view_size(stage) - limit_bytes)
+        if _view_size(smallest) <= limit_bytes:
             break
-        dropped.update(_count(kept[len(kept) // 2 :]))
-        kept = kept[: len(kept) // 2]
-    for name in ("notifications", "operator", "residue", "parked", "not_done", "children"):
-        while _view_size(view) > limit_bytes and (values := getattr(view, name)):
-            view = replace(view, **{name: values[: len(values) // 2]})
-    return view
+    return smallest
 
+
+_LISTS = ("notifications", "operator", "steps", "children", "not_done", "residue", "parked")
+"""The fields that are cut, in this order."""
 
 _DROPPABLE_STATES = frozenset({"DONE", "CONFIRMED", "COMPENSATED", "NOTHING_TO_UNDO", "SKIPPED", "PENDING"})
 
 
+def _stages(view: SagaView) -> Iterator[SagaView]:
+    """The view with fewer and fewer rows; those that are left have all their values."""
+    yield view
+    view = _with_rows(
+        view, tuple(row for row in view.steps if row.state not in _DROPPABLE_STATES or row.id == row.step)
+    )
+    yield view
+    for name in _LISTS:
+        while values := getattr(view, name):
+            half = values[: len(values) // 2]
+            view = _with_rows(view, half) if name == "steps" else replace(view, **{name: half})
+            yield view
+
+
+def _with_rows(view: SagaView, rows: tuple[StepView, ...]) -> SagaView:
+    """The view with these of its rows; the others are counted."""
+    dropped = _count(view.steps) - _count(rows) + Counter(view.steps_omitted)
+    return replace(view, steps=rows, steps_omitted=dict(dropped) or None)
+
+
 def _count(rows: tuple[StepView, ...]) -> Counter[str]:
     return Counter(f"{row.step} {row.state}" for row in rows)
+
+
+def _only_output(view: SagaView) -> SagaView:
+    """The view without all else that can be omitted."""
+    view = replace(_with_rows(view, ()), **dict.fromkeys(_LISTS, ()))
+    return _without_large_values(view, _view_size(view))
 
 
 def _view_size(view: SagaView) -> int:
@@ -231,7 +254,7 @@ def _json_size(value: Any) -> int:
 
 
 def _without_large_values(view: SagaView, excess: int) -> SagaView:
-    """Replace values by placeholders, the largest first, until ``excess`` bytes are saved."""
+    """Replace inputs and results by placeholders, the largest first, until ``excess`` bytes are saved."""
     rows = list(view.steps)
     sizes = [
         (_json_size(value), number, name)
@@ -239,7 +262,7 @@ def _without_large_values(view: SagaView, excess: int) -> SagaView:
         for name in ("result", "arguments")
         if (value := getattr(row, name)) is not None
     ]
-    sizes += [(_json_size(getattr(view, name)), -1, name) for name in ("input", "output")]
+    sizes.append((_json_size(view.input), -1, "input"))
     for size, number, name in sorted(sizes, reverse=True):
         saved = size - _json_size(omitted(size))
         if excess <= 0 or saved <= 0:
@@ -248,5 +271,5 @@ def _without_large_values(view: SagaView, excess: int) -> SagaView:
         if number >= 0:
             rows[number] = replace(rows[number], **{name: omitted(size)})
         else:
-            view = replace(view, **{name: omitted(size)})
+            view = replace(view, input=omitted(size))
     return replace(view, steps=tuple(rows))

@@ -359,7 +359,7 @@ class SagaView(JsonView):
     input: Annotated[Any, "a placeholder with `omitted` in a view that would be too large"] = None
     output: Annotated[
         Any,
-        "`x-sensitive` values of the input are `•••`; a placeholder with `omitted` in a view that would be too large",
+        "`x-sensitive` values of the input are `•••`; a placeholder with `omitted` if it alone is too large for a view",
     ] = None
     labels: Annotated[Mapping[str, str], "the values of `labels`"] = field(default_factory=dict)
     started_at: Annotated[Timestamp | None, "when the first run of the saga started"] = None

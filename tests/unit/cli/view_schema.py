@@ -30,6 +30,10 @@ returns. [saga-show.schema.json](saga-show.schema.json) is its JSON Schema.
 
 Later versions may add fields, so readers must ignore those they do not know. Timestamps are RFC 3339 in UTC. A field
 marked *optional* is absent while it has no value; every other field is always there, and null if it is not known.
+
+The document has at most 512 KiB. In a larger one the largest of `input`, results and arguments are omitted; if that is
+not enough, finished items of a `for_each` are counted in `steps_omitted` instead of listed. The output, the reason,
+parked operations and residue stay as long as they fit.
 """
 
 
