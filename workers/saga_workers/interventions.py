@@ -42,6 +42,7 @@ from saga_workers.views.saga_view import read_view
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, SagaError, SagaJustEnded, UsageError, did_you_mean
 from sagas.input_limits import MAX_RESULT_VALUES
+from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import (
     OWNER_HEADER,
@@ -243,7 +244,7 @@ async def resolve(
 
 
 def _answered_view(answer: Any, saga_id: str) -> SagaView:
-    view = SagaView.from_anybody(answer)
+    view = read_foreign_view(answer, saga_id)
     if view is None:
         raise RefusedError(f"{saga_id} is run by a worker that is not of this engine: {NO_VIEW}")
     return view

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from saga_cli.render.text import Line
+from saga_cli.render.text import GIVEN_BY_THE_RUN, Line
 from sagas.protocol.saga_view import ParkedView, SagaView
 from sagas.text.shortening import counted
 
@@ -39,7 +39,7 @@ def output_lines(parked: ParkedView) -> list[Line]:
         if output.rows_omitted:
             lines.append([(f"    … and {counted(output.rows_omitted, 'more row')}", "dim")])
         if output.by_hand:
-            lines.append([("    by hand", "dim")])
+            lines.append([(f"    by hand, {GIVEN_BY_THE_RUN}", "dim")])
             lines += [[("      " + line, "cyan")] for line in output.by_hand.splitlines()]
     return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-from saga_cli.render.text import Line
+from saga_cli.render.text import GIVEN_BY_THE_RUN, Line
 from sagas.protocol.saga_view import ParkedRowView, ParkedView, SagaView
 from sagas.text.shortening import counted
 
@@ -44,6 +44,7 @@ def row_lines(parked: ParkedView) -> list[Line]:
         lines.append([("  note     ", "dim"), (parked.sql_note, "yellow")])
     if parked.sql:
         lines.append([(f"  SQL that restores the rows as long as they are so, for {parked.system}; then retry", "dim")])
+        lines.append([(f"    {GIVEN_BY_THE_RUN}", "dim")])
         if overwritten := _overwritten(parked):
             lines.append([(f"    {overwritten}", "yellow")])
         lines += [[("    " + line, "cyan")] for statement in parked.sql for line in statement.splitlines()]
@@ -63,6 +64,7 @@ def rows_table(view: SagaView) -> str:
         )
         more = f"<p>and {counted(parked.rows_omitted, 'more row')}</p>\n" if parked.rows_omitted else ""
         sql = f"<pre>{escape(chr(10).join(parked.sql))}</pre>\n" if parked.sql else ""
+        sql = f"<p>{escape(GIVEN_BY_THE_RUN)}</p>\n{sql}" if sql else ""
         overwritten = _overwritten(parked)
         sql = f"<p>{escape(overwritten)}</p>\n{sql}" if overwritten and sql else sql
         note = f"<p>{escape(parked.sql_note)}</p>\n" if parked.sql_note else ""

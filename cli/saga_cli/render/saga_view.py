@@ -15,6 +15,7 @@ from saga_cli.render.parked_outputs import output_lines
 from saga_cli.render.parked_rows import row_lines, rows_left_to, rows_table
 from saga_cli.render.remaining_steps import done_steps, undone_steps
 from saga_cli.render.text import (
+    GIVEN_BY_THE_RUN,
     Line,
     Span,
     error_text,
@@ -198,7 +199,7 @@ def _parked(view: SagaView, now: datetime) -> list[Line]:
         for_whom = "a nested saga" if operation.step in nested else "an operator"
         lines += [[]] if lines else []
         lines.append([("⏸ ", "red"), (operation.step, "bold red"), (f" waits for {for_whom}", "bold red")])
-        lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES[operation.op], "")])
+        lines.append([("  stuck    ", "dim"), (_OPERATION_NAMES.get(operation.op, operation.op), "")])
         lines.append([("  why      ", "dim"), (operation.why, "")])
         if (blocking := _blocking_child(view, operation)) is not None:
             lines.append([("  details  ", "dim"), (saga_command("show", blocking), "cyan")])
@@ -236,7 +237,9 @@ def _residue(view: SagaView) -> list[Line]:
         what = residue_text(view, effect)
         step = f"{effect.saga} {effect.step}" if effect.saga else effect.step
         lines.append([("! ", "bold red"), (step, "bold red"), (f": {what}{where}{key}", "")])
-        lines += [[("    " + line, "cyan")] for line in (effect.command or "").splitlines()]
+        if effect.command:
+            lines.append([(f"    {GIVEN_BY_THE_RUN}", "dim")])
+            lines += [[("    " + line, "cyan")] for line in effect.command.splitlines()]
     return lines
 
 

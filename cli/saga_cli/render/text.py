@@ -20,6 +20,10 @@ Span = tuple[str, str]
 Line = list[Span]
 
 
+GIVEN_BY_THE_RUN = "as the run gives it, which proves nothing: read it before you execute it"
+"""What is printed above SQL and calls for people, which only the run can know."""
+
+
 def to_plain(line: Line) -> str:
     """The line without its styles."""
     return "".join(printable_line(text) for text, _ in line).rstrip()

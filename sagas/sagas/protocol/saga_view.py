@@ -3,7 +3,7 @@
 The machine builds it (:mod:`sagas.machine.view`), and it travels as JSON: in the response of the query ``saga``, in the
 memo of a closed run, in the details of its failure. The reader may be older or newer than the worker that wrote it, so
 `from_json` ignores fields that it does not know, and a field that is missing or null has its default. A client that may
-start workflows can write such a document, so the type of each value is checked.
+start workflows can write such a document: :mod:`sagas.protocol.foreign_view` reads one from outside.
 
 The sentence of each field is its description in the published JSON Schema (docs/reference/saga-show.md).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from sagas.definition.model import Guarantee, Milestone, StepState
 from sagas.protocol.json_view import OMITTED, JsonView
@@ -404,14 +404,6 @@ class SagaView(JsonView):
         "bulk workflow",
         OMITTED,
     ] = None
-
-    @classmethod
-    def from_anybody(cls, document: Any) -> Self | None:
-        """The view in a document that any client or worker may have written; None if it is none."""
-        try:
-            return cls.from_json(document) if document["state"] in STATES else None
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return None
 
     @property
     def blocked_steps(self) -> frozenset[str]:

@@ -17,6 +17,7 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
+from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, decode_failure
 from sagas.protocol.saga_view import ReasonView, SagaView
@@ -109,7 +110,7 @@ def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[st
     """The state and the view of a nested saga that did not complete, from its closing failure."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        view = SagaView.from_anybody(failure_details(cause))
+        view = read_foreign_view(failure_details(cause), saga_id)
         if cause.type == "SagaCompensated":
             return "COMPENSATED", view
         if cause.type == "SagaResidue":

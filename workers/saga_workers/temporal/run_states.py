@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from temporalio.client import WorkflowExecutionStatus
 
 from saga_workers.temporal.temporal_runs import RunInfo
+from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView, ViewState
 
@@ -18,6 +19,9 @@ _LATEST_TIME = 253402300800
 
 class RunWithMemo(Protocol):
     """A run, either ours or that of Temporal's client."""
+
+    @property
+    def id(self) -> str: ...
 
     @property
     def status(self) -> WorkflowExecutionStatus | None: ...
@@ -62,7 +66,7 @@ async def closed_view(run: RunWithMemo) -> SagaView | None:
     """
     if run.status not in _ENDED_BY_THE_SAGA:
         return None
-    return SagaView.from_anybody((await run.memo()).get(OUTCOME_MEMO))
+    return read_foreign_view((await run.memo()).get(OUTCOME_MEMO), run.id)
 
 
 async def carried_start(run: RunWithMemo) -> float | None:

@@ -10,6 +10,7 @@ from temporalio.client import Client as Temporal
 from saga_workers.location.location import BulkMember
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
+from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.payloads import VIEW_QUERY
 from sagas.protocol.saga_view import ReasonView, SagaView
 
@@ -36,7 +37,7 @@ async def view_in_bulk(
     else:
         # The bulk workflow does not know its sagas before it has claimed all of them.
         unreadable = replace(bare, incomplete=NO_VIEW)
-        view = bare if answer is None else SagaView.from_anybody(answer) or unreadable
+        view = bare if answer is None else read_foreign_view(answer, member.claim.saga_id) or unreadable
         view = replace(view, labels=bare.labels, web_ui=bare.web_ui, bulk_workflow=member.bulk_id)
     if described.run.running or view.state in _ENDED:
         return view

@@ -11,6 +11,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.temporal.temporal_runs import list_runs, quote
 from saga_workers.views.saga_list import SagaFilter, ledger_views, visibility_query
 from saga_workers.views.saga_view import read_view
+from sagas.errors import UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import ParkedView, SagaView
 from sagas.text.shell import saga_command
@@ -79,7 +80,10 @@ async def read_parked(
 
     async def ask(saga_id: str) -> SagaView:
         async with gate:
-            return await read_view(locator, saga_id)
+            try:
+                return await read_view(locator, saga_id)
+            except UsageError as error:  # it was deleted meanwhile, or is no saga: the others are listed
+                return SagaView(id=saga_id, saga="", state="RUNNING", incomplete=error.message)
 
     views: dict[str, SagaView] = {}
     while ids:
@@ -156,7 +160,7 @@ def _resolve_command(saga: str, step: str, op: str, why: str, members: list[Park
     if first.source is not None:
         return saga_command("show", first.saga_id)
     if len(members) == 1:
-        return first.commands[0]
+        return first.commands[0] if first.commands else saga_command("show", first.saga_id)
     where = f"WorkflowType = {quote(saga)}"
     # Other arguments belong to one saga, a corrected definition to all of them.
     corrected = {"definition": "FILE"} if any("--definition" in command for command in first.commands) else {}

@@ -30,6 +30,7 @@ from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
 from sagas.errors import UsageError
+from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.outcomes import Failure
 from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
@@ -179,7 +180,7 @@ def can_be_queried(run: RunInfo) -> bool:
 async def _query_run(workers: Workers, described: RunDescription, timeout: timedelta) -> SagaView:
     """Query the run itself; without a worker, describe what Temporal knows."""
     try:
-        view = SagaView.from_anybody(await workers.query(described, VIEW_QUERY, timeout))
+        view = read_foreign_view(await workers.query(described, VIEW_QUERY, timeout), described.run.id)
         return view or replace(await bare_view(described.run), incomplete=NO_VIEW)
     except Unqueryable as error:
         bare = await bare_view(described.run)
