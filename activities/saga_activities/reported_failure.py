@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sagas.protocol.outcomes import Failure, Outcome
@@ -27,7 +28,7 @@ def reported_failure(outcome: Outcome) -> Failure:
     else:
         details = mask_properties(details)
     message = mask(_ends(failure.message, 2 * MAX_MESSAGE_CHARACTERS))
-    return Failure(failure.type, encodable(shorten_middle(message, MAX_MESSAGE_CHARACTERS)), details)
+    return replace(failure, message=encodable(shorten_middle(message, MAX_MESSAGE_CHARACTERS)), details=details)
 
 
 def _ends(text: str, size: int) -> str:

@@ -187,6 +187,7 @@ class _HttpAttempt:
             f"{self.participant} responded {response.status_line} to {self.request.target}"
             + (f": `{shown(body, MAX_QUOTED_BODY)}`" if body else ""),
             {"status": response.status} | ({"body": body[:MAX_EXCERPT]} if body else {}),
+            quotes=True,
         )
         if 300 <= response.status < 400 and (location := response.headers.get("location")):
             target = mask(mask_texts(location[:MAX_MASKED], self.sensitive_texts))

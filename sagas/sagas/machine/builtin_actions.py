@@ -45,7 +45,9 @@ def evaluate_require(run: SagaRun, entry: Entry) -> Outcome:
     step_arguments = _computed_arguments(run, entry)
     if _condition(run, entry, "that", step_arguments.get("that")):
         return Outcome.done(None)
-    return _rejected(str(step_arguments.get("message") or unmet_requirement(run, entry)))
+    if message := step_arguments.get("message"):
+        return _rejected(str(message))
+    return _rejected(unmet_requirement(run, entry), quotes=True)
 
 
 def evaluate_finish(run: SagaRun, entry: Entry) -> Outcome:
@@ -159,8 +161,9 @@ def _computed_arguments(run: SagaRun, entry: Entry) -> dict[str, object]:
     return entry.arguments
 
 
-def _rejected(message: str) -> Outcome:
-    return Outcome("rejected", failure=Failure(REJECTED_TYPE, message), attempt=1, retryable=False)
+def _rejected(message: str, *, quotes: bool = False) -> Outcome:
+    failure = Failure(REJECTED_TYPE, message, quotes=quotes)
+    return Outcome("rejected", failure=failure, attempt=1, retryable=False)
 
 
 def start_child(run: SagaRun, entry: Entry) -> None:
@@ -251,6 +254,7 @@ def _forward_outcome(event: SagaEnded) -> Outcome:
                 (reason and reason.type) or "SagaCompensated",
                 (reason and reason.message) or "the nested saga was compensated",
                 reason.details if reason else {},
+                quotes=reason is not None and reason.quotes is True,
             )
             return Outcome(kind, failure=failure, attempt=1, retryable=False)
         case "RESIDUE":

@@ -15,6 +15,7 @@ def failure_cause(entry: Entry) -> dict[str, object]:
         "type": error["type"],
         "message": error["message"],
         "details": error["details"],
+        **({"quotes": True} if error.get("quotes") else {}),
     }
 
 

@@ -100,6 +100,6 @@ def _public_why(run: SagaRun, parked: ParkedOperation) -> str:
     entry = run.entry(parked.step)
     operation = entry and {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[parked.op]
     error = None if operation is None or operation.outcome != "rejected" else operation.error
-    if error is not None and not quotes_others("rejected", error.get("type")):
+    if error is not None and not quotes_others("rejected", error.get("quotes")):
         return parked.why
     return f"{parked.step} waits for an operator; `saga show` has the words"

@@ -47,23 +47,26 @@ class Failure:
 
     ``type`` is the failure type on the wire (``Rejected``, ``Infrastructure``, an exception's class name), ``message``
     one sentence for users, ``details`` additional data from the action. Both may be any values of an author's code;
-    they become a text and a JSON object.
+    they become a text and a JSON object. ``quotes``: these are not the business's own words, as its message or its
+    details have the response of a participant, values that an expression has read, or rows of a database.
     """
 
     type: str
     message: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    quotes: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", text_of(self.message))
         object.__setattr__(self, "details", reportable(self.details))
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": self.type, "message": self.message, "details": dict(self.details)}
+        data = {"type": self.type, "message": self.message, "details": dict(self.details)}
+        return data | ({"quotes": True} if self.quotes else {})
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Failure:
-        return Failure(data["type"], data["message"], data.get("details") or {})
+        return Failure(data["type"], data["message"], data.get("details") or {}, data.get("quotes") is True)
 
 
 def refused_value(message: str) -> Failure:
@@ -124,7 +127,7 @@ def mask_failure(outcome: Outcome, texts: Sequence[str]) -> Outcome:
     if (failure := outcome.failure) is not None:
         message = mask.text(failure.message)
         details = failure.details if outcome.kind == "rejected" else mask.value(dict(failure.details))
-        failure = Failure(failure.type, message, details)
+        failure = replace(failure, message=message, details=details)
     return replace(outcome, failure=failure, park_reason=park_reason)
 
 

@@ -304,6 +304,8 @@ def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
     """The first failure detail of this project's activities."""
     failure = outcome.failure or Failure("Unknown", "no reason was given")
     data: dict[str, Any] = {"outcome": outcome.kind, "attempt": attempt, "details": dict(failure.details)}
+    if failure.quotes:
+        data["quotes"] = True
     if outcome.nothing_before:
         data["nothing_before"] = True
     if outcome.infrastructure:
@@ -336,7 +338,8 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
         inner = ours["details"]
     shown = inner if isinstance(inner, dict) else ({} if inner is None else {"details": inner})
     name = printable_line(shorten(type or "Error", MAX_TYPE_CHARACTERS))
-    failure = Failure(name, shorten_middle(message, MAX_MESSAGE_CHARACTERS), shown)
+    quotes = ours is not None and _typed(ours, "quotes", False)
+    failure = Failure(name, shorten_middle(message, MAX_MESSAGE_CHARACTERS), shown, quotes)
     if type == REJECTED_TYPE:
         return Outcome(
             "rejected",

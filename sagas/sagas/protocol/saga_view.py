@@ -70,6 +70,11 @@ class ReasonView(JsonView):
         Mapping[str, Any],
         "the details of the failure; `before` is the reason of a rollback that was under way at a terminate",
     ] = field(default_factory=dict)
+    quotes: Annotated[
+        bool | None,
+        "true: message and details have words of a participant, an expression or a database; `saga serve` omits them",
+        OMITTED,
+    ] = None
 
     @property
     def title(self) -> str:

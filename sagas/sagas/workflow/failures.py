@@ -127,5 +127,5 @@ def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[st
 
 def refused_view(saga_id: str, saga: str, message: str) -> SagaView:
     """The view of a nested saga that was refused: no step of it has run."""
-    reason = ReasonView(kind="rejected", type=REFUSED_TYPE, message=message)
+    reason = ReasonView(kind="rejected", type=REFUSED_TYPE, message=message, quotes=True)
     return SagaView(id=saga_id, saga=saga, state="FAILED", reason=reason)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from saga_activities.http import HttpConnection, run_http
+from saga_activities.reported_failure import reported_failure
 from sagas.protocol.outcomes import Outcome
+from sagas.protocol.payloads import decode_failure, encode_failure
+from sagas.protocol.public_reason import public_reason
+from sagas.protocol.saga_view import ReasonView
 from sagas.text.digests import name_uuid, sha256_hex
 from tests.helpers.payment_server import PaymentServer
 
@@ -52,6 +57,10 @@ async def test_rejected(server: PaymentServer, crm: HttpConnection, account: str
     assert outcome.failure.type == "Rejected"
     assert outcome.failure.details["status"] == status
     assert "error" in outcome.failure.details["body"]
+    received = decode_failure("Rejected", "m", encode_failure(replace(outcome, failure=reported_failure(outcome)), 1))
+    assert received.failure is not None
+    reason = ReasonView(kind="rejected", **received.failure.to_json())
+    assert public_reason(reason).details == {"status": status}
     assert server.ledger()["charges"] == []
 
 

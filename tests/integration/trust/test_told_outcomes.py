@@ -50,6 +50,18 @@ steps:
         - {{sql: "insert into taken values (:text)", params: {{text: "${{{{ input.text }}}}"}}}}
     compensate: {{uses: sql, with: {{connection: shop, run: delete from taken}}}}
 """,
+    "required": f"""
+saga: required
+{INPUT}
+steps:
+  - {{id: check, uses: require, with: {{that: input.text == 'open'}}}}
+""",
+    "nested": f"""
+saga: nested
+{INPUT}
+steps:
+  - {{id: child, uses: saga, with: {{name: required, input: {{text: "${{{{ input.text }}}}"}}}}}}
+""",
     "raising": f"""
 saga: raising
 {INPUT}
@@ -61,6 +73,15 @@ saga: declined
 steps:
   - {id: decline, uses: told.decline, effect: none}
 """,
+}
+
+
+KINDS = {
+    "duplicate": "failed",
+    "raising": "unknown",
+    "required": "rejected",
+    "nested": "rejected",
+    "declined": "rejected",
 }
 
 
@@ -85,7 +106,7 @@ async def test_an_outcome_quotes_no_database_and_no_exception(
     project = make_project(folder, SAGAS, [fail, decline], address=temporal.address, connections={"shop": url})
     shop = cast("Shop", SimpleNamespace(project=project))
     async with running_worker(project) as client, serving(shop, client, monkeypatch) as caller:
-        for saga, kind in (("duplicate", "failed"), ("raising", "unknown"), ("declined", "rejected")):
+        for saga, kind in KINDS.items():
             run = await client.start(saga, {} if saga == "declined" else {"text": SECRET})
             shown = await finished(client, run.id)
             answer = (await caller.get(f"/sagas/{run.id}", headers=bearer("SHOP"))).json()
@@ -129,9 +150,10 @@ def view(**values: Any) -> SagaView:
 
 
 def test_a_refusal_of_a_participant_is_told_by_its_status() -> None:
+    """The type is that of every rejection: what counts is whose words the failure has."""
     message = f"payments responded 409 Conflict to POST /charge: `{SECRET}`"
     details = {"status": 409, "body": SECRET}
-    refused = ReasonView(kind="rejected", step="charge", type="HttpStatus", message=message, details=details)
+    refused = ReasonView(kind="rejected", step="charge", type="Rejected", message=message, details=details, quotes=True)
     document = public_outcome(view(reason=refused))
     assert SECRET not in str(document)
     assert document["reason"]["details"] == {"status": 409}

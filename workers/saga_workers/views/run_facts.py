@@ -30,7 +30,7 @@ async def close_reason(temporal: Temporal, run: RunInfo) -> ReasonView:
             type_ = failure.application_failure_info.type or None
             if type_ == REFUSED_TYPE:
                 kind = "rejected"
-    return ReasonView(kind=kind, type=type_, message=message)
+    return ReasonView(kind=kind, type=type_, message=message, quotes=kind == "rejected" or None)
 
 
 def iso_time(timestamp: datetime | None) -> str | None:

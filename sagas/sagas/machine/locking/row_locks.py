@@ -29,7 +29,7 @@ def after_wait(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     if run.now - entry.row_locked_at < wait:
         return outcome, attempts
     entry.row_locked_at = None
-    refusal = Failure(ROW_LOCKED, f"still not free after {wait:g} s: {failure.message}", failure.details)
+    refusal = Failure(ROW_LOCKED, f"still not free after {wait:g} s: {failure.message}", failure.details, quotes=True)
     rejected = replace(outcome, kind="rejected", failure=refusal, retryable=False, infrastructure=False, counted=True)
     return rejected, None if attempts is None else attempts + 1
 
