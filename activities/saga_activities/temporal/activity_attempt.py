@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from temporalio import activity
 
@@ -19,18 +19,48 @@ from sagas.workflow.json_payloads import raw_json
 _WITHOUT_EFFECT = "attempts_without_effect"
 
 
+class NoteKeys(Protocol):
+    """Signs what an attempt leaves for the next one of its call: any client can send heartbeats for an activity."""
+
+    def sign(self, note: Mapping[str, Any]) -> Mapping[str, str] | None:
+        """The signature of this note for this call of this run; None without a key."""
+        ...
+
+    def verifies(self, note: Mapping[str, Any], signature: Any) -> bool:
+        """Return whether a worker of the project has signed this note for this call of this run."""
+        ...
+
+
+note_keys: contextvars.ContextVar[NoteKeys | None] = contextvars.ContextVar("note_keys", default=None)
+"""The keys for the notes of the current attempt; None in a worker that accepts calls of any client."""
+
+
 def note_no_effect(outcome: Outcome, info: activity.Info) -> Outcome:
     """The outcome with what is known about the earlier attempts of its call.
 
     An attempt without an effect leaves the number of all of them in its last heartbeat, which Temporal hands to the
     next attempt. After an attempt that could say nothing the number is too low.
     """
-    noted = info.heartbeat_details[1:]
-    clean = info.attempt == 1 or (not info.is_local and noted == [{_WITHOUT_EFFECT: info.attempt - 1}])
+    clean = info.attempt == 1 or (not info.is_local and _is_noted(info.heartbeat_details[1:], info.attempt - 1))
     repeated = info.retry_policy is None or info.retry_policy.maximum_attempts != info.attempt
     if clean and outcome.kind == "failed" and outcome.retryable and repeated and not info.is_local:
-        activity.heartbeat(raw_json(None), raw_json({_WITHOUT_EFFECT: info.attempt}))
+        activity.heartbeat(raw_json(None), raw_json(_signed_note(info.attempt)))
     return replace(outcome, nothing_before=clean and info.attempt > 1)
+
+
+def _signed_note(attempts: int) -> dict[str, Any]:
+    note, keys = {_WITHOUT_EFFECT: attempts}, note_keys.get()
+    return note if keys is None else {**note, "signature": keys.sign(note)}
+
+
+def _is_noted(details: Sequence[Any], attempts: int) -> bool:
+    """True if the heartbeat of an earlier attempt says that this many have had no effect, and is a worker's."""
+    note, keys = {_WITHOUT_EFFECT: attempts}, note_keys.get()
+    if keys is None:
+        return list(details) == [note]
+    if len(details) != 1 or not isinstance(details[0], dict):
+        return False
+    return details[0].get(_WITHOUT_EFFECT) == attempts and keys.verifies(note, details[0].get("signature"))
 
 
 async def attempt_context(saga: str, traceparent: str | None, clock: ServerClock) -> AttemptContext:

@@ -45,26 +45,26 @@ def message_content(message: Mapping[str, Any]) -> bytes:
     return signed_json({name: value for name, value in message.items() if name != "signature"})
 
 
-def call_content(activity_type: str, workflow_id: str, run_id: str, seed: str, argument: bytes) -> bytes:
+def call_content(activity_type: str, workflow_id: str, run_id: str, call: str, argument: bytes) -> bytes:
     """Return what is signed of a call to an activity: which one, of which run, with which argument.
 
-    The argument of a step's call has the ids of its saga and of its step, its operation and its generation. ``seed``:
-    of the run, see :class:`sagas.workflow.run_trust.RunTrust`.
+    The argument of a step's call has the ids of its saga and of its step, its operation and its generation. ``call``:
+    tells calls with the same argument apart, see :func:`sagas.workflow.run_trust.latest_call`.
     """
-    return encode_json([activity_type, workflow_id, run_id, seed, hashlib.sha256(argument).hexdigest()])
+    return encode_json([activity_type, workflow_id, run_id, call, hashlib.sha256(argument).hexdigest()])
 
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """The signature of a call to an activity, with the run and the seed that :func:`call_content` has."""
+    """The signature of a call to an activity, with the run and the ``call`` that :func:`call_content` has."""
 
     key: str
     hmac: str
     run_id: str
-    seed: str
+    call: str
 
     def to_header(self) -> bytes:
-        return " ".join((self.key, self.hmac, self.run_id, self.seed)).encode()
+        return " ".join((self.key, self.hmac, self.run_id, self.call)).encode()
 
     @classmethod
     def from_header(cls, header: bytes) -> CallSignature | None:
@@ -78,8 +78,8 @@ class CallSignature:
 
 
 def answer_content(content: Mapping[str, Any], answer: bytes) -> bytes:
-    """Return what is signed of the answer of an activity. ``content``: ``activity``, ``workflow_id``, ``seed`` of the
-    run, the digest of the ``request``, and of a failure what :func:`failure_content` adds.
+    """Return what is signed of the answer of an activity. ``content``: ``activity``, ``workflow_id``, the ``call`` of
+    :func:`call_content`, the digest of the ``request``, and of a failure what :func:`failure_content` adds.
     """
     return signed_json({**content, "answer": hashlib.sha256(answer).hexdigest()})
 

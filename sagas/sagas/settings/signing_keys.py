@@ -33,9 +33,10 @@ Purpose = Literal[
     "detached",
     "continuation",
     "state",
-    "schedule",
+"schedule",
     "call",
     "answer",
+    "note",
 ]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 

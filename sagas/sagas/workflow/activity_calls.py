@@ -21,6 +21,7 @@ from sagas.workflow.failures import activity_outcome, attempts_made
 from sagas.workflow.limits import to_payload
 from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.received import activity_result
+from sagas.workflow.run_trust import latest_call
 from sagas.workflow.signed_answers import UNSIGNED_ANSWER, outcome_of_answer, outcome_of_failure
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext
@@ -82,9 +83,11 @@ class ActivityCalls:
             return
         # The reply to a request comes from the listener, with a token of its own.
         is_ours = call.local and call.action != REQUEST
+        started = ""
         try:
             heartbeat = GUARDED_HEARTBEAT_TIMEOUT if beats else call.heartbeat
             handle = _start_activity(call, RawValue(payload), self._activity_id(call.id), heartbeat)
+            started = latest_call()
             self._running[call.id] = handle
             value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
         except FailureError as error:
@@ -95,7 +98,9 @@ class ActivityCalls:
                     error,
                     self._marker(call.id),
                     _retry_policy(call).maximum_attempts,
+                    call=started,
                     is_guarded=call.guard is not None,
+                    is_local=call.execution == "local",
                 )
                 if outcome.not_started and call.at_most_once and not _is_first_attempt(call, outcome):
                     # Anybody can say so; after an attempt with an effect the step must not be repeated.
@@ -113,7 +118,7 @@ class ActivityCalls:
             outcome = Outcome("unknown", failure=Failure("Cancelled", "the attempt was cancelled"))
         else:
             if is_ours:
-                outcome = outcome_of_answer(call.action, payload, value, self._marker(call.id))
+                outcome = outcome_of_answer(call.action, payload, value, self._marker(call.id), call=started)
             else:
                 outcome = decode_result(activity_result(value))
         self._running.pop(call.id, None)

@@ -46,7 +46,7 @@ from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle
 from sagas.workflow.received import NO_INPUT, cancel_event, first_value
 from sagas.workflow.run_reset import RefusedReset
 from sagas.workflow.run_start import RunHeader, state_message, verify_bulk_start
-from sagas.workflow.run_trust import RunTrust
+from sagas.workflow.run_trust import RunTrust, latest_call
 from sagas.workflow.signed_answers import UNSIGNED_ANSWER, is_believed_answer, outcome_of_failure
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import TaskSet
@@ -230,8 +230,9 @@ class BulkWorkflow:
         assert self._machine is not None
         chunk = json_payload(encode_chunk(command.calls, self._machine.definition.saga))
         await self._wait_for_room(len(chunk.data))
+        call = ""
         try:
-            result = await workflow.execute_activity(
+            handle = workflow.start_activity(
                 CHUNK_ACTIVITY,
                 RawValue(chunk),
                 activity_id=f"{first.id.partition('#')[0]}~{command.id}",
@@ -245,7 +246,9 @@ class BulkWorkflow:
                     backoff_coefficient=1.0,
                 ),
             )
-            if not is_believed_answer(CHUNK_ACTIVITY, chunk, result.payload, f"chunk {command.id}"):
+            call = latest_call()
+            result = await handle
+            if not is_believed_answer(CHUNK_ACTIVITY, chunk, result.payload, f"chunk {command.id}", call=call):
                 raise ValueError(UNSIGNED_ANSWER.message)
             ended = decode_json(result.payload.data)
             outcomes = decode_outcomes(ended, len(command.calls))
@@ -262,7 +265,7 @@ class BulkWorkflow:
         else:
             made = attempts_made(lost, command.max_attempts) or 1
             outcome = outcome_of_failure(
-                CHUNK_ACTIVITY, chunk, lost, f"chunk {command.id}", command.max_attempts, is_guarded=True
+                CHUNK_ACTIVITY, chunk, lost, f"chunk {command.id}", command.max_attempts, call=call, is_guarded=True
             )
             self._execute(machine.chunk_lost(command.id, outcome, workflow.time(), made))
         if workflow.info().is_continue_as_new_suggested():

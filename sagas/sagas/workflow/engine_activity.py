@@ -14,6 +14,7 @@ from temporalio.exceptions import FailureError, is_cancelled_exception
 
 from sagas.workflow.failures import activity_failure
 from sagas.workflow.json_payloads import read_payload
+from sagas.workflow.run_trust import latest_call
 from sagas.workflow.signed_answers import is_signed_answer
 from sagas.workflow.summaries import limit_summary
 
@@ -58,7 +59,7 @@ async def perform_until_answered(
     while True:
         attempt += 1
         try:
-            answer = await workflow.execute_activity(
+            handle = workflow.start_activity(
                 name,
                 request,
                 activity_id=activity_id,
@@ -68,7 +69,9 @@ async def perform_until_answered(
                 heartbeat_timeout=heartbeat,
                 retry_policy=_RETRY,
             )
-            if is_signed_answer(name, request.payload, answer.payload, f"{name} {attempt}"):
+            call = latest_call()
+            answer = await handle
+            if is_signed_answer(name, request.payload, answer.payload, f"{name} {attempt}", call=call):
                 return read_payload(answer.payload)
             problem: Any = "its answer is not signed with a key of this worker"
         except FailureError as error:
@@ -82,7 +85,7 @@ async def _perform_locally(
     name: str, request: RawValue, summary: str, may_end: Callable[[str], bool] | None
 ) -> dict[str, Any]:
     try:
-        answer = await workflow.execute_local_activity(
+        handle = workflow.start_local_activity(
             name,
             request,
             result_type=RawValue,
@@ -90,7 +93,9 @@ async def _perform_locally(
             start_to_close_timeout=LOCAL_TIMEOUT,
             retry_policy=RetryPolicy(maximum_attempts=1),
         )
-        if is_signed_answer(name, request.payload, answer.payload, f"{name} 0"):
+        call = latest_call()
+        answer = await handle
+        if is_signed_answer(name, request.payload, answer.payload, f"{name} 0", call=call):
             return read_payload(answer.payload)
     except FailureError as error:
         if not is_cancelled_exception(error):  # nobody cancels it; the SDK does when it evicts the run

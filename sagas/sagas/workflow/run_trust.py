@@ -85,11 +85,26 @@ class RunTrust:
     project: ProjectTrust
     seed: int
     is_proven: bool = True
+    calls: int = 0
+    """How many calls to activities the run has made."""
+
+    @property
+    def latest_call(self) -> str:
+        """What is unique for the call that the run has made last, also among calls with the same argument: an answer is
+        signed for it, so that of an earlier probe does not answer a later one.
+        """
+        return f"{self.seed}.{self.calls}"
 
 
 def run_trust() -> RunTrust | None:
     """The trust of the current run; None outside of a worker of a project."""
     return getattr(workflow.instance(), "trust", None)
+
+
+def latest_call() -> str:
+    """See :attr:`RunTrust.latest_call`. To be read when an activity has been started, before anything is awaited."""
+    trust = run_trust()
+    return "0" if trust is None else trust.latest_call
 
 
 def signed_message(purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,13 +34,20 @@ class AnswerKeyMissing(RuntimeError):
 
 
 def is_signed_answer(
-    name: str, request: Payload, answer: Payload, marker: str, failure: Mapping[str, Any] | None = None
+    name: str,
+    request: Payload,
+    answer: Payload,
+    marker: str,
+    failure: Mapping[str, Any] | None = None,
+    *,
+    call: str,
 ) -> bool:
-    """True if a worker of the project has given this answer to this request of this run. ``marker``: unique in the
-    run, for the request of this digest. ``failure``: of a failure, whose detail the answer is.
+    """True if a worker of the project has given this answer to this call of this run. ``marker``: unique in the run,
+    for the request of this digest. ``failure``: of a failure, whose detail the answer is. ``call``: see
+    :func:`sagas.workflow.run_trust.latest_call`.
     """
     trust, digest = run_trust(), sha256(request.data).hexdigest()
-    content = {"activity": name, "seed": 0 if trust is None else trust.seed, "request": digest}
+    content = {"activity": name, "call": call, "request": digest}
     content |= {"workflow_id": workflow.info().workflow_id, **(failure or {})}
 
     def is_signed(trust: ProjectTrust) -> bool:
@@ -50,7 +57,13 @@ def is_signed_answer(
 
 
 def is_believed_answer(
-    name: str, request: Payload, answer: Payload, marker: str, failure: Mapping[str, Any] | None = None
+    name: str,
+    request: Payload,
+    answer: Payload,
+    marker: str,
+    failure: Mapping[str, Any] | None = None,
+    *,
+    call: str,
 ) -> bool:
     """True if this answer about an effect is signed, see :func:`is_signed_answer`.
 
@@ -66,21 +79,30 @@ def is_believed_answer(
                 f"the answer of {name} ({marker}) is signed with the key {key}, which this worker does not have: it is "
                 "left to another worker for some minutes; give all workers the same worker.definition_key"
             )
-    return is_signed_answer(name, request, answer, marker, failure)
+    return is_signed_answer(name, request, answer, marker, failure, call=call)
 
 
-def outcome_of_answer(name: str, request: Payload, answer: Any, marker: str) -> Outcome:
+def outcome_of_answer(name: str, request: Payload, answer: Any, marker: str, *, call: str) -> Outcome:
     """The outcome of a call to a worker of the project, from what it has returned."""
     payload = Payload() if answer is None else answer.payload
-    if not is_believed_answer(name, request, payload, marker):
+    if not is_believed_answer(name, request, payload, marker, call=call):
         return Outcome("unknown", failure=UNSIGNED_ANSWER)
     return decode_result(activity_result(answer, around=ENVELOPE_VALUES))
 
 
 def outcome_of_failure(
-    name: str, request: Payload, error: FailureError, marker: str, max_attempts: int, *, is_guarded: bool
+    name: str,
+    request: Payload,
+    error: FailureError,
+    marker: str,
+    max_attempts: int,
+    *,
+    call: str,
+    is_guarded: bool,
+    is_local: bool = False,
 ) -> Outcome:
     """The outcome of a call to a worker of the project, from its failure, after at most ``max_attempts`` attempts.
+    ``is_local``: of a local activity, which nobody can end from outside.
 
     What Temporal itself says about the attempts, such as a timeout, has no signature. Nor has the word of a worker that
     it lacks the action or the key: it counts as "not started" without a number, so attempts before it may be hidden,
@@ -93,9 +115,11 @@ def outcome_of_failure(
     failure = failure_content(cause.type, final=cause.non_retryable)
     # A worker without the key signs nothing: no marker in the history for each of its answers.
     may_be_signed = bool(details) and cause.type != UNSIGNED_TYPE
-    if may_be_signed and is_believed_answer(name, request, details[0], marker, failure):
+    if may_be_signed and is_believed_answer(name, request, details[0], marker, failure, call=call):
         outcome = activity_outcome(error)
-        return outcome if cause.non_retryable else _of_last_attempt(outcome, error, max_attempts, is_guarded=is_guarded)
+        if cause.non_retryable or is_local:
+            return outcome
+        return _of_last_attempt(outcome, error, max_attempts, is_guarded=is_guarded)
     if cause.type in NOT_REGISTERED_TYPES:
         return decode_failure(cause.type, cause.message, None)
     return Outcome("unknown", failure=UNSIGNED_ANSWER)
@@ -106,11 +130,12 @@ def _of_last_attempt(outcome: Outcome, error: FailureError, max_attempts: int, *
     attempt, and send it once more as that of a later one.
 
     It counts only for the attempt of its number. After a cancel, and at the end of `give_up_after`, Temporal does not
-    tell the number; then a guard is asked, whatever the failure says about other attempts.
+    tell the number; then a guard is asked, whatever the failure says about other attempts, and without one the outcome
+    is unknown.
     """
     number = attempts_made(error, max_attempts)
     if number is not None:
         return outcome if outcome.attempt == number else Outcome("unknown", failure=UNSIGNED_ANSWER)
     if not is_guarded:
-        return outcome
+        return Outcome("unknown", failure=outcome.failure, retryable=outcome.retryable)
     return replace(outcome, nothing_before=False, attempt=None if outcome.attempt == 1 else outcome.attempt)

@@ -15,6 +15,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from saga_activities.temporal.activity_attempt import note_keys
 from saga_activities.temporal.attempt_errors import not_performed_error
 from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER, UNSIGNED_TYPE
@@ -23,6 +24,7 @@ from sagas.protocol.signed_content import (
     answer_content,
     call_content,
     failure_content,
+    signed_json,
     write_answer_signature,
 )
 from sagas.settings.signing_keys import SigningKeys
@@ -81,16 +83,18 @@ class _Signing(worker.WorkflowOutboundInterceptor):
         if not isinstance(workflow.instance(), engine):
             return headers
         trust: RunTrust | None = getattr(workflow.instance(), "trust", None)
-        if trust is not None and not trust.is_proven:
-            return headers  # no worker performs it, until one has the key of the run
-        info, [argument], seed = workflow.info(), args, "0" if trust is None else str(trust.seed)
+        if trust is not None:
+            trust.calls += 1  # also while nothing is signed: a worker that has the key must count the same
+            if not trust.is_proven:
+                return headers  # no worker performs it, until one has the key of the run
+        info, [argument], call = workflow.info(), args, "0" if trust is None else trust.latest_call
         assert isinstance(argument, RawValue)
         with workflow.unsafe.sandbox_unrestricted():
-            content = call_content(type, info.workflow_id, info.run_id, seed, argument.payload.data)
+            content = call_content(type, info.workflow_id, info.run_id, call, argument.payload.data)
             signature = self._keys.sign("call", content)
         if signature is None:
             return headers
-        header = CallSignature(**signature, run_id=info.run_id, seed=seed).to_header()
+        header = CallSignature(**signature, run_id=info.run_id, call=call).to_header()
         return {**headers, CALL_HEADER: Payload(metadata={"encoding": b"binary/plain"}, data=header)}
 
 
@@ -111,6 +115,7 @@ class _Verifying(worker.ActivityInboundInterceptor):
                 info.attempt,
                 UNSIGNED_TYPE,
             )
+        note_keys.set(_NoteKeys(self._keys, _answer_content(info, input, signature), signature.key))
         try:
             answer = await super().execute_activity(input)
         except ApplicationError as error:
@@ -131,7 +136,7 @@ class _Verifying(worker.ActivityInboundInterceptor):
         if call is None or len(arguments) != 1:
             return None
         data = arguments[0].payload.data
-        content = call_content(info.activity_type, info.workflow_id or "", call.run_id, call.seed, data)
+        content = call_content(info.activity_type, info.workflow_id or "", call.run_id, call.call, data)
         if not self._keys.verifies("call", content, call.signature):
             return None
         return call if call.run_id == info.workflow_run_id or call.run_id == await _original_run(info) else None
@@ -146,13 +151,32 @@ def _sign_answer(
     failure: Mapping[str, Any] | None = None,
 ) -> None:
     """Sign the answer to the call, whose signature is verified."""
-    [[argument]], seed = input.args, int(call.seed)
-    digest = hashlib.sha256(argument.payload.data).hexdigest()
-    content = {"activity": info.activity_type, "workflow_id": info.workflow_id, "seed": seed, "request": digest}
-    content |= failure or {}
+    content = _answer_content(info, input, call) | (failure or {})
     signature = keys.sign("answer", answer_content(content, answer.payload.data), preferred=call.key)
     if signature is not None:
         answer.payload.metadata[ANSWER_METADATA] = write_answer_signature(signature)
+
+
+def _answer_content(info: activity.Info, input: worker.ExecuteActivityInput, call: CallSignature) -> dict[str, Any]:
+    """See :func:`sagas.protocol.signed_content.answer_content`."""
+    [[argument]] = input.args
+    digest = hashlib.sha256(argument.payload.data).hexdigest()
+    return {"activity": info.activity_type, "workflow_id": info.workflow_id, "call": call.call, "request": digest}
+
+
+class _NoteKeys:
+    """The keys for the notes of the attempts of one call."""
+
+    def __init__(self, keys: SigningKeys, content: Mapping[str, Any], preferred: str) -> None:
+        self._keys = keys
+        self._content = content
+        self._preferred = preferred
+
+    def sign(self, note: Mapping[str, Any]) -> Mapping[str, str] | None:
+        return self._keys.sign("note", signed_json({**self._content, **note}), preferred=self._preferred)
+
+    def verifies(self, note: Mapping[str, Any], signature: Any) -> bool:
+        return self._keys.verifies("note", signed_json({**self._content, **note}), signature)
 
 
 async def _original_run(info: activity.Info) -> str:
