@@ -33,7 +33,7 @@ Purpose = Literal[
     "detached",
     "continuation",
     "state",
-"schedule",
+    "schedule",
     "call",
     "answer",
     "note",

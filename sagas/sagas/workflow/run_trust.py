@@ -90,8 +90,8 @@ class RunTrust:
 
     @property
     def latest_call(self) -> str:
-        """What is unique for the call that the run has made last, also among calls with the same argument: an answer is
-        signed for it, so that of an earlier probe does not answer a later one.
+        """The number of the call that the run has made last, which tells calls with the same argument apart: an answer
+        is signed for it, so that of an earlier probe does not answer a later one.
         """
         return f"{self.seed}.{self.calls}"
 

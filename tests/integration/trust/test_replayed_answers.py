@@ -1,4 +1,4 @@
-"""What a worker has signed for one attempt or call is not believed for another one: everybody can repeat it."""
+"""Signed answers and notes of an attempt are not believed for another one: everybody can repeat them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.api.common.v1 import Payloads
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, RetryState
 from temporalio.api.failure.v1 import ActivityFailureInfo, ApplicationFailureInfo, Failure
 from temporalio.api.workflowservice.v1 import (
     RecordActivityTaskHeartbeatByIdRequest,
@@ -156,7 +156,7 @@ async def after_cancel(outcome: Outcome, *, final: bool) -> Outcome:
     details = Payloads(payloads=[json_payload(encode_failure(outcome, 1))])
     type = "Rejected" if outcome.kind == "rejected" else "X"
     info = ApplicationFailureInfo(type=type, non_retryable=final, details=details)
-    ended = ActivityFailureInfo(retry_state=7)  # cancel requested
+    ended = ActivityFailureInfo(retry_state=RetryState.RETRY_STATE_CANCEL_REQUESTED)
     failure = Failure(activity_failure_info=ended, cause=Failure(message="no", application_failure_info=info))
     error = await DataConverter.default.decode_failure(failure)
     assert isinstance(error, FailureError)

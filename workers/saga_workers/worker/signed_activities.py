@@ -115,7 +115,7 @@ class _Verifying(worker.ActivityInboundInterceptor):
                 info.attempt,
                 UNSIGNED_TYPE,
             )
-        note_keys.set(_NoteKeys(self._keys, _answer_content(info, input, signature), signature.key))
+        note_keys.set(_KeysOfCall(self._keys, _answer_content(info, input, signature), signature.key))
         try:
             answer = await super().execute_activity(input)
         except ApplicationError as error:
@@ -151,7 +151,7 @@ def _sign_answer(
     failure: Mapping[str, Any] | None = None,
 ) -> None:
     """Sign the answer to the call, whose signature is verified."""
-    content = _answer_content(info, input, call) | (failure or {})
+    content = {**_answer_content(info, input, call), **(failure or {})}
     signature = keys.sign("answer", answer_content(content, answer.payload.data), preferred=call.key)
     if signature is not None:
         answer.payload.metadata[ANSWER_METADATA] = write_answer_signature(signature)
@@ -164,7 +164,7 @@ def _answer_content(info: activity.Info, input: worker.ExecuteActivityInput, cal
     return {"activity": info.activity_type, "workflow_id": info.workflow_id, "call": call.call, "request": digest}
 
 
-class _NoteKeys:
+class _KeysOfCall:
     """The keys for the notes of the attempts of one call."""
 
     def __init__(self, keys: SigningKeys, content: Mapping[str, Any], preferred: str) -> None:
