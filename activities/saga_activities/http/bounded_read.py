@@ -21,6 +21,7 @@ from sagas.text.exact_json import decode_unambiguous
 ACCEPT_ENCODING = "gzip"
 _IDENTITY = ("", "identity")
 _GZIP = ("gzip", "x-gzip")
+_MAX_GZIP_MEMBERS = 1_000
 
 # Python's other codecs may be quadratic (punycode), strict in spite of `errors` (idna), or not about text (zlib).
 _CHARSETS = re.compile(
@@ -74,29 +75,55 @@ def _has_too_many_values(text: str) -> bool:
 async def _read_body(response: httpx.Response, headers: Mapping[str, str]) -> bytes | int:
     """The decoded body; its size, as far as it is known, if it is too large to keep."""
     coding = headers.get("content-encoding", "").strip().lower()
-    gzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if coding in _GZIP else None
+    gzip = _GzipDecoder() if coding in _GZIP else None
     body, received = bytearray(), 0
     async for part in response.aiter_raw():
         if gzip is None and coding not in _IDENTITY:
             raise UnreadableBodyError(f"it has the content-encoding {coding[:50]!r}; only a single gzip is accepted")
         received += len(part)
-        body += part if gzip is None else _gunzip(gzip, part, MAX_RESPONSE_BYTES + 1 - len(body))
+        body += part if gzip is None else gzip.decode(part, MAX_RESPONSE_BYTES + 1 - len(body))
         if max(len(body), received) > MAX_RESPONSE_BYTES:
             announced = headers.get("content-length", "") if gzip is None else ""
             return max(int(announced) if announced.isdecimal() else 0, len(body), received)
-    if gzip is not None and received and not gzip.eof:
+    if gzip is not None and received and not gzip.is_complete:
         raise UnreadableBodyError("its gzip data is incomplete")
     return bytes(body)
 
 
-def _gunzip(gzip: zlib._Decompress, part: bytes, limit: int) -> bytes:
-    try:
-        decoded = gzip.decompress(part, limit)
-    except zlib.error:
-        raise UnreadableBodyError("its gzip data is corrupt") from None
-    if gzip.unused_data:
-        raise UnreadableBodyError("there are bytes after the end of its gzip data")
-    return decoded
+class _GzipDecoder:
+    """Decodes gzip data (RFC 1952) in parts: one member after another, with zeros as padding behind them."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        self._members = 1
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the data so far ends with a whole member."""
+        return self._member.eof
+
+    def decode(self, part: bytes, limit: int) -> bytes:
+        """The bytes decoded from a part of the data, at most ``limit``, from 1. Raises UnreadableBodyError."""
+        decoded = bytearray()
+        while part and len(decoded) < limit:
+            if self._member.eof:
+                part = part.lstrip(b"\0")
+                if not part:
+                    break
+                self._begin_member()
+            try:
+                decoded += self._member.decompress(part, limit - len(decoded))
+            except zlib.error:
+                raise UnreadableBodyError("its gzip data is corrupt") from None
+            part = self._member.unused_data
+        return bytes(decoded)
+
+    def _begin_member(self) -> None:
+        # A member of 20 bytes may hold nothing, and each of them costs time and copies what follows.
+        if self._members == _MAX_GZIP_MEMBERS:
+            raise UnreadableBodyError(f"its gzip data has more than {_MAX_GZIP_MEMBERS:,} members")
+        self._members += 1
+        self._member = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
 
 def _decoded(body: bytes, charset: str | None) -> tuple[str, str]:

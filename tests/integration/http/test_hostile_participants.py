@@ -109,9 +109,21 @@ async def test_a_body_is_read_once(
         (b"x", "br"),
         (b"not gzip", "gzip"),
         (gzip.compress(b'{"id": "ch-1"}')[:-6], "gzip"),
-        (gzip.compress(b'{"id": ') + gzip.compress(b'"ch-1"}'), "gzip"),
+        (gzip.compress(b'{"id": "ch-1"}') + b"and more", "gzip"),
+        (gzip.compress(b"{}") + gzip.compress(b" ")[:-1], "gzip"),
+        (gzip.compress(b"") * 100_000, "gzip"),
     ],
-    ids=["stacked", "mixed", "deflate", "brotli", "corrupt", "truncated", "two members"],
+    ids=[
+        "stacked",
+        "mixed",
+        "deflate",
+        "brotli",
+        "corrupt",
+        "truncated",
+        "garbage after it",
+        "second member truncated",
+        "empty members",
+    ],
 )
 async def test_a_body_that_cannot_be_decoded_leaves_the_effect_in_doubt(
     participant: RawServer, crm: HttpConnection, body: bytes, coding: str
@@ -124,8 +136,17 @@ async def test_a_body_that_cannot_be_decoded_leaves_the_effect_in_doubt(
     assert peak < 20 * MEGABYTE
 
 
-async def test_a_compressed_body_is_read(participant: RawServer, crm: HttpConnection) -> None:
-    participant.answer = [response(gzip.compress(b'{"id": "ch-1"}'), "Content-Encoding: gzip")]
+@pytest.mark.parametrize(
+    "body",
+    [
+        gzip.compress(b'{"id": "ch-1"}'),
+        gzip.compress(b'{"id": ') + gzip.compress(b"") + gzip.compress(b'"ch-1"}'),
+        gzip.compress(b'{"id": "ch-1"}') + bytes(600),
+    ],
+    ids=["one member", "three members", "padding"],
+)
+async def test_a_compressed_body_is_read(participant: RawServer, crm: HttpConnection, body: bytes) -> None:
+    participant.answer = [response(body, "Content-Encoding: gzip")]
     assert (await call(crm)).result == {"id": "ch-1"}
     assert b"accept-encoding: gzip\r\n" in participant.requests[0].lower()
 
