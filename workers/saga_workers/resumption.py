@@ -6,13 +6,13 @@ The guard answers every effect that is there with its stored result, so the new 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from saga_workers.client import Client
 from saga_workers.location.deleted_runs import replaced_origin
 from saga_workers.location.location import Location
-from saga_workers.location.traces import GuardedEffect, guarded_effects, open_origin
+from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, open_origin
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.temporal.run_history import first_input
@@ -108,7 +108,7 @@ async def start_again(
         saga_id,
         request,
         origin,
-        _generations(effects),
+        highest_generations(effects),
         decision={"who": who or client.temporal.identity, "reason": reason},
         replaces=location.open_run is not None,
     )
@@ -170,15 +170,6 @@ def _refuse_unknown_undos(saga_id: str, effects: Sequence[GuardedEffect], undone
             f"service has happened: look there for the key {saga_id}/{unsure[0]}/undo, and make it if it is missing",
             help=f"then {saga_command('resume', saga_id, undone=unsure[0])}",
         )
-
-
-def _generations(effects: Sequence[GuardedEffect]) -> Mapping[str, int]:
-    """The highest generation of each entry: a step that ran again must not begin with an earlier one."""
-    highest: dict[str, int] = {}
-    for effect in effects:
-        if effect.generation > highest.get(effect.entry, 1):
-            highest[effect.entry] = effect.generation
-    return highest
 
 
 def _definition(client: Client, saga_id: str, origin: Origin, given: Definition | None) -> Definition:

@@ -33,7 +33,6 @@ from saga_activities.server_clock import ServerClock
 from saga_activities.temporal.activity_attempt import attempt_context, must_end, note_no_effect
 from saga_activities.temporal.attempt_errors import not_performed_error, temporal_result, to_application_error
 from saga_activities.temporal.definition_loader import DefinitionLoader
-from saga_activities.temporal.earlier_end import has_been_undone
 from sagas.bulk.names import BULK_ACTIVITIES, CLAIM_ACTIVITY
 from sagas.errors import InfrastructureError, RefusedError, SagaError, UsageError
 from sagas.protocol.outcomes import Failure, Outcome, mask_failure
@@ -62,6 +61,9 @@ ScheduleActivity = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Performs an activity of a scheduled start: called with its type and its request. Raises SagaError if it may succeed
 later."""
 
+LookBeforeReset = Callable[[str, str | None, float], Awaitable[Mapping[str, Any]]]
+"""What a saga has done before its run was reset: called with its id, that of its pivot, and the time of its start."""
+
 _BUSY_INTERVAL = timedelta(seconds=2)
 """Until a start is verified again for which this worker had no time."""
 
@@ -74,6 +76,7 @@ class SagaActivities:
         dispatcher: Dispatcher,
         loader: DefinitionLoader,
         verify_start: VerifyStart,
+        look_before_reset: LookBeforeReset,
         observers: Sequence[AttemptObserver] = (),
         locks: LockActivities | None = None,
         bulk: BulkActivities | None = None,
@@ -89,6 +92,7 @@ class SagaActivities:
         self._loader = loader
         self._verify_start = verify_start
         self._schedules = schedules
+        self._look_before_reset = look_before_reset
         self._observers = tuple(observers)
 
     @activity.defn(dynamic=True)
@@ -113,7 +117,7 @@ class SagaActivities:
         if info.activity_type in SCHEDULE_ACTIVITIES and self._schedules is not None:
             return await _perform_schedule_activity(self._schedules, info.activity_type, argument)
         if info.activity_type == RESET_ACTIVITY:
-            return await has_been_undone(argument["since"])
+            return await self._look_before_reset(argument["saga_id"], argument["pivot"], argument["since"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:

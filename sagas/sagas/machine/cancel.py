@@ -17,7 +17,7 @@ def cancel_response(run: SagaRun) -> CancelResponse:
     """The response to a cancel request received now (rule 6)."""
     if run.finished:
         return "finished"
-    if run.committed or (run.started_at is None and run.plan.forward_only and run.definition.locks is None):
+    if run.is_irrevocable or (run.started_at is None and run.plan.forward_only and run.definition.locks is None):
         return "past the point of no return"
     if (run.phase == "backward" and run.savepoint is None) or run.cancel_requested:
         return "already"
@@ -36,7 +36,7 @@ def cancel_requested(run: SagaRun, event: CancelRequested) -> None:
         run.reported = None  # the parent assumes that nothing is blocked any more, so a report must follow if it is
     if event.kind == "terminated":
         locks.doubt_release(run)
-    if run.finished or run.committed or run.cancel_requested:
+    if run.finished or run.is_irrevocable or run.cancel_requested:
         return
     run.cancel_requested = True
     if event.who and event.kind != "parent":

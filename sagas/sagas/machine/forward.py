@@ -321,7 +321,7 @@ def _failed_after_commit(run: SagaRun, entry: Entry, outcome: Outcome, doubted: 
 
 def _late_attempt_ended(run: SagaRun, entry: Entry) -> None:
     """Rule 16: the step was undone outside this run (a reused id, a reset). This is never a success."""
-    if run.committed:
+    if run.is_irrevocable:
         entry.resolved = True
         run.park(entry, "do", "the step had already been undone when this attempt arrived")
         return
@@ -402,7 +402,7 @@ def apply_on_failure(run: SagaRun, entry: Entry) -> None:
             run.post(LookUpEffect(entry, "not_done" if run.committed else "continue"))
         else:
             leave_out(run, entry)
-    elif run.committed:
+    elif run.is_irrevocable:
         run.park(entry, "do", parking_reason(run, entry, failure_reasons.failure_message(entry, "do")))
     else:
         run.record(entry).stopped = True

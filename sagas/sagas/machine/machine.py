@@ -21,6 +21,8 @@ from sagas.machine import (
     forward,
     notify,
     parked,
+    repetition,
+    resets,
     state_budget,
     task_budget,
 )
@@ -62,6 +64,7 @@ from sagas.protocol.messages import (
     LocksAnswered,
     LocksChanged,
     MachineEvent,
+    RunWasReset,
     SagaEnded,
     SignalReceived,
     Started,
@@ -271,6 +274,8 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
             _commit_at_start(run)
         case LocksChanged():
             locks.changed(run)
+        case RunWasReset():
+            resets.run_was_reset(run, event)
 
 
 def _saga_started(run: SagaRun, began_at: float | None) -> None:
@@ -298,6 +303,10 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
     if flight is None or entry is None or flight.kind != "call":
         return  # a duplicate, or an obsolete call
     run.end_flight(flight)
+    if resets.is_behind(run, entry):
+        resets.catch_up(run, entry)
+        repetition.repeat(run, entry, flight)
+        return
     outcome = run.without_sensitive_texts(event.outcome)
     if event.attempts == 0 and outcome.failure is not None and outcome.failure.type == evaluation.DEFINITION_FAILURE:
         calls.forget_unsent_arguments(entry, flight.call_kind)
@@ -357,17 +366,7 @@ def _timer_fired(run: SagaRun, event: TimerFired) -> None:
     if flight.kind == "wait":
         forward.attempt_ended(run, entry, builtin_actions.wait_timer_fired(run, entry), 1)
         return
-    match flight.call_kind:
-        case "do":
-            run.post(StartAttempt(entry))
-        case "seal" | "probe":
-            effect_lookup.lookup_timer_fired(run, entry, flight)
-        case "write" | "skip":
-            calls.send_call(run, entry, flight.call_kind, flight.purpose)
-        case "confirm":
-            commit.confirm_entry(run, entry)
-        case _:
-            rollback.retry_undo(run, entry)
+    repetition.repeat(run, entry, flight)
 
 
 def _saga_timer_fired(run: SagaRun, id: str) -> None:

@@ -121,6 +121,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["undo_scope"] = run.undo_scope
     if run.entry_generations:
         data["entry_generations"] = run.entry_generations
+    if run.pivot_in_place:
+        data["pivot_in_place"] = True
     if run.child_row_locks:
         data["child_row_locks"] = run.child_row_locks
     for name in RUN_FIELDS:
@@ -163,6 +165,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.reported = data.get("reported")
     run.locks = restore_record(LockState, data["locks"]) if "locks" in data else None
     run.entry_generations = dict(data.get("entry_generations", {}))
+    run.pivot_in_place = data.get("pivot_in_place", False)
     run.child_row_locks = data.get("child_row_locks", [])
     run.timers = {id: (float(timer[0]), timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: restore_record(ParkedOperation, parked) for parked in data["parked"]}

@@ -259,6 +259,8 @@ class SagaRun:
         self.deadline_at: float | None = None
         self.overdue = False
         self.cancel_requested = False
+        self.pivot_in_place = False
+        """The pivot was done before a reset of the run, which has not come to it again."""
         self.compensating = False
         self.savepoint: str | None = None
         """The savepoint at which the rollback stops; None: everything is undone."""
@@ -359,6 +361,11 @@ class SagaRun:
     @property
     def committed(self) -> bool:
         return self.phase == "committed"
+
+    @property
+    def is_irrevocable(self) -> bool:
+        """True if the pivot is done, so that nothing may be undone; see :attr:`pivot_in_place`."""
+        return self.committed or self.pivot_in_place
 
     @property
     def finished(self) -> bool:

@@ -149,6 +149,19 @@ class LocksChanged:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class RunWasReset:
+    """A reset in Temporal has put the saga back into an earlier state, and the guards know of more.
+
+    ``generations``: the highest generation of an entry in the guards, by entry id; 1 where it is missing.
+    ``pivot_done``: the effect of the pivot is in place.
+    """
+
+    at: float
+    generations: Mapping[str, int]
+    pivot_done: bool
+
+
 MachineEvent = (
     Started
     | CallEnded
@@ -162,6 +175,7 @@ MachineEvent = (
     | UndoRequested
     | LocksAnswered
     | LocksChanged
+    | RunWasReset
 )
 
 

@@ -1,14 +1,16 @@
-"""A reset in Temporal: the state is that of an earlier time, and the saga may have been undone since."""
+"""A reset in Temporal: the state is that of an earlier time, and the saga may have gone further, or been undone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from temporalio import workflow
 
-from sagas.protocol.messages import CancelRequested, MachineEvent
-from sagas.protocol.payloads import RESET_ACTIVITY
+from sagas.machine.machine import Machine
+from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
+from sagas.protocol.payloads import RESET_ACTIVITY, UNDO_SUFFIX
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import raw_json
@@ -26,13 +28,14 @@ _BULK_RESET = (
 class RunReset:
     """The resets of one run. While one ``is_open``, no event may reach the machine.
 
-    ``look_up`` asks, for a saga that started then; afterwards ``report`` is called with a cancel, if the saga was
-    undone, and else with None.
+    ``look_up`` asks about the saga; afterwards ``report`` is called with what the guards know, and with
+    a cancel, if the saga was undone.
     """
 
-    def __init__(self, tasks: TaskSet, report: Callable[[MachineEvent | None], None]) -> None:
+    def __init__(self, tasks: TaskSet, report: Callable[[Sequence[MachineEvent]], None]) -> None:
         self._tasks = tasks
         self._report = report
+        self._seed = 0
         self.is_open = False
         self.is_new = False
         """True until it is asked about."""
@@ -41,20 +44,29 @@ class RunReset:
     def _note(self, seed: int) -> None:
         """Temporal draws new random numbers for a run only when it resets it."""
         self.is_open = self.is_new = True
+        self._seed = seed
 
-    def look_up(self, started_at: float) -> None:
+    def look_up(self, machine: Machine | None) -> None:
+        assert machine is not None
         self.is_new = False
-        self._tasks.start(_TASK, self._look_up(started_at))
+        saga_id = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
+        pivot = next((step.id for step in machine.definition.steps if step.pivot), None)
+        about = {"saga_id": saga_id, "pivot": pivot, "since": machine.started_at or 0.0}
+        self._tasks.start(_TASK, self._look_up(about))
 
-    async def _look_up(self, started_at: float) -> None:
-        summary = "was the saga undone before the reset?"
-        answer = await perform_until_answered(
-            RESET_ACTIVITY, raw_json({"since": started_at}), summary, timeout=_TIMEOUT
-        )
+    async def _look_up(self, about: Mapping[str, Any]) -> None:
+        # An answer is signed for its request, which therefore differs from that after any other reset of the saga. The
+        # random numbers of the reset do, and a replay has them again, unlike the id of the run.
+        request = raw_json({**about, "reset": str(self._seed)})
+        summary = "what has the saga done, or undone, before the reset?"
+        answer = await perform_until_answered(RESET_ACTIVITY, request, summary, timeout=_TIMEOUT)
         self._tasks.discard(_TASK)
         self.is_open = self.is_new
-        undone = CancelRequested(at=workflow.time(), kind="terminated", message=_REASON)
-        self._report(undone if answer["undone"] else None)
+        now = workflow.time()
+        events: list[MachineEvent] = [RunWasReset(now, answer["generations"], answer["pivot_done"])]
+        if answer["undone"]:
+            events.append(CancelRequested(at=now, kind="terminated", message=_REASON))
+        self._report(events)
 
 
 class RefusedReset:

@@ -116,7 +116,7 @@ class SagaWorkflow:
         while self._finish is None:
             await self._wait(lambda: self._finish is not None or self._must_act)
             if self._reset.is_new:
-                self._reset.look_up(self.started_at or 0.0)
+                self._reset.look_up(self._machine)
             elif self._finish is None:
                 await self._wait(workflow.all_handlers_finished)
                 if self._may_continue:
@@ -200,10 +200,10 @@ class SagaWorkflow:
     def _must_act(self) -> bool:
         return self._reset.is_new or self._may_continue
 
-    def _go_on_after_reset(self, undone: MachineEvent | None) -> None:
+    def _go_on_after_reset(self, learned: Sequence[MachineEvent]) -> None:
         """If the saga was undone before, go backward again: what it had not done yet must not be done now."""
         waiting, self._early_events = self._early_events, []
-        for event in [*([] if undone is None else [undone]), *waiting]:
+        for event in [*learned, *waiting]:
             self._feed(event)
 
     async def _next_task(self) -> None:

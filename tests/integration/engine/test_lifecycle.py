@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import (
     ResetWorkflowExecutionRequest,
     SetWorkerDeploymentCurrentVersionRequest,
@@ -18,9 +21,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from saga_workers.client import Client
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import Rejected
 from sagas.errors import RefusedError
+from sagas.protocol.payloads import RESET_ACTIVITY
+from sagas.text.exact_json import decode_json
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
@@ -28,7 +34,9 @@ from tests.integration.engine.environment import (
     begin,
     gate,
     handle,
+    row,
     run_saga,
+    send_signed,
     states,
     wait_for_event,
 )
@@ -107,6 +115,83 @@ async def test_a_reset_of_an_undone_run_is_late_and_compensates(env: Environment
     assert await env.effects() == []
 
 
+PAYS = """
+    saga: pays
+    steps:
+      - {id: hold, uses: book, compensate: unbook}
+      - {id: move, uses: book, with: {value: wrong}, pivot: true, on_failure: park}
+      - {id: ask, uses: wait, with: {signal: go}, timeout: 1h}
+"""
+
+
+async def test_a_reset_run_leaves_the_pivot_that_a_correction_has_done(env: Environment) -> None:
+    env.plan["do move"] = [Rejected("no"), {"value": "right"}]
+    async with env.serving(PAYS) as client:
+        saga = (await run_saga(client, "pays"))["id"]
+        await send_signed(client, saga, retry("move", {"value": "right"}))
+        await until(lambda: shows(client, saga, "ask"), "the saga is past its pivot")
+        await _reset(client.temporal, saga)
+        story = await finished(client, saga)
+        assert (story["state"], row(story, "move")["generation"]) == ("PARKED", 2)
+        assert "other arguments" in story["parked"][0]["why"]
+        with pytest.raises(RefusedError, match="past the point of no return"):
+            await client.cancel(saga, reason="a test", who="ada")
+        await send_signed(client, saga, retry("move", {"value": "right"}))
+        await until(lambda: shows(client, saga, "ask"), "the stored result counts")
+        await handle(client, saga).signal("go", {})
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+    assert await env.effects() == ["hold", "move"]
+
+
+async def test_each_reset_of_a_run_has_an_answer_of_its_own(env: Environment, caplog: pytest.LogCaptureFixture) -> None:
+    """Else the signed answer to the first reset could be given once more after the second."""
+    async with env.serving(PAYS) as client:
+        saga = await begin(client, "pays")
+        await until(lambda: shows(client, saga, "ask"))
+        for count in (1, 2):
+            await _reset(client.temporal, saga, (await _completed_tasks(client, saga))[-1])
+            await until(partial(_are_answered, client, saga, count), pause=0.5)
+        questions = await _questions_after_resets(client, saga)
+        await handle(client, saga).signal("go", {})
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+    first, second = (question["reset"] for question in questions)
+    assert first != second
+    assert "nothing is signed" not in caplog.text, "a replay asks again what was asked before it"
+
+
+async def _questions_after_resets(client: Client, saga: str) -> list[dict[str, object]]:
+    calls = [call.activity_task_scheduled_event_attributes for call in await _events(client, saga, "SCHEDULED")]
+    return [decode_json(call.input.payloads[0].data) for call in calls if call.activity_type.name == RESET_ACTIVITY]
+
+
+async def _are_answered(client: Client, saga: str, count: int) -> bool:
+    """The resets are looked up, and the last workflow task knows it. The run learns of a reset with a message."""
+    await handle(client, saga).signal("nothing")
+    answers = [event.event_id for event in await _events(client, saga, "COMPLETED")]
+    asked = len(await _questions_after_resets(client, saga))
+    return asked == count and (await _completed_tasks(client, saga))[-1] > answers[-1]
+
+
+async def _completed_tasks(client: Client, saga: str) -> list[int]:
+    completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    return [
+        event.event_id async for event in handle(client, saga).fetch_history_events() if event.event_type == completed
+    ]
+
+
+async def _events(client: Client, saga: str, what: str) -> list[HistoryEvent]:
+    type = EventType.Value(f"EVENT_TYPE_ACTIVITY_TASK_{what}")
+    return [event async for event in handle(client, saga).fetch_history_events() if event.event_type == type]
+
+
+def retry(step: str, arguments: dict[str, str]) -> dict[str, object]:
+    return {"step": step, "decision": "retry", "reason": "because", "who": "ada", "with": arguments}
+
+
+async def shows(client: Client, saga: str, step: str) -> bool:
+    return row((await client.show(saga)), step)["state"] == "RUNNING"
+
+
 async def test_terminate_compensates_nothing_and_says_so(env: Environment) -> None:
     move, begun, go = gate()
     env.plan["do b"] = [move]
@@ -182,14 +267,15 @@ async def _make_current(temporal: Temporal, version: WorkerDeploymentVersion) ->
     raise AssertionError("the deployment did not appear")
 
 
-async def _reset(temporal: Temporal, saga: str) -> None:
+async def _reset(temporal: Temporal, saga: str, task: int = 4) -> None:
+    """``task``: the event at which a workflow task was completed, the first one by default."""
     described = await temporal.get_workflow_handle(saga).describe()
     await temporal.workflow_service.reset_workflow_execution(
         ResetWorkflowExecutionRequest(
             namespace=temporal.namespace,
             workflow_execution=WorkflowExecution(workflow_id=saga, run_id=described.run_id),
             reason="a test",
-            workflow_task_finish_event_id=4,
-            request_id=f"reset-{saga}",
+            workflow_task_finish_event_id=task,
+            request_id=f"reset-{described.run_id}",
         )
     )

@@ -131,6 +131,17 @@ def open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:
     return next((effect.origin for effect in effects if effect.open and effect.origin is not None), None)
 
 
+def highest_generations(effects: Sequence[GuardedEffect]) -> dict[str, int]:
+    """The highest generation of each entry, where it is not the first: a step that ran again must not begin with an
+    earlier one.
+    """
+    highest: dict[str, int] = {}
+    for effect in effects:
+        if effect.generation > highest.get(effect.entry, 1):
+            highest[effect.entry] = effect.generation
+    return highest
+
+
 def open_effects(effects: Sequence[GuardedEffect]) -> str:
     """The open effects in words; empty if there are none."""
     is_open = [effect for effect in effects if effect.open or effect.undo_elsewhere]

@@ -46,6 +46,7 @@ from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
 from saga_workers.views.parked_holders import is_parked
+from saga_workers.worker.before_reset import look_before_reset
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.metric_labels import MetricLabels
 from saga_workers.worker.signed_activities import SignedActivitiesInterceptor
@@ -153,6 +154,7 @@ class SagaPlugin(SimplePlugin):
             dispatcher,
             _definition_loader(Locator(client, self._ledger), self._project, self._trust),
             self._trust.verify_start,
+            partial(look_before_reset, settings),
             watchers,
             locks,
             bulk,

@@ -17,6 +17,7 @@ from sagas.machine.internal_events import (
 )
 from sagas.machine.locking import locks
 from sagas.machine.parked_rows import rows_left_to
+from sagas.machine.resets import PIVOT_IN_PLACE
 from sagas.machine.state import FORWARD_CALLS, Entry, Flight, OperationState, SagaRun
 from sagas.machine.undo import savepoints
 from sagas.protocol.outcomes import Outcome
@@ -24,6 +25,10 @@ from sagas.protocol.outcomes import Outcome
 
 def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None = None) -> None:
     """Start a rollback. While the pivot is undecided the request is only recorded (rule 5)."""
+    if run.pivot_in_place:
+        if entry is not None:
+            run.park(entry, "do", PIVOT_IN_PLACE + failure_reasons.failure_message(entry, "do"))
+        return
     if run.phase == "backward" and run.savepoint is not None and cause.get("step") is None:
         savepoints.give_up(run)
         run.reason = dict(cause)  # the failure only led back to the savepoint
@@ -46,6 +51,9 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None
 
 def continue_after_pivot_failure(run: SagaRun, entry: Entry, cause: Mapping[str, Any]) -> None:
     """The pivot will never happen: start the rollback with the first recorded cause."""
+    if run.pivot_in_place:
+        run.park(entry, "do", PIVOT_IN_PLACE + failure_reasons.failure_message(entry, "do"))
+        return
     entry.ended_at = entry.ended_at or run.now
     if entry.state in ("RUNNING", "PARKED"):
         forward.leave_to_rollback(run, entry)

@@ -1,0 +1,48 @@
+"""A reset of the run in Temporal: the saga is in an earlier state, and its guards know what has happened since.
+
+Every entry continues at the highest generation that it has reached (rule 8): the guard has closed the earlier ones, and
+an undo of one of them would leave the effect of the highest. Once the pivot is done, nothing is undone (rule 5), also
+while the run does not know it yet.
+"""
+
+from __future__ import annotations
+
+from sagas.machine.state import Entry, OperationState, SagaRun
+from sagas.protocol.messages import RunWasReset
+
+PIVOT_IN_PLACE = "the pivot was done before the run was reset, so nothing is undone: "
+"""Begins the reason for which an operation is parked instead."""
+
+
+def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
+    """Take over what the guards know. An entry whose call is in flight follows at its end, see :func:`is_behind`."""
+    if run.finished:
+        return
+    for id, generation in event.generations.items():
+        run.entry_generations[id] = max(generation, run.entry_generations.get(id, 1))
+    for record in run.steps.values():
+        for entry in record.entries:
+            flight = run.flights.get(entry.flight) if entry.flight else None
+            if is_behind(run, entry) and (flight is None or flight.kind == "timer"):
+                catch_up(run, entry)
+    if event.pivot_done and not run.committed:
+        run.pivot_in_place = True
+        run.cancel_timer("deadline")
+        run.deadline_at = None
+
+
+def is_behind(run: SagaRun, entry: Entry) -> bool:
+    """True while the entry is at an earlier generation than it has reached: what its call says is not the last word."""
+    return entry.generation < run.entry_generations.get(entry.id, 1)
+
+
+def catch_up(run: SagaRun, entry: Entry) -> None:
+    """Continue the entry at its highest generation. Only the guard knows whether that has an effect."""
+    entry.generation = run.entry_generations[entry.id]
+    if entry.outcome is None or entry.outcome == "done":
+        return
+    entry.outcome, entry.resolved, entry.looked_up = "unknown", False, False
+    if entry.state in ("REJECTED", "FAILED", "NOTHING_TO_UNDO"):
+        entry.state = "UNKNOWN"
+    if entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO":
+        entry.undo = OperationState()
