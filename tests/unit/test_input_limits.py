@@ -54,6 +54,8 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
         "BODY_TIMEOUT": ("a body of `max_body_bytes` in {} seconds", 1),
         "SEND_TIMEOUT": ("a response read in {} seconds", 1),
         "MAX_CONNECTIONS": ("{} connections", 1),
+        "MAX_WAITING_BODIES": ("{} MiB of bodies", MIB),
+        "MAX_WAITING_BODIES_OF_TOKEN": ("{} MiB of one token", MIB),
         "MAX_WRONG_TOKENS": ("{} wrong tokens of an address", 1),
         "WRONG_TOKENS_PER_SECOND": ("and then {} a second", 1),
         "CHECK_TIMEOUT": ("`saga serve` answers 503 after {} seconds", 1),

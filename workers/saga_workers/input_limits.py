@@ -21,6 +21,12 @@ longest; if all are being answered, it gets 503."""
 BODY_TIMEOUT = 10.0
 """Seconds until a request's body must be complete."""
 
+MAX_WAITING_BODIES = 32 * 1024 * 1024
+"""Bytes of the bodies of all starts that are not sent yet. Values that are read from JSON take ten times as much."""
+
+MAX_WAITING_BODIES_OF_TOKEN = 8 * 1024 * 1024
+"""Bytes of those that were sent with one token."""
+
 MAX_WRONG_TOKENS = 20
 """Wrong tokens of one address that are answered with 401 at once; further ones get 429."""
 

@@ -45,6 +45,7 @@ from saga_workers.serve.openapi import openapi_document
 from saga_workers.serve.public_outcome import public_notifications, public_outcome
 from saga_workers.serve.shared_outcomes import SharedOutcomes
 from saga_workers.serve.start_request import BadRequest, StartBody, parse_start, read_body
+from saga_workers.serve.waiting_bodies import WaitingBodies
 from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
@@ -97,6 +98,7 @@ class SagaApi:
         self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         self._wait_slots = asyncio.Semaphore(MAX_CONCURRENT_WAITS)
         self._shared_slots = asyncio.Semaphore(MAX_SHARED_STARTS)
+        self._bodies = WaitingBodies()
         self.requests = requests_counter(CollectorRegistry())
         self.app = http_app(
             [
@@ -181,11 +183,9 @@ class SagaApi:
         if not caller.starts.take():
             return error_response(429, "too many starts with this token; try again", {"Retry-After": "1"})
         try:
-            sent = await read_body(request, self._max_body_bytes)
-            parse = partial(parse_start, request.headers.get("content-type", ""), sent)
-            body = await _in_time(INPUT_CHECKS.run(parse, caller=caller.name, size=len(sent)))
-            started = await self._start_once(self._client, caller, name, body)
-            return await self._started_response(started, body.wait)
+            with self._bodies.hold(caller.name, self._longest_body(request)):
+                started, wait = await self._read_and_start(self._client, request, caller, name)
+            return await self._started_response(started, wait)
         except BadRequest as error:
             retry = {"Retry-After": "5"} if error.status == 503 else {}
             return error_response(error.status, str(error), {"Connection": "close", **retry})
@@ -200,6 +200,21 @@ class SagaApi:
             return _ledger_is_down(error, name)
         except (RPCError, TimeoutError) as error:
             return _temporal_is_down(error)
+
+    def _longest_body(self, request: Request) -> int:
+        """The bytes of its body; without a length those that it may have."""
+        length = request.headers.get("content-length", "")
+        return int(length) if length.isdecimal() else self._max_body_bytes
+
+    async def _read_and_start(
+        self, client: Client, request: Request, caller: Caller, name: str
+    ) -> tuple[StartResult, float]:
+        """The started saga, and for how many seconds the caller waits for its end. Nothing of the body is kept."""
+        sent = await read_body(request, self._max_body_bytes)
+        parse = partial(parse_start, request.headers.get("content-type", ""), sent)
+        body = await _in_time(INPUT_CHECKS.run(parse, caller=caller.name, size=len(sent)))
+        del sent, parse
+        return await self._start_once(client, caller, name, body), body.wait
 
     async def _start_once(self, client: Client, caller: Caller, name: str, body: StartBody) -> StartResult:
         """Raises BadRequest if the input or the id is not valid, RefusedError if the id belongs to another start."""
