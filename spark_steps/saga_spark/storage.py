@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
+import re
 import uuid
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -183,9 +185,23 @@ class ListedFile:
     modified: int | None
 
 
+_HADOOP_GLOB = re.compile(r"[*?\[\]{}\\]")
+_ESCAPED_WILDCARD = re.compile(r"\[([*?[])\]")
+
+
 def spark_path(uri: str) -> str:
-    """A URI in the form Hadoop expects: Hadoop does not decode ``%20`` in the path of a local file."""
+    """The place of one file or folder as Hadoop names it: it does not decode ``%20`` in the path of a local file.
+
+    Spark writes there, and takes it as `basePath`; a reader needs :func:`spark_read_path`.
+    """
     return f"file://{unquote(urlsplit(uri).path)}" if uri.startswith("file:") else uri
+
+
+def spark_read_path(uri: str) -> str:
+    """The place of one file or folder for a reader of Spark, which takes every path as a glob: with its special
+    characters escaped, so that the file ``a*.parquet`` does not also mean ``a1.parquet``.
+    """
+    return _HADOOP_GLOB.sub(r"\\\g<0>", spark_path(uri))
 
 
 def to_uri(like: str, path: str) -> str:
@@ -201,11 +217,25 @@ def project_location(location: str, root: Path) -> str:
     return location if "://" in location or location.startswith("file:") else str(root / location)
 
 
+def project_glob(location: str, root: Path) -> str:
+    """Resolve a glob against the project folder, whose own path is no pattern; a URI is returned unchanged."""
+    if "://" in location or location.startswith("file:"):
+        return location
+    return str(Path(glob.escape(str(root)), location))
+
+
 def split_glob(location: str) -> tuple[str, list[str]]:
-    """Split before the first component that contains ``*``, ``?`` or ``[``: the path above it, and the components."""
+    """Split before the first component with a wildcard (``*``, ``?``, ``[``): the path above it, and the components.
+
+    ``[*]``, ``[?]`` and ``[[]`` are the characters themselves.
+    """
     parts = resolve_uri(location)[1].rstrip("/").split("/")
-    plain = next((index for index, part in enumerate(parts) if any(wildcard in part for wildcard in "*?[")), len(parts))
-    return "/".join(parts[:plain]), parts[plain:]
+    plain = next((index for index, part in enumerate(parts) if _has_wildcard(part)), len(parts))
+    return _ESCAPED_WILDCARD.sub(r"\1", "/".join(parts[:plain])), parts[plain:]
+
+
+def _has_wildcard(part: str) -> bool:
+    return any(wildcard in _ESCAPED_WILDCARD.sub("", part) for wildcard in "*?[")
 
 
 def list_parquet_files(location: str) -> list[ListedFile]:
@@ -213,11 +243,14 @@ def list_parquet_files(location: str) -> list[ListedFile]:
 
     Names that begin with ``_`` or ``.`` are hidden, as in Spark.
     """
-    system, _ = resolve_uri(location)
-    base, pattern = split_glob(location)
+    return _list_parquet_files(location, *split_glob(location))
+
+
+def _list_parquet_files(like: str, base: str, pattern: Sequence[str] = ()) -> list[ListedFile]:
+    system, _ = resolve_uri(like)
     info = system.get_file_info(base)
     if info.type is fs.FileType.File:
-        return [_listed_file(location, info)]
+        return [_listed_file(like, info)]
     if info.type is not fs.FileType.Directory:
         return []
     files = []
@@ -227,14 +260,14 @@ def list_parquet_files(location: str) -> list[ListedFile]:
             continue
         named = bool(pattern) and len(below) == len(pattern)
         if (named or info.path.endswith(".parquet")) and all(map(fnmatch, below, pattern)):
-            files.append(_listed_file(location, info))
+            files.append(_listed_file(like, info))
     return sorted(files, key=lambda file: file.uri)
 
 
 def list_staged_files(uri: str) -> tuple[StagedFile, ...]:
     """The Parquet files of a folder with their sizes, and their row counts from the footers."""
-    listed = list_parquet_files(uri)
-    system, _ = resolve_uri(uri)
+    system, folder = resolve_uri(uri)
+    listed = _list_parquet_files(uri, folder.rstrip("/"))
 
     def rows(file: ListedFile) -> int:
         with system.open_input_file(resolve_uri(file.uri)[1]) as source:

@@ -14,7 +14,16 @@ from saga_spark.job_errors import JobFailed
 from saga_spark.row_fingerprint import quote_name
 from saga_spark.runner.task_context import TaskContext
 from saga_spark.sinks.parquet.parquet_pointer import CURRENT, read_pointer
-from saga_spark.storage import file_size, list_parquet_files, project_location, spark_path, split_glob, to_uri
+from saga_spark.storage import (
+    file_size,
+    list_parquet_files,
+    project_glob,
+    project_location,
+    spark_path,
+    spark_read_path,
+    split_glob,
+    to_uri,
+)
 from sagas.errors import UsageError, did_you_mean
 from sagas.text.exact_json import encode_json
 
@@ -88,12 +97,13 @@ def _freeze_parquet(context: TaskContext, name: str, path: str, folder: str) -> 
         uris = [to_uri("file:", path) for path in paths]
         fingerprint = _files_fingerprint(paths)
     else:
-        listed = list_parquet_files(location)
+        pattern = project_glob(path, context.settings.root)
+        listed = list_parquet_files(pattern)
         if not listed:
             raise JobFailed(f"the input {name}: no Parquet files exist at {path}")
         uris = [file.uri for file in listed]
         fingerprint = _files_fingerprint([[file.uri, file.bytes, file.modified] for file in listed])
-        above = to_uri(location, split_glob(location)[0]).rstrip("/")
+        above = to_uri(pattern, split_glob(pattern)[0]).rstrip("/")
         if any("=" in unquote(uri[len(above) :]) for uri in uris):
             base = above  # folders like day=2026-01-01 hold a column
     return {**freeze_files(name, uris, base, folder), "rows": None, "fingerprint": fingerprint}
@@ -162,7 +172,7 @@ def open_frozen_input(spark: SparkSession, frozen: Mapping[str, Any], label: str
             reader = reader.option("basePath", spark_path(frozen["base"]))
         if schema is not None:
             reader = reader.schema(schema)
-        frame = reader.parquet(*(spark_path(uri) for uri in frozen["files"]))
+        frame = reader.parquet(*(spark_read_path(uri) for uri in frozen["files"]))
     if frozen.get("where") is not None:
         frame = frame.where(filter_condition(frozen["where"], frame.schema, f"`where` of {label}"))
     if frozen.get("columns") is not None:

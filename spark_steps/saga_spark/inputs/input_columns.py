@@ -15,7 +15,7 @@ from saga_spark.inputs.parquet_input import columns_of_files
 from saga_spark.inputs.readable_types import UnreadableType, readable_type, spark_schema
 from saga_spark.settings import SparkSettings
 from saga_spark.sinks.parquet.parquet_pointer import CURRENT, read_pointer
-from saga_spark.storage import file_size, list_parquet_files, project_location, split_glob, to_uri
+from saga_spark.storage import file_size, list_parquet_files, project_glob, project_location, split_glob, to_uri
 from sagas.errors import UsageError
 
 MAX_FILES = 50
@@ -71,10 +71,11 @@ def parquet_columns(path: str, root: Path) -> InputColumns | None:
         if not uris:
             return InputColumns([], {}, is_complete=False)
     else:
-        uris = [file.uri for file in list_parquet_files(location)]
+        pattern = project_glob(path, root)
+        uris = [file.uri for file in list_parquet_files(pattern)]
         if not uris:
             return None
-        above = to_uri(location, split_glob(location)[0]).rstrip("/")
+        above = to_uri(pattern, split_glob(pattern)[0]).rstrip("/")
         base = above if any("=" in unquote(uri[len(above) :]) for uri in uris) else None
     types, folders = columns_of_files(path, uris[:MAX_FILES], base)
     # Spark infers the types of the columns in names of folders.

@@ -26,7 +26,7 @@ from saga_spark.runner.spark_session import classic_spark_conf, write_properties
 from saga_spark.runner.task_context import TaskContext
 from saga_spark.session_conf import apply_conf
 from saga_spark.settings import SparkSettings
-from saga_spark.storage import spark_path
+from saga_spark.storage import spark_path, spark_read_path
 from sagas.builtins.spark import SESSION_ZONE
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.python_processes import with_script_folder
@@ -265,7 +265,7 @@ def run_program(context: TaskContext, job: Job, inputs: Mapping[str, Any], folde
     input_files = {
         name: {
             "format": frozen["format"],
-            "files": [spark_path(uri) for uri in frozen["files"]],
+            "files": [spark_read_path(uri) for uri in frozen["files"]],
             "schema": frozen.get("schema"),
         }
         for name, frozen in inputs.items()

@@ -5,6 +5,7 @@ Its memory is limited; what needs more goes to files in the folder of the extrac
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,8 +111,9 @@ class ComparisonDatabase:
     def _open(self, name: str, path: Path, schema: pa.Schema) -> None:
         """A view of a file, or of the files in a folder; it has no rows if there are none."""
         if path.is_file() or any(path.glob("*.parquet")):
-            files = path if path.is_file() else path / "*.parquet"
-            self.view(name, f"FROM read_parquet({sql_constant(str(files))})")
+            escaped = glob.escape(str(path))  # DuckDB takes every path as a glob
+            files = escaped if path.is_file() else f"{escaped}/*.parquet"
+            self.view(name, f"FROM read_parquet({sql_constant(files)})")
         else:
             columns = (f"NULL::{_SQL_TYPES[column.type]} AS {column.name}" for column in schema)
             self.view(name, f"SELECT {', '.join(columns)} WHERE false")

@@ -13,6 +13,7 @@ from saga_spark.row_fingerprint import fingerprint_aggregates, row_words
 from saga_spark.runner.java import QUIET_OPTIONS, spark_class_archive, write_class_archive
 from saga_spark.runner.spark_session import ClassicSessions
 from saga_spark.settings import SparkSettings
+from saga_spark.storage import spark_read_path
 from sagas.errors import InfrastructureError, SagaError
 from sagas.settings.python_processes import SAFE_PATH, python_command
 
@@ -62,7 +63,7 @@ def _run_sample_workload(session: SparkSession, folder: Path) -> None:
     )
     path = str(folder / "rows")
     rows.write.mode("overwrite").parquet(path)
-    read = session.read.parquet(path)
+    read = session.read.parquet(spark_read_path(path))
     read.agg(*fingerprint_aggregates(row_words(read.schema))).collect()
     sums = read.groupBy("key").agg(F.sum("amount").alias("amount"), F.collect_set("name").alias("names")).persist()
     joined = read.drop("amount").join(F.broadcast(sums), "key", "left").unionByName(read, allowMissingColumns=True)

@@ -29,6 +29,7 @@ from saga_spark.storage import (
     local_path,
     null_counts,
     spark_path,
+    spark_read_path,
 )
 from sagas.builtins.spark import FIXED_CONF, SESSION_ZONE
 from sagas.errors import InfrastructureError, UsageError
@@ -183,7 +184,7 @@ def _adopt_program_output(context: TaskContext, staging: OutputStaging, job: Job
     files = list_staged_files(staging.folder)
     if not files:
         raise JobFailed(f"{job_label(job)} wrote no Parquet files for the output {staging.output.name}")
-    frame = context.spark.read.parquet(*(spark_path(file.uri) for file in files))
+    frame = context.spark.read.parquet(*(spark_read_path(file.uri) for file in files))
     _check_names(staging.output, frame.schema)
     metrics = WriteMetrics(frame.schema, metric_aggregates(staging.checks, staging.output.name, frame))
     return staging.manifest(files, frame.schema, _count_with_spark(context, metrics, files, frame.schema))
@@ -192,7 +193,7 @@ def _adopt_program_output(context: TaskContext, staging: OutputStaging, job: Job
 def _count_with_spark(
     context: TaskContext, metrics: WriteMetrics, files: Sequence[StagedFile], schema: StructType
 ) -> ObservedMetrics:
-    frame = context.spark.read.schema(schema).parquet(*(spark_path(file.uri) for file in files))
+    frame = context.spark.read.schema(schema).parquet(*(spark_read_path(file.uri) for file in files))
     row = frame.agg(*metrics.expressions()).first()
     assert row is not None
     return metrics.to_observed(row.asDict(), _null_counts(context, metrics, files, schema))
@@ -207,7 +208,7 @@ def _null_counts(
     counts = null_counts(files, metrics.footer_columns)
     without_statistics = [name for name in metrics.footer_columns if name not in counts]
     if without_statistics:
-        frame = context.spark.read.schema(schema).parquet(*(spark_path(file.uri) for file in files))
+        frame = context.spark.read.schema(schema).parquet(*(spark_read_path(file.uri) for file in files))
         row = frame.agg(*(F.count_if(F.col(quote_name(name)).isNull()) for name in without_statistics)).first()
         assert row is not None
         counts |= zip(without_statistics, row, strict=True)

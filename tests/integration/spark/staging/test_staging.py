@@ -130,11 +130,11 @@ class Environment:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        frozen = {"format": "parquet", "files": [(self.root / "numbers.parquet").as_uri()], "rows": 3}
+        frozen = {"format": "parquet", "files": [(self.root / "numbers [0]{1,2}*.parquet").as_uri()], "rows": 3}
         return {"numbers": {**frozen, "fingerprint": {"kind": "test"}}}
 
     def folder(self, number: int, output: str) -> Path:
-        return self.root / "stage" / "with space" / str(number) / output
+        return self.root / "stage" / "with [a-z]{1,2} * space" / str(number) / output
 
     async def stage(self, job: Any, *, stage: Path | None = None, **arguments: Any) -> dict[str, Manifest]:
         outputs = arguments.pop("outputs", {"output": {"parquet": "out", "mode": "append"}})
@@ -177,7 +177,7 @@ async def staging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Env
     (root / "jobs" / "staged_jobs.py").write_text(JOBS)
     (root / "program.py").write_text(PROGRAM)
     (root / "program_names.py").write_text("FACTOR = 'factor'")
-    pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
+    pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers [0]{1,2}*.parquet")
     conf = {**QUICK, "spark.test.word": SECRET, "spark.ui.enabled": "true"}
     runner = RunnerClient(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
     yield Environment(runner, root)
