@@ -75,6 +75,11 @@ def shop(postgres_server: DatabaseServer) -> Iterator[Shop]:
         yield made
 
 
+PRICE = "create table price (item text); alter table price owner to {stranger}"
+ROUTINE = (
+    "create function looks_alike(varchar, varchar) returns boolean language sql return true; "
+    "alter function looks_alike(varchar, varchar) owner to {stranger}"
+)
 RIGHTS = {
     "schema of the user": ("create schema {worker} authorization {stranger}", "owns worker_"),
     "new schema": ("grant create on database {database} to {stranger}", "by a new schema worker_"),
@@ -87,7 +92,86 @@ RIGHTS = {
         "_team in public",
     ),
     "public": ("grant create on schema public to public", "public in public"),
+    "select": (f"{PRICE}; grant select on price to {{worker}}", "owns public.price"),
+    "column": (f"{PRICE}; grant select (item), update (item) on price to {{worker}}", "owns public.price"),
+    "view": (
+        "create view price as select 1; alter view price owner to {stranger}; grant select on price to {worker}",
+        "owns public.price",
+    ),
+    "below a view": (
+        f"{PRICE}; create view prices as select * from price; grant select on prices to {{worker}}",
+        "owns public.price",
+    ),
+    "partition": (
+        "create table sold (n int) partition by range (n); create table sold_1 partition of sold default; "
+        "grant insert on sold to {worker}; alter table sold_1 owner to {stranger}",
+        "owns public.sold_1",
+    ),
+    "schema of a table": (
+        "create schema app_{plain} authorization {stranger}; create table app_{plain}.price (item text); "
+        "grant usage on schema app_{plain} to {worker}; grant select on app_{plain}.price to {worker}",
+        "owns app_",
+    ),
+    "domain": (
+        "create domain mail as text; alter table seat add mail mail[]; alter domain mail owner to {stranger}",
+        "owns the type public.mail",
+    ),
+    "enum": (
+        "create type mood as enum ('good'); alter table seat add m mood; alter type mood owner to {stranger}",
+        "owns the type public.mood",
+    ),
+    "operator": (
+        f"{ROUTINE}; create operator public.= (leftarg = varchar, rightarg = varchar, function = looks_alike); "
+        "alter operator public.= (varchar, varchar) owner to {stranger}",
+        "owns the operator public.= (character varying, character varying)",
+    ),
+    "routine": (ROUTINE, "owns the routine public.looks_alike(character varying, character varying)"),
 }
+"""How another role gets the right, and the words that name it."""
+
+BEHIND = {
+    "cast": (
+        "create type mood as enum ('good')",
+        "create function hidden.f(mood) returns text language sql return 'x'",
+        "create cast (mood as text) with function hidden.f(mood) as assignment",
+    ),
+    "trigger": (
+        "create function hidden.f() returns trigger language plpgsql as 'begin return new; end'",
+        "create trigger t before update on seat for each row execute function hidden.f()",
+    ),
+    "default": (
+        "create function hidden.f() returns int language sql return 1",
+        "alter table seat alter taken set default hidden.f()",
+    ),
+    "check": (
+        "create function hidden.f(int) returns boolean language sql return true",
+        "alter table seat add check (hidden.f(taken))",
+    ),
+    "check of a domain": (
+        "create function hidden.f(text) returns boolean language sql return true",
+        "create domain mail as text check (hidden.f(value))",
+        "alter table seat add mail mail",
+    ),
+    "policy": (
+        "create function hidden.f() returns boolean language sql return true",
+        "create policy p on seat using (hidden.f())",
+    ),
+    "index": (
+        "create function hidden.f(int) returns int immutable language sql return 1",
+        "create index on seat (hidden.f(taken))",
+    ),
+    "view": (
+        "create function hidden.f() returns int language sql return 1",
+        "create view v as select hidden.f() as n",
+        "grant select on v to {worker}",
+    ),
+    "operator": (
+        "create function hidden.f(int, text) returns boolean language sql return true",
+        "create operator hidden.@@@ (leftarg = int, rightarg = text, function = hidden.f)",
+        "alter table seat add check (taken operator(hidden.@@@) 'x')",
+    ),
+}
+"""What leads from a table of a trusted role to a function of another one, outside of the search_path."""
 
 
 @pytest.mark.parametrize("right", RIGHTS)
@@ -96,7 +180,7 @@ async def test_a_right_is_reported_until_it_is_taken_away(
 ) -> None:
     statement, named = RIGHTS[right]
     assert await used(shop, caplog) is None
-    for part in statement.replace("{worker}_team", f'"{shop.worker}_team"').split("; "):
+    for part in statement.replace("{worker}_team", f'"{shop.worker}_team"').replace("{plain}", shop.worker).split("; "):
         shop.execute(part)
     reports: list[str] = []
     while (report := await used(shop, caplog)) is not None:
@@ -124,6 +208,34 @@ async def used(shop: Shop, caplog: pytest.LogCaptureFixture) -> ForeignRights | 
         await engine.dispose()
     assert [str(rights) in record.message for record in caplog.records] == ([] if rights is None else [True])
     return rights
+
+
+@pytest.mark.parametrize("case", BEHIND)
+def test_a_function_behind_a_table_is_named(shop: Shop, case: str) -> None:
+    shop.execute("create schema hidden")
+    for statement in BEHIND[case]:
+        shop.execute(statement)
+    assert look(shop) is None
+    [(signature,)] = shop.admin.execute(
+        "select oid::regprocedure::text from pg_proc where pronamespace = 'hidden'::regnamespace"
+    ).fetchall()
+    shop.execute(f"alter routine {signature} owner to {{stranger}}")
+    report = look(shop)
+    assert report is not None
+    assert f"{shop.stranger} owns the routine hidden.f(" in report.message
+    assert not report.refused
+    assert look(shop, trusted=[shop.stranger]) is None
+
+
+def test_a_role_that_owns_everything_is_one_short_sentence(shop: Shop) -> None:
+    for number in range(30):
+        shop.execute(f"create table t_{number} (n int); grant all on t_{number} to {{worker}}")
+        shop.execute(f"alter table t_{number} owner to {{stranger}}")
+    report = look(shop)
+    assert report is not None
+    assert f"({shop.stranger} owns public.t_0 and 29 more)" in report.message
+    assert report.help.startswith(f"name {sql_name(shop.stranger)} in trusted_roles, or ")
+    assert not report.refused
 
 
 async def test_trusted_roles_are_accepted_and_a_look_is_rare_and_cheap(

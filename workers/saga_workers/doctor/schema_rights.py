@@ -11,7 +11,7 @@ from saga_workers.doctor.doctor_result import DoctorResult
 
 
 async def check_schema_rights(name: str, engine: AsyncEngine, trusted: Collection[str] = ()) -> list[DoctorResult]:
-    """Fail for each other role that may create objects which the worker's SQL uses. Raises SQLAlchemyError."""
+    """Fail for each other role that owns or may create objects which the worker's SQL uses. Raises SQLAlchemyError."""
     if engine.dialect.name != "postgresql":
         return []
     async with engine.connect() as connection:
@@ -19,5 +19,9 @@ async def check_schema_rights(name: str, engine: AsyncEngine, trusted: Collectio
         rights = await connection.run_sync(lambda _: find_foreign_rights(raw, trusted))
     check = f"search_path of {name}"
     if rights is None:
-        return [DoctorResult(check, True, "only the owner of the database may create objects that the worker uses")]
+        message = (
+            "no role that is not trusted owns or may create what the catalog shows the worker's SQL to use: schemas, "
+            "tables, types of columns, operators and functions"
+        )
+        return [DoctorResult(check, True, message)]
     return [DoctorResult(check, False, rights.message, rights.help)]
