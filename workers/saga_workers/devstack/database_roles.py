@@ -32,22 +32,50 @@ def role_password(database: str, superuser_password: str) -> str:
 
 
 def create_databases(admin: psycopg.Connection, names: list[str], superuser_password: str) -> None:
-    """Create missing databases, each with its owner; those of the superuser change their owner."""
+    """Create missing databases, each with its owner; those of the superuser change their owner.
+
+    A role of that name without its database is made anew, because whoever made it may have kept rights over it; and no
+    other role is a member of an owner, or has one as a member.
+
+    Raises:
+        SagaError: such a role owns something or has rights.
+    """
+    import psycopg
     from psycopg import sql
 
-    admin.execute("revoke connect on database postgres from public")
+    for template in ("postgres", "template1"):  # a session in template1 would also keep others from copying it
+        admin.execute(sql.SQL("revoke connect on database {} from public").format(sql.Identifier(template)))
     roles = {name for (name,) in admin.execute("select rolname from pg_roles")}
     databases = {name for (name,) in admin.execute("select datname from pg_database")}
     for name in names:
         database, role = sql.Identifier(name), sql.Identifier(role_of(name))
-        if role_of(name) not in roles:
+        if role_of(name) in roles and name not in databases:
+            try:
+                admin.execute(sql.SQL("drop role {}").format(role))
+            except psycopg.errors.DependentObjectsStillExist as error:
+                raise SagaError(
+                    f"the role {role_of(name)} of the embedded PostgreSQL exists without the database {name}, and has "
+                    "objects or rights; take them away and drop the role, then run saga dev up"
+                ) from error
+        if role_of(name) not in roles or name not in databases:
             admin.execute(sql.SQL("create role {}").format(role))
         password = sql.Literal(role_password(name, superuser_password))
         admin.execute(sql.SQL("alter role {} with {} password {}").format(role, sql.SQL(_RIGHTS), password))
+        for (statement,) in admin.execute(_MEMBERSHIPS, {"role": role_of(name)}).fetchall():
+            admin.execute(statement)
         if name not in databases:
-            admin.execute(sql.SQL("create database {} owner {}").format(database, role))
+            admin.execute(sql.SQL("create database {} owner {} template template0").format(database, role))
         admin.execute(sql.SQL("alter database {} owner to {}").format(database, role))
         admin.execute(sql.SQL("revoke connect on database {} from public").format(database))
+
+
+_MEMBERSHIPS: LiteralString = """
+select pg_catalog.format('revoke %%I from %%I granted by %%I cascade', r.rolname, m.rolname, g.rolname)
+from pg_catalog.pg_auth_members a
+join pg_catalog.pg_roles r on r.oid = a.roleid join pg_catalog.pg_roles m on m.oid = a.member
+join pg_catalog.pg_roles g on g.oid = a.grantor
+where %(role)s::text in (r.rolname::text, m.rolname::text)
+"""
 
 
 def give_objects_to_owner(inside: psycopg.Connection, name: str) -> None:
