@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings import Settings
@@ -60,11 +60,13 @@ class SparkSettings(SparkTable):
         return tuple(sorted({role for name in named for role in self.trusted_roles.get(name, ())}))
 
 
-def _database_of(url: str) -> tuple[str | None, int | None, str | None] | None:
-    """Host, port and name of a database; None if the URL cannot be read."""
+def _database_of(url: str) -> tuple[object, object, str | None] | None:
+    """Host (or folder of the Unix socket), port and name of a database; None if the URL cannot be read."""
     try:
         read = urlsplit(url)
-        return read.hostname, read.port, read.path.removeprefix("/")
+        options = dict(parse_qsl(read.query))
+        host, port = read.hostname or options.get("host"), read.port or options.get("port")
+        return host, port, read.path.removeprefix("/")
     except ValueError:
         return None
 

@@ -64,6 +64,8 @@ def test_a_project_gets_its_own_broker(with_kafka: Project) -> None:
     process = psutil.Process(before["kafka"]["pid"])
     assert Path(process.cwd()) == project.root / ".saga" / "dev" / "kafka"
     assert "-Xmx512m" in process.cmdline()
+    unpacked = [Path(file.path) for file in process.memory_maps() if "lz4" in file.path]
+    assert [file for file in unpacked if not file.is_relative_to(process.cwd())] == []
 
     settings = load_settings(project.root, env={})
     assert settings.kafka.servers == before["kafka"]["address"]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import stat
 import struct
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from tests.integration.dev.conftest import Project
+from sagas.settings import load_settings
+from tests.integration.dev.conftest import SAGA, Project
 
 _ASKS_FOR_PASSWORD = b"R" + struct.pack("!II", 8, 3)
 
@@ -65,10 +69,16 @@ def stranger_at(port: int) -> Iterator[Stranger]:
 
 
 @pytest.mark.slow
-def test_a_program_on_the_old_port_gets_no_password(project: Project) -> None:
+def test_taken_port(project: Project) -> None:
+    """A short name of the test keeps the path of the Unix socket short enough."""
     first = project.up("--only", "temporal,postgres,worker")
     old = make_url(first["connections"]["shop"])
+    used = make_url(load_settings(project.root).connection("shop").url)
+    assert (used.host, Path(str(used.query["host"]))) == (None, project.root / ".saga/dev/postgres")
+    assert stat.S_IMODE((project.root / ".saga/dev/postgres").stat().st_mode) == 0o700
     assert old.port is not None
+    query = [*SAGA, "dev", "psql", "shop", "-c", "select 'host ' || coalesce(host(inet_server_addr()), 'none')"]
+    assert "host none" in subprocess.run(query, cwd=project.root, capture_output=True, text=True, check=True).stdout
     with stranger_at(old.port) as stranger:
         project.saga("dev", "restart", "postgres")
         status = project.status()
@@ -78,5 +88,5 @@ def test_a_program_on_the_old_port_gets_no_password(project: Project) -> None:
         for url in (first["connections"]["shop"], first["postgres"]["url"]):
             with pytest.raises(psycopg.OperationalError, match="authentication method requirement"):
                 psycopg.connect(url.replace("+psycopg", ""))
-        assert stranger.asked >= 2
+        assert stranger.asked == 2, "no process of the project has gone there"
     assert [text for text in stranger.received if text] == []

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from saga_activities.guard import schema
 from saga_workers.runtime import lock_waits
 from saga_workers.runtime.databases import set_up_database
 from sagas.errors import SagaError
@@ -29,8 +31,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_waits, "_REPORT_EVERY", 0.5)
 
 
-async def set_up(tmp_path: Path, url: str, schema: str) -> list[str]:
-    (tmp_path / "schema.sql").write_text(schema, encoding="utf-8")
+async def set_up(tmp_path: Path, url: str, statements: str) -> list[str]:
+    (tmp_path / "schema.sql").write_text(statements, encoding="utf-8")
     settings = tmp_path / "saga.toml"
     settings.write_text(f'[connections.shop]\nurl = "{url}"\nschema = "schema.sql"\n', encoding="utf-8")
     connection = load_settings(tmp_path, env={}).sql_connections()[0]
@@ -75,6 +77,25 @@ async def test_postgresql_names_a_prepared_transaction_and_a_session(
         # The engine's own tables wait as well.
         holder.execute("begin; lock table saga_version")
         assert "the tables of the engine has waited" in (await set_up(tmp_path, url, TABLES))[-1]
+
+
+async def test_a_role_that_may_only_connect_is_named(postgres_server: DatabaseServer, tmp_path: Path) -> None:
+    """PostgreSQL does not show when a session of another role took its lock."""
+    with psycopg.connect(postgres_server.url(), autocommit=True) as admin:
+        for statement in (
+            "create role setup_owner login",
+            "create role setup_blocker login",
+            "create database setupblocked owner setup_owner",
+        ):
+            admin.execute(statement)  # pyright: ignore[reportArgumentType,reportCallIssue]
+    address = postgres_server.url("setupblocked").partition("@")[2]
+    with psycopg.connect(f"postgresql://setup_blocker@{address}", autocommit=True) as blocker:
+        blocker.execute(sql.SQL("select pg_advisory_lock({})").format(sql.Literal(schema._ADVISORY_LOCK)))
+        *_, error = await set_up(tmp_path, f"postgresql://setup_owner@{address}", TABLES)
+        assert (
+            f"it is held by process {blocker.info.backend_pid} (user setup_blocker, no application name) by an "
+            "advisory lock, which every role that may connect can take |" in error
+        )
 
 
 async def test_mariadb_ends_waits_for_rows_and_for_tables(mariadb_server: DatabaseServer, tmp_path: Path) -> None:

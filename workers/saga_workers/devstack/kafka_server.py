@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -107,6 +108,8 @@ class KafkaServer:
         lines = (f"{key}={value}\n" for key, value in self.properties().items())
         (self.folder / "server.properties").write_text("".join(lines), encoding="utf-8")
         (self.folder / "log4j2.properties").write_text(_LOG4J_PROPERTIES, encoding="ascii")
+        shutil.rmtree(self._temporary, ignore_errors=True)  # what a killed broker has left there
+        self._temporary.mkdir(mode=0o700)
         if (self.folder / "data" / "meta.properties").exists():
             return
         # An id that begins with `-` would be parsed as an option.
@@ -118,6 +121,11 @@ class KafkaServer:
         if done.returncode:
             why = full_disk(self.folder) or cause(done.stderr.strip() or done.stdout)
             raise KafkaUnavailableError(f"Kafka could not create its data folder: {why}")
+
+    @property
+    def _temporary(self) -> Path:
+        """The folder in which compression codecs unpack the native libraries that they load; it is this user's own."""
+        return (self.folder / "tmp").absolute()
 
     def argv(self) -> list[str]:
         """The command of the server, to be run in ``folder``."""
@@ -132,6 +140,7 @@ class KafkaServer:
             *_JVM_OPTIONS,
             option,
             logs,
+            f"-Djava.io.tmpdir={self._temporary}",
             "-cp",
             os.pathsep.join(map(str, self.jars)),
             program,

@@ -23,7 +23,8 @@ def exec_psql(settings: Settings, name: str | None, commands: Sequence[str]) -> 
     url = make_url(_connection(settings, name).url)
     address = url._replace(drivername="postgresql", password=None)  # `set` keeps what is None
     program = program_folder() / "psql"
-    argv = [str(program), address.render_as_string(), *(f"--command={command}" for command in commands)]
+    written = address.render_as_string().replace("+", "%20")  # libpq takes a plus sign in a parameter literally
+    argv = [str(program), written, *(f"--command={command}" for command in commands)]
     # A password in the arguments would be visible to every user of the machine.
     environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
     os.execve(program, argv, environment)  # noqa: S606

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _SERVER_OPTIONS = {
     "listen_addresses": HOST,
-    "unix_socket_directories": "",
+    "unix_socket_directories": "..",  # relative to the cluster: the folder of the service, whatever its name
     "max_connections": "200",
     "max_prepared_transactions": "50",
     "wal_level": "logical",
@@ -40,6 +40,9 @@ _SERVER_OPTIONS = {
 _METHOD = "scram-sha-256"
 _PROOF = f"require_auth={_METHOD}"
 """Without it a program that has taken the port of a server that ended could ask for the password in clear."""
+
+_SOCKET_PATH_BYTES = 103
+"""The longest path of a Unix socket that every system accepts."""
 
 
 class PostgresService(Service):
@@ -57,11 +60,31 @@ class PostgresService(Service):
     def password_file(self) -> Path:
         return self.folder.data_folder(self.name) / "password"
 
+    @property
+    def socket_folder(self) -> Path | None:
+        """The folder of the server's Unix socket, which only this user may enter; None if a client cannot name it.
+
+        Who takes the port of a server that ended can pass the proof of a client on to the new server, and use its
+        session; nobody else can take the socket.
+        """
+        home = self.folder.data_folder(self.name)
+        is_usable = len(os.fsencode(home / ".s.PGSQL.65535")) <= _SOCKET_PATH_BYTES and "," not in str(home)
+        return home if is_usable else None
+
     def url(self, ports: Mapping[str, int], database: str) -> str:
-        """The URL of a database for the project: as its owner, who is no superuser."""
+        """The URL of a database for people: as its owner, who is no superuser."""
+        return f"{self._account(database)}@{HOST}:{ports['port']}/{quote(database, safe='')}?{_PROOF}"
+
+    def _url_of_processes(self, ports: Mapping[str, int], database: str) -> str:
+        """The URL of a database for the project's processes: over the Unix socket, if a client can name it."""
+        if self.socket_folder is None:
+            return self.url(ports, database)
+        where = f"host={quote(str(self.socket_folder), safe='')}&port={ports['port']}"
+        return f"{self._account(database)}@/{quote(database, safe='')}?{where}&{_PROOF}"
+
+    def _account(self, database: str) -> str:
         password = database_roles.role_password(database, self._superuser_password())
-        user = quote(database_roles.role_of(database), safe="")
-        return f"postgresql+psycopg://{user}:{password}@{HOST}:{ports['port']}/{quote(database, safe='')}?{_PROOF}"
+        return f"postgresql+psycopg://{quote(database_roles.role_of(database), safe='')}:{password}"
 
     def _superuser_url(self, ports: Mapping[str, int]) -> str:
         user = database_roles.SUPERUSER
@@ -74,6 +97,8 @@ class PostgresService(Service):
         """Run initdb, once. The finished cluster is renamed last, so that an incomplete one is never used."""
         if (self.cluster / "PG_VERSION").exists():
             self._remove_stale_pid_file()
+            for leftover in self.folder.data_folder(self.name).glob(".s.PGSQL.*"):
+                leftover.unlink(missing_ok=True)  # the socket of a killed server, and its lock file with a pid
             return data
         home = self.folder.data_folder(self.name)
         home.mkdir(mode=0o700, exist_ok=True)
@@ -151,7 +176,7 @@ class PostgresService(Service):
 
         arguments = psycopg_arguments()
         return psycopg.connect(
-            host=HOST,
+            host=str(self.socket_folder or HOST),
             port=ports["port"],
             user=database_roles.SUPERUSER,
             password=self._superuser_password(),
@@ -177,7 +202,11 @@ class PostgresService(Service):
         """The properties with which pyiceberg opens a catalog of this server."""
         warehouse = self.folder.warehouse / name
         # Iceberg takes the path of a file:// location literally, so it must not be percent-encoded.
-        return {"type": "sql", "uri": self.url(ports, _catalog_database(name)), "warehouse": f"file://{warehouse}"}
+        return {
+            "type": "sql",
+            "uri": self._url_of_processes(ports, _catalog_database(name)),
+            "warehouse": f"file://{warehouse}",
+        }
 
     def _databases(self) -> list[str]:
         return [connection.name for connection in self.settings.sql_connections() if connection.embedded]
@@ -186,7 +215,9 @@ class PostgresService(Service):
         return {"address": f"{HOST}:{ports['port']}", "url": self._superuser_url(ports)}
 
     def settings_tables(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, dict[str, str]]:
-        connections = {f'connections."{name}"': {"url": self.url(ports, name)} for name in self._databases()}
+        connections = {
+            f'connections."{name}"': {"url": self._url_of_processes(ports, name)} for name in self._databases()
+        }
         catalogs = {
             f'catalogs."{name}"': self._catalog_properties(ports, name) for name in self.settings.embedded_catalogs
         }

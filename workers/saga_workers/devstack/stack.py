@@ -26,7 +26,7 @@ from saga_workers.devstack.temporal_server import TemporalService, local_port
 from saga_workers.topics.kafka_use import needs_trigger, uses_kafka
 from saga_workers.worker.spark_support import has_spark_steps, spark_unavailable_reason
 from sagas.errors import SagaError, UsageError, did_you_mean, errors_together
-from sagas.settings import Settings, load_settings
+from sagas.settings import Settings, SqlConnection, load_settings
 from sagas.settings.masking import mask, mask_properties
 from sagas.settings.project import Project
 from sagas.text.shell import saga_command
@@ -161,6 +161,13 @@ class Stack:
         """Create the tables in the databases of the embedded PostgreSQL; for others, use `saga setup`."""
         current = load_settings(self.settings.root, self.settings.config_file)
         own = [connection for connection in current.sql_connections() if connection.embedded]
+        postgres = self.services["postgres"]
+        if isinstance(postgres, PostgresService) and postgres.socket_folder is None:
+            self.report(
+                "the name of this project's folder is too long, or has a comma, for a Unix socket, so its processes "
+                "connect to PostgreSQL over 127.0.0.1, where another user of this machine can take the port of a "
+                "server that ended"
+            )
         if own:
             import asyncio
 
@@ -339,7 +346,7 @@ class Stack:
         current = load_settings(self.settings.root, self.settings.config_file)
         document["spark"] = spark_runner_status(current.root / current.spark.work)
         document["connections"] = {
-            connection.name: connection.url if reveal and connection.embedded else mask(connection.url)
+            connection.name: self._url_for_people(connection, reveal=reveal)
             for connection in current.sql_connections()
             if isinstance(connection.url_setting, str)
         }
@@ -348,6 +355,14 @@ class Stack:
             for name, properties in current.catalogs.items()
         }
         return document
+
+    def _url_for_people(self, connection: SqlConnection, *, reveal: bool) -> str:
+        """The URL of a database, of the embedded PostgreSQL over TCP; without ``reveal`` credentials are masked."""
+        postgres, ports = self.services["postgres"], self.folder.read("postgres").ports
+        if not connection.embedded or not isinstance(postgres, PostgresService) or not ports:
+            return mask(connection.url)
+        url = postgres.url(ports, connection.name)
+        return url if reveal else mask(url)
 
     # ── down ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -54,7 +54,9 @@ async def automatic_step_problems(project: Project, *, without: Collection[str] 
                     for doubt in await _doubts(sql, change, table):
                         problems.setdefault((connection, doubt), []).append(step)
                     schema = (await sql.one(f"SELECT {own_schema(sql.dialect)} AS own", {}))["own"]
-                server = (engine.url.host, engine.url.port, sql.dialect == "postgresql" and engine.url.database)
+                url = engine.url
+                address = (url.host or url.query.get("host"), url.port or url.query.get("port"))
+                server = (*address, sql.dialect == "postgresql" and url.database)
                 place = (step.partition("/")[0], *server, table.shape.quoted)
                 other_step, other, other_schema = places.setdefault(place, (step, connection, schema))
                 if None not in (schema, other_schema) and schema != other_schema:

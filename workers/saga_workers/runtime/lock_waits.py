@@ -21,10 +21,18 @@ _TIMEOUT = 10
 _REPORT_EVERY = 2.0
 """Seconds."""
 
+# A role does not see when a transaction of another role began.
 _POSTGRESQL_BLOCKERS = text("""
-SELECT pg_catalog.format('process %s (user %s, %s), whose transaction is %s s old', b.pid, a.usename,
-              coalesce(nullif(a.application_name, ''), 'no application name'),
-              coalesce(extract(epoch FROM clock_timestamp() - a.xact_start)::bigint::text, '?'))
+SELECT pg_catalog.format('process %s (user %s, %s)%s%s', b.pid, a.usename,
+    coalesce(nullif(a.application_name, ''), 'no application name'),
+    CASE WHEN a.xact_start IS NOT NULL
+      THEN pg_catalog.format(', whose transaction is %s s old',
+        extract(epoch FROM clock_timestamp() - a.xact_start)::bigint) END,
+    CASE WHEN EXISTS (SELECT FROM pg_locks w JOIN pg_locks h ON h.classid = w.classid AND h.objid = w.objid
+        AND h.objsubid = w.objsubid AND h.database = w.database
+        WHERE w.pid = own.pid AND NOT w.granted AND w.locktype = 'advisory' AND h.pid = b.pid AND h.granted
+        AND h.locktype = 'advisory')
+      THEN ' by an advisory lock, which every role that may connect can take' END)
 FROM pg_catalog.unnest(CAST(:pids AS int[])) AS own(pid), pg_catalog.unnest(pg_catalog.pg_blocking_pids(own.pid)) AS
   b(pid)
 JOIN pg_stat_activity a ON a.pid = b.pid
@@ -42,7 +50,8 @@ ORDER BY 1
 """)
 
 _HELP = {
-    "postgresql": "end that transaction (`saga reconcile` shows a prepared one of a saga), then run this again",
+    "postgresql": "end that transaction (`saga reconcile` shows a prepared one of a saga) or session "
+    "(select pg_terminate_backend(PROCESS)), then run this again",
     "mysql": "find the session that holds the lock (show processlist; xa recover), end it, then run this again",
     "sqlite": "end the program that is writing to the file, then run this again",
 }
