@@ -32,8 +32,10 @@ def reported_failure(outcome: Outcome) -> Failure:
 
 
 def _ends(text: str, size: int) -> str:
-    """The first and the last ``size`` characters of a longer text, in whole words: half a credential is not masked."""
+    """The first and the last ``size`` characters of a longer text, without the words that are cut: half a credential is
+    not masked. A word as long as that is no credential: it is cut.
+    """
     if len(text) <= 2 * size:
         return text
     first, last = text[:size].rsplit(maxsplit=1), text[-size:].split(maxsplit=1)
-    return f"{first[0] if len(first) == 2 else ''} … {last[1] if len(last) == 2 else ''}"
+    return f"{''.join(first[:1])} … {''.join(last[-1:])}"

@@ -21,7 +21,9 @@ from saga_workers.runtime.logs import log_attempt
 from sagas import Rejected, Step
 from sagas.actions.registry import Action
 from sagas.errors import DefiniteFailure, InfrastructureError, NeedsOperator
+from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS
 from sagas.text.exact_json import encode_json
 from sagas.workflow.failures import SagaApplicationError
 
@@ -97,6 +99,15 @@ async def test_a_rejection_counts_whatever_its_arguments_are(
 def test_details_of_other_errors_are_safe(error: Exception) -> None:
     failure = reported_failure(outcome_of_error(error))
     assert failure.details == {"tree": TOO_DEEP}
+
+
+@pytest.mark.parametrize("message", ["x" * 400_000, " " * 400_000, "y " + "x" * 400_000 + " z"])
+def test_a_long_message_is_shown_with_its_ends(message: str) -> None:
+    failure = reported_failure(Outcome("failed", failure=Failure("Failed", message)))
+    shown = failure.message.replace(" ", "")
+    assert shown.startswith(message.replace(" ", "")[:1])
+    assert "…" in shown
+    assert len(failure.message) <= MAX_MESSAGE_CHARACTERS
 
 
 def test_an_exception_without_a_text_has_an_outcome() -> None:
