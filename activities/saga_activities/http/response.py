@@ -5,6 +5,7 @@ The outcome of the attempt is decided in ``attempt``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from sagas.builtins.http_statuses import status_range, written_statuses
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.expressions.values import OmittedValue, UnusableValue
 from sagas.protocol.size_limits import omitted
-from sagas.text.exact_json import RepeatedName, encode_json
+from sagas.text.exact_json import RepeatedName, encode_json, readable_json
 from sagas.text.json_values import map_texts, parse_json
 
 MAX_RETRY_AFTER = 3600.0
@@ -109,7 +110,10 @@ class HttpResponse:
         if "\\" not in self.text:
             return self
         value, error = self._document
-        masked = value if error is not None else map_texts(value, mask)
+        if error is not None:
+            text = _with_masked_escapes(self.text, mask)
+            return self if text == self.text else replace(self, text=text)
+        masked = map_texts(value, mask)
         if masked == value:
             return self
         mark = _BYTE_ORDER_MARK if self.text.startswith(_BYTE_ORDER_MARK) else ""
@@ -156,6 +160,32 @@ class HttpResponse:
         except ValueError:
             pass
         return {}
+
+
+_UNQUOTED = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+"""The characters up to the next quote that has no backslash before it."""
+
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_SHORT_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+def _with_masked_escapes(text: str, mask: Callable[[str], str]) -> str:
+    """A text that is no usable JSON, without the secrets that it spells with JSON's escapes."""
+
+    def masked_run(run: re.Match[str]) -> str:
+        if "\\" not in run[0]:
+            return run[0]
+        halves = _ESCAPE.sub(_escaped_character, run[0])
+        spelled = halves.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        shown = mask(spelled)
+        return run[0] if shown == spelled else readable_json(shown)[1:-1]
+
+    return _UNQUOTED.sub(masked_run, text)
+
+
+def _escaped_character(escape: re.Match[str]) -> str:
+    code, short = escape.groups()
+    return chr(int(code, 16)) if code else _SHORT_ESCAPES.get(short, short)
 
 
 def definite_statuses(status: int, arguments: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -222,6 +223,28 @@ def test_a_body_with_escapes_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert (response.body(), response.to_json()["json"], response.problem) == ({"note": "a\nb"},) * 2 + (None,)
     assert len(parsed) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"a": 1, "echo": "\\u0073ecret\\n", "a": 2}', '{"a": 1, "echo": "•••\\n", "a": 2}'),
+        ('no JSON: "\\u0073ecret" and \\"x', 'no JSON: "•••" and \\"x'),
+        ("\\u0073ecret \\ud800\\", "••• ?\\"),
+        ('{"echo": "\\u0053ecret"', '{"echo": "\\u0053ecret"'),
+    ],
+)
+def test_a_secret_in_escapes_is_masked_in_what_is_no_usable_json(text: str, shown: str) -> None:
+    masked = HttpResponse(200, text=text).with_masked_spellings(lambda text: text.replace("secret", "•••"))
+    assert masked.text.replace("\ufffd", "?") == shown
+    assert type(masked.problem) is type(HttpResponse(200, text=text).problem)
+
+
+def test_masking_escapes_takes_linear_time() -> None:
+    began = time.process_time()
+    for text in ("x" * 400_000 + "\\", "\\" * 400_000 + "x", '\\"' * 200_000, '"' * 400_000 + "\\"):
+        HttpResponse(200, text=text).with_masked_spellings(lambda text: text)
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "with a byte order mark"])
