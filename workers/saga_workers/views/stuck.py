@@ -11,8 +11,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import Client as Temporal
 from temporalio.service import RPCError
 
@@ -35,6 +37,7 @@ from saga_workers.views.answering import DUE, Workers
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
+from saga_workers.views.run_facts import iso_time
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from saga_workers.views.saga_view import QUERY_TIMEOUT, bare_view, parse_activity_id, read_view, view_at
 from sagas.bulk.names import BULK_ACTIVITIES
@@ -56,6 +59,9 @@ _ACTIVITIES = {
     **{name: name for name in BULK_ACTIVITIES},
 }
 """The labels of activities that belong to no step; the others are shown by their id, which names their step."""
+
+_LONGEST_DELAY = timedelta(hours=1)
+"""The longest delay that a participant may ask for, as with Retry-After, see `saga_activities.http.response`."""
 
 RUN_TIMEOUT = 15.0
 """Seconds for one run: it is described, queried, and what it waits for is looked up."""
@@ -346,6 +352,8 @@ async def temporal_reasons(
         waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
         if activity.paused:
             reasons.append(f"{what} is paused in Temporal")
+        elif waiting and (postponed := _postponed(activity)) is not None:
+            reasons.append(f"{what} {postponed}")
         elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_steps):
             last = activity.last_failure.message or "no answer"
             reasons.append(f"{what} was attempted {activity.attempt} times; the last failure: {last}")
@@ -360,6 +368,22 @@ async def temporal_reasons(
                 # The last poller has gone or is busy: an idle worker takes a task at once.
                 reasons.append(f"{what} waits: {nobody_answers(queue)}")
     return reasons
+
+
+def _postponed(activity: PendingActivityInfo) -> str | None:
+    """The reason of an attempt that its worker has postponed for longer than the `retry` of the definition allows; None
+    for any other one. Temporal lets the failure of an attempt choose the delay, whatever the retry policy says.
+    """
+    if not activity.HasField("next_attempt_schedule_time"):
+        return None
+    following = activity.next_attempt_schedule_time.ToDatetime(UTC)
+    longest = activity.activity_options.retry_policy.maximum_interval.ToTimedelta()
+    if following - datetime.now(UTC) <= max(longest, _LONGEST_DELAY):
+        return None
+    return (
+        f"waits until {iso_time(following)}: its worker has asked for a delay longer than `max_interval` and an hour;"
+        " a reset of this activity in Temporal (`temporal activity reset`) makes the attempt at once"
+    )
 
 
 def release_command(workflow_id: str) -> str:
