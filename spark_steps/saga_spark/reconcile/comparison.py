@@ -143,7 +143,9 @@ def _differing_keys(aligned: AlignedSides, tolerance: Decimal | None, buckets: S
         grouped = grouped.selectExpr("*", *there)
     same_rows = " AND ".join(["left_rows = right_rows", *(f"{name} = 0" for name in (HASH_HALVES if values else ()))])
     same_values = [
-        same_value(f"`left`.{name}", f"`right`.{name}", _limit(tolerance, aligned.numbers.get(index)))
+        same_value(
+            *(sides := (f"`left`.{name}", f"`right`.{name}")), _is_close(*sides, tolerance, aligned.numbers.get(index))
+        )
         for index, name in enumerate(values)
     ]
     kind = f"{difference_kind(same_rows, same_values)} AS kind"
@@ -170,11 +172,12 @@ def _rows_of_buckets(side: DataFrame, aligned: AlignedSides, buckets: Sequence[i
     return hashed.selectExpr(*key, *values, "side", *named)
 
 
-def _limit(tolerance: Decimal | None, number: Literal["exact", "float"] | None) -> str | None:
-    """The tolerance as a number in Spark's SQL; None if values must be equal."""
+def _is_close(left: str, right: str, tolerance: Decimal | None, number: Literal["exact", "float"] | None) -> str | None:
+    """Two values differ by at most the tolerance, in Spark's SQL; None if they must be equal."""
     if tolerance is None or number is None:
         return None
-    return f"{tolerance:f}BD" if number == "exact" else f"double('{float(tolerance)}')"
+    limit = f"{tolerance:f}BD" if number == "exact" else f"double('{float(tolerance)}')"
+    return f"abs({left} - {right}) <= {limit}"
 
 
 def _to_sample(row: Row, aligned: AlignedSides, tolerance: Decimal | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from saga_spark.reconcile.exact_numbers import define_exact_numbers
 from saga_spark.reconcile.extracts import (
     ABNORMAL_STATES,
     ENTRIES_FILE,
@@ -139,6 +140,7 @@ def open_comparison(
     with duckdb.connect(":memory:", config=settings) as connection:
         on_open(connection)
         connection.execute("SET enable_progress_bar = false")  # it would be written into the command's output
+        define_exact_numbers(connection)
         database = ComparisonDatabase(connection, folder, since, horizon, one_saga)
         for name, path, schema in (
             ("sagas", SAGAS_FILE, SAGA_SCHEMA),

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-import duckdb
-
 from saga_spark.reconcile.comparison_database import (
     BROKEN,
     OVER,
@@ -15,10 +11,10 @@ from saga_spark.reconcile.comparison_database import (
     sql_constant,
     with_saga,
 )
+from saga_spark.reconcile.exact_numbers import exact_number, exact_sums
 from saga_spark.reconcile.extracts import READ_MARGIN
-from saga_spark.reconcile.findings import EXPECTED_PREFIX
-from saga_spark.reconcile.key_comparison import AMOUNT, find_differing_keys
-from sagas.errors import SagaError
+from saga_spark.reconcile.findings import DECLARATION, EXPECTED_PREFIX
+from saga_spark.reconcile.key_comparison import find_differing_keys, same_amount
 from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import encode_json
 
@@ -27,33 +23,22 @@ LIVE = "reason = 'do' AND NOT undone"
 
 
 def check_effects(database: ComparisonDatabase, effects: EffectTable) -> None:
-    """Compare the rows of a business table with the steps, or with the sagas, that write them.
-
-    Raises SagaError if an amount is not a number of at most 29 digits before its point.
-    """
+    """Compare the rows of a business table with the steps, or with the sagas, that write them."""
     database.open_effects(effects)
     if effects.step is None:
         database.view("owners", "SELECT saga_id AS bound FROM sagas")
         _check_rows_against_sagas(database, effects)
-        return
-    try:
+    else:
         _check_rows_against_guards(database, effects)
-    except duckdb.ConversionException as error:
-        value = re.search('string (".*") to', str(error), re.DOTALL)
-        shown = value[1] if value else "of a row"
-        raise SagaError(
-            f"{effects.connection}.{effects.table}: the amount {shown} is not a number of at most 29 digits before its"
-            " point, in the table or in the result of a step; correct it, or leave its column out of `amounts`"
-        ) from error
 
 
 def _check_rows_against_guards(database: ComparisonDatabase, effects: EffectTable) -> None:
     """Compare the rows with the steps that are done according to the guards."""
     amounts = [f"a{index}" for index in range(len(effects.amounts))]
-    given = (f"CAST({name} AS {AMOUNT}) AS {name}" for name in amounts)
+    given = (f"{exact_number(name)} AS {name}" for name in amounts)
     database.view("effect_rows", f"SELECT {', '.join(['bound', 'row', 'time', *given])} FROM business")
     expected = [
-        f"CAST(json_extract_string(result, {sql_constant(_json_path(str(field)))}) AS {AMOUNT}) AS a{index}"
+        f"{exact_number(f'json_extract_string(result, {sql_constant(_json_path(str(field)))})')} AS a{index}"
         for index, field in enumerate(effects.amounts.values())
     ]
     columns = ["saga_id", "step", "generation", "reason", "undone", "created_at", *expected]
@@ -70,9 +55,8 @@ def _check_rows_against_guards(database: ComparisonDatabase, effects: EffectTabl
     database.view("live_steps", f"FROM steps WHERE {LIVE}")
     left, right = "live_steps", "rows_of_effects"
     if effects.many:
-        sums = [f"sum({name})::{AMOUNT} AS {name}" for name in amounts]
         for name in (left, right):
-            database.view(f"{name}_summed", f"SELECT {', '.join(['bound', *sums])} FROM {name} GROUP BY bound")
+            database.view(f"{name}_summed", exact_sums(name, "bound", amounts))
         left, right = f"{left}_summed", f"{right}_summed"
     if find_differing_keys(database, left, right, ("bound",), amounts, effects.tolerance):
         _classify(database, effects)
@@ -88,13 +72,14 @@ def _classify(database: ComparisonDatabase, effects: EffectTable) -> None:
     )
     database.table(
         "rows_of_keys",
-        f"SELECT bound, min(row) AS row, min(time) AS time FROM rows_of_effects side SEMI JOIN differing ON {same}"
-        " GROUP BY bound",
+        "SELECT bound, min(row) AS row, min(time) AS time, count(*) AS business_rows FROM rows_of_effects side"
+        f" SEMI JOIN differing ON {same} GROUP BY bound",
     )
     database.table(
         "joined",
-        "SELECT differing.*, side.row, side.time, by_guard.step, by_guard.generation, by_guard.created_at,"
-        f" by_guard.undone, coalesce(by_guard.saga_id, {_saga_id_of_row(effects, 'differing.bound')}) AS saga_id"
+        "SELECT differing.*, side.row, side.time, side.business_rows, by_guard.step, by_guard.generation,"
+        " by_guard.created_at, by_guard.undone,"
+        f" coalesce(by_guard.saga_id, {_saga_id_of_row(effects, 'differing.bound')}) AS saga_id"
         f" FROM differing LEFT JOIN rows_of_keys side ON {same}"
         " LEFT JOIN steps_of_keys by_guard ON by_guard.bound = differing.bound",
     )
@@ -111,10 +96,17 @@ def _classify(database: ComparisonDatabase, effects: EffectTable) -> None:
         class_ = (
             f"CASE WHEN coalesce(least(created_at, time) >= {sql_constant(database.since)}, true) THEN {class_} END"
         )
-    details = {"rows": "right_rows", "steps_done": "left_rows", "bound": "bound"}
+    details = {
+        "rows": "coalesce(business_rows, 0)",
+        "steps_done": "left_rows",
+        "bound": "bound",
+        **_declaration(effects),
+    }
     for index, column in enumerate(effects.amounts):
-        details[column] = f"right_a{index}::VARCHAR"
-        details[f"{EXPECTED_PREFIX}{column}"] = f"left_a{index}::VARCHAR"
+        details[column] = f"right_a{index}"
+        # Of columns that are the same nothing is expected, so that a repair leaves them alone.
+        is_same = same_amount(f"a{index}", effects.tolerance)
+        details[f"{EXPECTED_PREFIX}{column}"] = f"CASE WHEN NOT ({is_same}) THEN left_a{index} END"
     database.add_findings(with_saga("FROM joined"), class_, place=_place(effects), row="row", details=details)
 
 
@@ -133,7 +125,9 @@ def _find_unowned_reservations(database: ComparisonDatabase, effects: EffectTabl
         f"CASE WHEN {BROKEN} AND coalesce(live, false) THEN NULL"  # already reported as open_effects
         f" WHEN {_unowned(database)} THEN '{_unclaimed(database, 'reservation_unowned')}' END"
     )
-    database.add_findings(with_saga(rows), class_, place=_place(effects), row="row", details={"bound": "bound"})
+    database.add_findings(
+        with_saga(rows), class_, place=_place(effects), row="row", details={"bound": "bound", **_declaration(effects)}
+    )
 
 
 def _check_rows_against_sagas(database: ComparisonDatabase, effects: EffectTable) -> None:
@@ -154,7 +148,7 @@ def _check_rows_against_sagas(database: ComparisonDatabase, effects: EffectTable
             f" CASE WHEN NOT {_old(database)} THEN '{_unclaimed(database, 'effect_without_saga')}' END"
             f" WHEN state = 'COMPENSATED' THEN 'effect_not_undone' WHEN {BROKEN} THEN 'open_effects'{twice} END"
         )
-    details = {"rows": "rows", "bound": "bound"}
+    details = {"rows": "rows", "bound": "bound", **_declaration(effects)}
     database.add_findings(owned, class_, place=_place(effects), row="row", details=details)
     if effects.sagas and not effects.holds:
         done = (
@@ -163,7 +157,9 @@ def _check_rows_against_sagas(database: ComparisonDatabase, effects: EffectTable
         )
         if database.since is not None and effects.time is not None:
             done += f" AND started_at >= {sql_constant(database.since)}"
-        database.add_findings(done, f"'{_unfound(database)}'", place=_place(effects), details={"rows": "0"})
+        database.add_findings(
+            done, f"'{_unfound(database)}'", place=_place(effects), details={"rows": "0", **_declaration(effects)}
+        )
 
 
 def _unclaimed(database: ComparisonDatabase, kind: str) -> str:
@@ -234,6 +230,10 @@ def _limit_to_window(database: ComparisonDatabase, effects: EffectTable) -> None
 def _json_path(field: str) -> str:
     """A dotted field of a result as a JSON path."""
     return "$" + "".join(f".{encode_json(part).decode()}" for part in field.split("."))
+
+
+def _declaration(effects: EffectTable) -> dict[str, str]:
+    return {DECLARATION: sql_constant(effects.name)}
 
 
 def _place(effects: EffectTable) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.reconcile import EffectTable
-from sagas.text.exact_json import decode_json, encode_json, number_text
+from sagas.text.exact_json import decimal_problem, decode_json, encode_json, number_text
 
 SAGAS_FILE = "sagas.parquet"
 ENTRIES_FILE = "entries.parquet"
@@ -336,9 +337,17 @@ async def _extract_effects(
     stream = await connection.stream(query)
     async for page in stream.partitions(_PAGE_ROWS):
         for value, time, *key_and_amounts in page:
-            key = encode_json(dict(zip(effects.key, key_and_amounts[:keys], strict=True)), default=str).decode()
+            names = zip(effects.key, map(_json_number, key_and_amounts[:keys]), strict=True)
+            key = encode_json(dict(names), default=str).decode()
             amounts = (None if amount is None else str(amount) for amount in key_and_amounts[keys:])
             rows.add(None if value is None else str(value), key, _value_to_seconds(time), *amounts)
+
+
+def _json_number(value: Any) -> Any:
+    """A number that JSON has no form for as text; anything else as it is."""
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    return str(value) if isinstance(value, Decimal) and decimal_problem(value) is not None else value
 
 
 def _comparable_result(result: str | None) -> str | None:

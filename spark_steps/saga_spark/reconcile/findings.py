@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 from saga_activities.messaging.outbox import PUBLISHED
+from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import number_text
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
@@ -125,7 +127,11 @@ def count_text(count: int) -> str:
 
 
 EXPECTED_PREFIX = "expected."
-"""Prefix of a column's name in the details: the value according to the step's result."""
+"""Prefix of the name of a column that differs in the details: its value according to the step's result."""
+
+
+DECLARATION = "declaration"
+"""The detail that has the name of the `[[reconcile.effects]]` that the row was compared by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +153,16 @@ class Finding:
         return {"class": self.kind, **{name: value for name, value in asdict(self).items() if name != "kind"}}
 
 
-def repair_command(finding: Finding, dialects: Mapping[str, str], *, can_undo: bool = False) -> str:
+def repair_command(
+    finding: Finding,
+    dialects: Mapping[str, str],
+    effects: Mapping[str, EffectTable] = MappingProxyType({}),
+    *,
+    can_undo: bool = False,
+) -> str:
     """The command that repairs the mismatch, or shows an operator what to decide. SQL is preceded by its connection.
 
-    ``dialects`` has SQLAlchemy's dialect name for each connection.
+    ``dialects`` has SQLAlchemy's dialect name for each connection, ``effects`` the declarations by their names.
     """
     saga = finding.saga_id or ""
     if finding.kind in RESUMED or (finding.kind == "published_partly" and finding.state == "TERMINATED"):
@@ -170,8 +182,9 @@ def repair_command(finding: Finding, dialects: Mapping[str, str], *, can_undo: b
     if MISMATCH_KINDS[finding.kind].repairable:
         return saga_command("reconcile", saga, repair=True)
     if finding.row and finding.place and "." in finding.place and finding.kind != "saga_without_effect":
-        return _sql_command(finding, dialects)
-    if finding.kind == "saga_without_effect" and can_undo:
+        return _sql_command(finding, dialects[finding.place.partition(".")[0]], effects)
+    # The row of a declared table may only have changed, and an undo would then book it back a second time.
+    if finding.kind == "saga_without_effect" and can_undo and DECLARATION not in finding.details:
         return saga_command("undo", saga, reason=f"the effect of {finding.step or 'a step'} is missing")
     if finding.kind == "effect_without_saga" and finding.state in (None, "UNKNOWN"):
         dialect = dialects[finding.place or ""]
@@ -180,22 +193,58 @@ def repair_command(finding: Finding, dialects: Mapping[str, str], *, can_undo: b
     return saga_command("show", saga)
 
 
-def _sql_command(finding: Finding, dialects: Mapping[str, str]) -> str:
-    assert finding.place is not None
-    assert finding.row is not None
-    connection, _, table = finding.place.partition(".")
-    where = " and ".join(f"{name} = {sql_literal(value, dialects[connection])}" for name, value in finding.row.items())
-    if finding.kind == "amounts_differ":
-        expected = {
-            name.removeprefix(EXPECTED_PREFIX): value
-            for name, value in finding.details.items()
-            if name.startswith(EXPECTED_PREFIX)
-        }
-        changes = ", ".join(f"{name} = {_sql_number(value)}" for name, value in expected.items())
+def _sql_command(finding: Finding, dialect: str, effects: Mapping[str, EffectTable]) -> str:
+    connection, _, table = str(finding.place).partition(".")
+    where = row_condition(finding, dialect, effects)
+    if finding.kind == "amounts_differ" and (changes := _changes(finding, dialect)):
         return f"{connection}: update {table} set {changes} where {where};"
-    if finding.kind in ("effect_applied_twice", "effects_unmatched"):
-        return f"{connection}: select * from {table} where {where};"
+    if finding.kind in ("amounts_differ", "effect_applied_twice", "effects_unmatched"):
+        return select_command(finding, dialect, effects)
     return f"{connection}: delete from {table} where {where};"
+
+
+def row_condition(finding: Finding, dialect: str, effects: Mapping[str, EffectTable], *, step: bool = False) -> str:
+    """The row of the finding in SQL: its key, what binds it to its step, and which rows count. ``step``: all rows that
+    are bound to the step."""
+    declared = effects.get(str(finding.details.get(DECLARATION)))
+    key = {} if step and declared is not None else dict(finding.row or {})
+    conditions = [_equals(name, value, dialect) for name, value in key.items()]
+    if declared is not None and declared.expression not in key:
+        expression = declared.expression if declared.expression.isidentifier() else f"({declared.expression})"
+        conditions.append(_equals(expression, finding.details.get("bound"), dialect))
+    if declared is not None and declared.where:
+        conditions.append(f"({declared.where})")
+    return " and ".join(conditions)
+
+
+def select_command(finding: Finding, dialect: str, effects: Mapping[str, EffectTable]) -> str:
+    """The command that shows the rows of the finding: all of its step, or one if the declaration matches none."""
+    connection, _, table = str(finding.place).partition(".")
+    where = row_condition(finding, dialect, effects, step=finding.kind != "effects_unmatched")
+    return f"{connection}: select * from {table} where {where};"
+
+
+def _equals(expression: str, value: Any, dialect: str) -> str:
+    if value is None:
+        return f"{expression} is null"
+    # PostgreSQL reads a text as a value of the column's type; a literal with a point would be compared as another one.
+    is_typed = dialect == "postgresql" and isinstance(value, float | Decimal)
+    return f"{expression} = {sql_literal(number_text(value) if is_typed else value, dialect)}"
+
+
+def _changes(finding: Finding, dialect: str) -> str:
+    """The columns that differ with the values that they should have; empty if one row is not all that differs.
+
+    The numbers are text, which becomes the type of its column without passing through one that rounds.
+    """
+    if (finding.details.get("rows"), finding.details.get("steps_done")) != (1, 1):
+        return ""  # a sum is expected of several rows
+    expected = (
+        (name.removeprefix(EXPECTED_PREFIX), value)
+        for name, value in finding.details.items()
+        if name.startswith(EXPECTED_PREFIX)
+    )
+    return ", ".join(f"{name} = {sql_literal(str(value), dialect)}" for name, value in expected)
 
 
 def sql_literal(value: Any, dialect: str) -> str:
@@ -228,9 +277,3 @@ def sql_literal(value: Any, dialect: str) -> str:
     encoded = text.encode("utf-8", "surrogatepass").hex()
     # An introducer keeps it a literal, which takes the collation of the column that it is compared with.
     return f"_utf8mb4 x'{encoded}'" if dialect in ("mysql", "mariadb") else f"cast(x'{encoded}' as text)"
-
-
-def _sql_number(text: str | None) -> str:
-    if text is None:
-        return "null"
-    return text.rstrip("0").rstrip(".") if "." in text else text

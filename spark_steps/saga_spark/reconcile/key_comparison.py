@@ -7,9 +7,10 @@ not depend on their order, and each hash is hashed once more, so that nothing ca
 from __future__ import annotations
 
 from collections.abc import Sequence
-from decimal import ROUND_FLOOR, Decimal
+from decimal import Decimal
 
 from saga_spark.reconcile.comparison_database import ComparisonDatabase
+from saga_spark.reconcile.exact_numbers import exact_within
 from saga_spark.reconcile.row_differences import difference_kind, same_value
 
 BUCKETS = 1024
@@ -17,11 +18,6 @@ BUCKETS = 1024
 FEW_BUCKETS = BUCKETS // 8
 """If the rows of more buckets were grouped by their keys, that would cost more than to look for the keys by their
 hashes first."""
-
-AMOUNT = "DECIMAL(38, 9)"
-"""The type in which amounts are compared."""
-
-_LARGEST = Decimal(10) ** 29 - 1
 
 
 def find_differing_keys(
@@ -33,6 +29,8 @@ def find_differing_keys(
     tolerance: Decimal | None = None,
 ) -> bool:
     """Compare two views; returns whether any key differs. Both have the columns of ``key`` and ``amounts``.
+
+    With a ``tolerance`` the amounts are texts in the canonical form of :mod:`~saga_spark.reconcile.exact_numbers`.
 
     The table ``differing`` then has one row for each differing key: its columns, ``kind``, ``left_rows``,
     ``right_rows`` (the number of rows with the key on each side), ``left_a0`` and ``right_a0`` for an amount ``a0``
@@ -55,8 +53,7 @@ def find_differing_keys(
     else:
         database.table("key_hashes", f"SELECT key_hash FROM ({sides}) GROUP BY key_hash HAVING sum(word) <> 0")
         rows = f"FROM ({sides}) SEMI JOIN key_hashes USING (key_hash)"
-    limit = None if tolerance is None else f"{_limit(tolerance)}::{AMOUNT}"
-    same = [same_value(f"left_{name}", f"right_{name}", limit) for name in amounts]
+    same = [same_amount(name, tolerance) for name in amounts]
     values = "".join(
         f", first({name}) FILTER ({where}) AS {side}_{name}"
         for name in amounts
@@ -72,6 +69,7 @@ def find_differing_keys(
     return differing > 0
 
 
-def _limit(tolerance: Decimal) -> Decimal:
-    """The tolerance in whole billionths, in which amounts differ."""
-    return min(tolerance, _LARGEST).quantize(Decimal("1e-9"), ROUND_FLOOR)
+def same_amount(name: str, tolerance: Decimal | None) -> str:
+    """An amount of a row of ``differing`` is the same on both sides, as SQL."""
+    left, right = f"left_{name}", f"right_{name}"
+    return same_value(left, right, None if tolerance is None else exact_within(left, right, tolerance))

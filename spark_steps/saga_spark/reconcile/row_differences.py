@@ -24,7 +24,7 @@ def difference_kind(same_rows: str, same_values: Sequence[str]) -> str:
     )
 
 
-def same_value(left: str, right: str, limit: str | None) -> str:
-    """True if two values are equal, also if both are null or NaN, or differ by at most the limit, an SQL number."""
+def same_value(left: str, right: str, is_close: str | None) -> str:
+    """True if two values are equal, also if both are null or NaN, or if ``is_close``, a condition in SQL, is true."""
     equal = f"{left} IS NOT DISTINCT FROM {right}"
-    return equal if limit is None else f"({equal} OR coalesce(abs({left} - {right}) <= {limit}, false))"
+    return equal if is_close is None else f"(CASE WHEN {equal} THEN true ELSE coalesce({is_close}, false) END)"

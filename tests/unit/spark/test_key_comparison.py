@@ -17,14 +17,16 @@ from pyspark.sql import SparkSession
 
 from saga_spark.reconcile.comparison import compare_tables
 from saga_spark.reconcile.comparison_database import ComparisonDatabase, open_comparison
+from saga_spark.reconcile.exact_numbers import exact_number
 from saga_spark.reconcile.key_comparison import BUCKETS, find_differing_keys
 from saga_spark.reconcile.reconcile_spec import ComparisonSpec
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 KEY = ("name", "number")
 NAMES = ("a", "A", "a ", "ß", "SS", "é", "e\u0301", "☃", "'", '"', "\\", "a\nb", "", None)
+EXACT = ("0", "1", "1.000000001", "1.000000000001", "-1", "2.5", "2.51", "9" * 26)
 VALUES: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
-    "exact": (pa.decimal128(38, 9), (None, *map(Decimal, ("0", "1", "1.000000001", "-1", "2.5", "2.51", "9" * 29)))),
+    "exact": (pa.decimal128(38, 12), (None, *map(Decimal, EXACT))),
     "double": (pa.float64(), (None, 0.0, -0.0, 0.1, float("nan"), float("inf"), float("-inf"))),
     "moment": (pa.timestamp("us", "UTC"), (None, MOMENT, MOMENT + timedelta(microseconds=1))),
     "text": (pa.string(), NAMES),
@@ -55,7 +57,8 @@ def write_sides(folder: Path, chance: random.Random, keys: int) -> None:
 
 def open_sides(database: ComparisonDatabase, folder: Path) -> None:
     for side in ("left", "right"):
-        database.view(f"{side}_side", f"FROM read_parquet('{folder / side}.parquet')")
+        file = f"read_parquet('{folder / side}.parquet')"
+        database.view(f"{side}_side", f"SELECT * REPLACE ({exact_number('exact::VARCHAR')} AS exact) FROM {file}")
 
 
 def differing_in_duckdb(folder: Path, values: tuple[str, ...], tolerance: Decimal | None) -> dict[Any, tuple[Any, ...]]:
@@ -65,7 +68,8 @@ def differing_in_duckdb(folder: Path, values: tuple[str, ...], tolerance: Decima
             return {}
         amounts = "left_exact, right_exact" if "exact" in values else "NULL, NULL"
         rows = database.run(f"SELECT name, number, kind, left_rows, right_rows, {amounts} FROM differing")
-    return {row[:2]: (*row[2:5], *(row[5:] if row[2] != "duplicate" else ())) for row in rows}
+    numbers = {row[:2]: [None if text is None else Decimal(text) for text in row[5:]] for row in rows}
+    return {row[:2]: (*row[2:5], *(numbers[row[:2]] if row[2] != "duplicate" else ())) for row in rows}
 
 
 def differing_in_spark(

@@ -15,7 +15,6 @@ from saga_spark.reconcile.extracts import GUARD_SCHEMA, OUTBOX_SCHEMA, ParquetRo
 from saga_spark.reconcile.findings import Finding
 from saga_spark.reconcile.saga_reconciliation import find_mismatches
 from saga_spark.reconcile.topic_extract import NEVER, RECORD_SCHEMA, RECORDS_FILE, TopicsRead
-from sagas.errors import SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.reconcile import EffectTable
 
@@ -264,8 +263,8 @@ def test_each_class_is_found(system: ShopSystem) -> None:
     assert classes_of(findings) == wanted
     assert len(findings) == len(wanted)
     by_saga = {finding.saga_id: finding for finding in findings if finding.place == "shop.orders"}
-    assert by_saga["c-4"].details["total"] == "4.510000000"
-    assert by_saga["c-4"].details["expected.total"] == "4.500000000"
+    assert by_saga["c-4"].details["total"] == "4.51"
+    assert by_saga["c-4"].details["expected.total"] == "4.5"
     assert by_saga["c-0"].row == {"order_id": 78}
 
 
@@ -289,9 +288,3 @@ def test_a_window_ignores_earlier_data(system: ShopSystem) -> None:
 def test_duckdb_writes_no_progress_into_the_output(tmp_path: Path) -> None:
     with open_comparison(tmp_path, None, HORIZON, lambda connection: None) as database:
         assert database.run("SELECT current_setting('enable_progress_bar')") == [(False,)]
-
-
-def test_an_amount_that_is_no_number_gives_a_one_line_error(system: ShopSystem) -> None:
-    system.rows["orders"][0]["a0"] = "NaN"
-    with pytest.raises(SagaError, match=r'shop\.orders: the amount "NaN" is not a number'):
-        system.check()

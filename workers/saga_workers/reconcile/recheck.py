@@ -13,8 +13,10 @@ from saga_activities.messaging.outbox import NEW, PUBLISHED
 from saga_spark.reconcile.findings import Finding, repair_command
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import current_views
+from saga_workers.reconcile.matched_rows import with_safe_commands
 from saga_workers.runtime.databases import open_command_engine
 from sagas.settings import Settings
+from sagas.settings.reconcile import EffectTable
 
 SETTLE_TIME = 2.0
 """Seconds after which the end of a saga is in the ledger: a claim, or a missing row, that is still there is a
@@ -28,13 +30,18 @@ _BATCH_SIZE = 500
 
 
 async def recheck(
-    locator: Locator, settings: Settings, findings: Sequence[Finding], states: Mapping[str, str]
+    locator: Locator,
+    settings: Settings,
+    findings: Sequence[Finding],
+    states: Mapping[str, str],
+    effects: Sequence[EffectTable] = (),
 ) -> tuple[list[Finding], list[Finding]]:
     """Split the findings: those whose sagas are still in these states, with their repair commands, and the others."""
     dialects = {
         sql_connection.name: sa.make_url(sql_connection.url).get_backend_name()
         for sql_connection in settings.sql_connections()
     }
+    declared = {table.name: table for table in effects}
     saga_ids = list(dict.fromkeys(finding.saga_id for finding in findings if finding.saga_id))
     now = await current_views(locator, saga_ids[:MAX_RECHECKED])
     kept: list[Finding] = []
@@ -43,8 +50,9 @@ async def recheck(
         view = now.get(finding.saga_id or "")
         moved = view is not None and view.state != states.get(finding.saga_id or "", view.state)
         can_undo = view is not None and view.can_undo
-        (gone if moved else kept).append(replace(finding, command=repair_command(finding, dialects, can_undo=can_undo)))
-    return kept, gone
+        command = repair_command(finding, dialects, declared, can_undo=can_undo)
+        (gone if moved else kept).append(replace(finding, command=command))
+    return await with_safe_commands(settings, kept, dialects, declared), gone
 
 
 async def published_since(settings: Settings, findings: Sequence[Finding]) -> list[Finding]:

@@ -90,7 +90,7 @@ async def reconcile(
     counts.update(finding.kind for finding in (*other_findings, *recorded))
     findings = [*findings, *other_findings, *recorded[:MAX_FINDINGS]]
     on_progress(f"reading the sagas of {count_text(len(findings))} again")
-    findings, gone = await recheck(locator, settings, findings, material.states)
+    findings, gone = await recheck(locator, settings, findings, material.states, effects)
     findings = with_one_remedy(findings)
     counts.subtract(finding.kind for finding in gone)
     return _report(scope, material, findings, {kind: count for kind, count in counts.items() if count > 0})

@@ -170,7 +170,7 @@ async def test_mismatches_are_reported_and_repaired(
             ("event_published_twice", f"saga show {mark}-3"),
         ]
         differs = next(finding for finding in report["findings"] if finding["class"] == "amounts_differ")
-        assert differs["command"].startswith("shop: update orders set total = 2.5 where order_id = ")
+        assert differs["command"].startswith("shop: update orders set total = '2.5' where order_id = ")
         text = page.read_text()
         assert "effect applied twice" in text
         assert f"topic: {shop.orders}" in text

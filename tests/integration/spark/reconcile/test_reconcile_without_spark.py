@@ -208,8 +208,10 @@ async def test_one_saga_is_reconciled_without_java(
         assert (code, report["counts"]) == (8, {"amounts_differ": 1})
         (finding,) = report["findings"]
         assert finding["row"] == {"order_id": 1}
-        assert (finding["details"]["total"], finding["details"]["expected.total"]) == ("2.510000000", "2.500000000")
-        assert finding["command"] == "stall: update orders set total = 2.5 where order_id = 1;"
+        assert (finding["details"]["total"], finding["details"]["expected.total"]) == ("2.51", "2.5")
+        assert (
+            finding["command"] == "stall: update orders set total = '2.5' where order_id = 1 and saga_id = 'stall-1';"
+        )
         code, report = await reconcile("stall-2")
         assert (code, report["counts"]) == (8, {"saga_without_effect": 1})
     assert list((stall.folder / ".saga" / "reconcile").iterdir()) == []
