@@ -241,12 +241,14 @@ def _canonical_decimal(column: str, data_type: DecimalType) -> list[str]:
     """
     if is_small_decimal(data_type):
         return [f"cast({column} as decimal(18, 6))"]
+    # Compared in the type of the column: the common type of two decimals of very different scales rounds both.
+    own_type = f"decimal({data_type.precision}, {data_type.scale})"
     small = f"try_cast({column} as decimal(18, 6))"
-    fits_small = f"coalesce({small} = {column}, false)"
+    fits_small = f"coalesce(try_cast({small} as {own_type}) = {column}, false)"
     if data_type.scale <= 18 and data_type.precision - data_type.scale <= 20:
         return [f"if({fits_small}, {small}, null)", f"if({fits_small}, null, cast({column} as decimal(38, 18)))"]
     wide = f"try_cast({column} as decimal(38, 18))"
-    fits_wide = f"coalesce({wide} = {column}, false)"
+    fits_wide = f"coalesce(try_cast({wide} as {own_type}) = {column}, false)"
     text = f"trim(trailing '.' from trim(trailing '0' from cast({column} as string)))"
     return [
         f"if({fits_small}, {small}, null)",

@@ -276,7 +276,7 @@ def align_sides(left: DataFrame, right: DataFrame, spec: ComparisonSpec) -> Alig
         columns += [(f"v{index}", name) for index, name in enumerate(compare)]
         return frame.select(
             *(
-                _cast(F.col(quote_name(name)), frame.schema[name].dataType, types[name]).alias(to)
+                _cast(F.col(quote_name(name)), frame.schema[name].dataType, types[name], name).alias(to)
                 for to, name in columns
             )
         )
@@ -318,20 +318,35 @@ def common_type(name: str, left: T.DataType, right: T.DataType) -> T.DataType:
 
 def _common_decimal(left: T.DataType, right: T.DataType) -> T.DecimalType:
     """One decimal type that holds both: decimal(10,1) and decimal(10,2) hash differently."""
-    sizes = [
-        (data_type.precision - data_type.scale, data_type.scale)
-        if isinstance(data_type, T.DecimalType)
-        else (_INTEGER_DIGITS[type(data_type)], 0)
-        for data_type in (left, right)
-    ]
+    sizes = [_digits(data_type) for data_type in (left, right)]
     scale = max(scale for _, scale in sizes)
     whole = max(whole for whole, _ in sizes)
     return T.DecimalType(min(_MAX_PRECISION, whole + scale), scale)
 
 
-def _cast(column: Column, source: T.DataType, target: T.DataType) -> Column:
+def _digits(data_type: T.DataType) -> tuple[int, int]:
+    """The digits of an exact number before its point and after it."""
+    if isinstance(data_type, T.DecimalType):
+        return data_type.precision - data_type.scale, data_type.scale
+    return _INTEGER_DIGITS[type(data_type)], 0
+
+
+def _holds_all(target: T.DecimalType, source: T.DataType) -> bool:
+    return isinstance(source, T.NullType) or _digits(source)[0] <= target.precision - target.scale
+
+
+def _cast(column: Column, source: T.DataType, target: T.DataType, name: str) -> Column:
+    """The column in the type in which it is compared. A decimal that does not fit into it is refused with its name."""
     if isinstance(source, _NESTED_TYPES):
         return F.to_json(column, {"ignoreNullFields": "false"})
+    if isinstance(target, T.DecimalType) and not _holds_all(target, source):
+        refusal = (
+            f"the column {name} has a value with more than {target.precision - target.scale} digits before its point,"
+            f" and the other side has {target.scale} after it, which no decimal of {_MAX_PRECISION} digits holds;"
+            " round the column in the `query`, or compare it as text"
+        )
+        fitting = column.try_cast(target)
+        return F.when(column.isNotNull() & fitting.isNull(), F.raise_error(F.lit(refusal))).otherwise(fitting)
     column = column.cast(target)
     if isinstance(target, T.DoubleType):  # -0.0 equals 0.0 but has different bits
         return F.when(column == F.lit(0.0), F.lit(0.0)).otherwise(column)

@@ -138,3 +138,18 @@ def test_a_missing_column_gives_a_one_line_error(spark: SparkSession) -> None:
         compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse({"key": "id", "compare": "amount"}))
     with pytest.raises(UsageError, match="the left side has no column nr"):
         compare_tables(spark.sql(LEFT), spark.sql(RIGHT), ComparisonSpec.parse({"key": "nr"}))
+
+
+@pytest.mark.parametrize("digits", [7, 19, 26, 27, 32, 36])
+def test_decimals_differ_in_any_digit(spark: SparkSession, digits: int) -> None:
+    left = spark.sql("select 1 id, cast(1 as decimal(38, 18)) n")
+    right = spark.sql(f"select 1 id, cast('1.{'0' * (digits - 1)}1' as decimal(38, {digits})) n")
+    assert compare_tables(left, right, ComparisonSpec.parse({"key": "id"}))["verdict"] == "different"
+    assert compare_tables(right, right, ComparisonSpec.parse({"key": "id"}))["verdict"] == "equal"
+
+
+def test_a_decimal_that_no_common_type_holds_is_refused_with_its_column(spark: SparkSession) -> None:
+    left = spark.sql("select 1 id, cast('12345678901234567890' as decimal(38, 18)) n")
+    right = spark.sql("select 1 id, cast('1.5' as decimal(38, 32)) n")
+    with pytest.raises(Exception, match="the column n has a value with more than 6 digits before its point"):
+        compare_tables(left, right, ComparisonSpec.parse({"key": "id"}))
