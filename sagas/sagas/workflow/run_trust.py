@@ -63,7 +63,8 @@ class ProjectTrust(Protocol):
 
     def awaited_key(self, id: str, answer: Any) -> str | None:
         """Return the id of the key of an answer's signature if this worker does not have it, and another one may still
-        believe the answer; None after some minutes. ``id``: unique for the answer.
+        believe the answer; None after some minutes, and from then on in this run. ``id``: unique for the answer, and
+        begins with that of its run.
         """
         ...
 

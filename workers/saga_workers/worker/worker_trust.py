@@ -93,6 +93,8 @@ class WorkerTrust:
         self._reading = asyncio.Lock()
         self._awaiting_key: dict[str, float] = {}
         """When this worker first had an answer with a key that it lacks, oldest first; by the answer's id."""
+        self._given_up: dict[str, None] = {}
+        """The runs, oldest first, in which no worker has had the key of an answer: others may be invented, too."""
 
     def trusts_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
@@ -211,12 +213,18 @@ class WorkerTrust:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         signature = read_answer_signature(answer.metadata.get(ANSWER_METADATA, b""))
         key = signature["key"]
-        if not is_key_id(key) or not self.lacks_key(signature):
+        run = id.partition(" ")[0]
+        if not is_key_id(key) or not self.lacks_key(signature) or run in self._given_up:
             return None
         if len(self._awaiting_key) >= _MAX_AWAITING_KEY and id not in self._awaiting_key:
             del self._awaiting_key[next(iter(self._awaiting_key))]
         since = self._awaiting_key.setdefault(id, time.monotonic())
-        return key if time.monotonic() - since < KEY_WAIT else None
+        if time.monotonic() - since < KEY_WAIT:
+            return key
+        if len(self._given_up) >= _MAX_AWAITING_KEY:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[run] = None
+        return None
 
     def trusts_answer(self, content: Mapping[str, Any], answer: Any) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""

@@ -123,6 +123,10 @@ def _print_list(views: Sequence[SagaView], stuck: bool, limit: int) -> None:
         echo(f"… the first {limit}; use --limit N for more")
 
 
+_WIDEST = 60
+"""Characters of a column. A longer cell is printed whole, since ids are copied, and widens only its own line."""
+
+
 def _print_table(views: Sequence[SagaView]) -> None:
     from rich.text import Text
 
@@ -130,7 +134,7 @@ def _print_table(views: Sequence[SagaView]) -> None:
 
     now = datetime.now(UTC)
     cells = [_cells(view, now) for view in views]
-    widths = [max(len(row[index]) for row in cells) for index in range(4)]
+    widths = [min(_WIDEST, max(len(row[index]) for row in cells)) for index in range(4)]
     out = make_console()
     for view, line in zip(views, cells, strict=True):
         text = Text()
