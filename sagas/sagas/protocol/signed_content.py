@@ -40,6 +40,11 @@ def decision_content(saga_id: str, run_id: str, update_id: str, decision: Mappin
     return signed_json({"saga_id": saga_id, "run_id": run_id, "update_id": update_id, "decision": signed})
 
 
+def outcome_message(workflow_id: str, run_id: str, view: bytes) -> dict[str, Any]:
+    """Return what a run signs of its outcome: its ids, and the digest of the view that its memo has."""
+    return {"workflow_id": workflow_id, "run_id": run_id, "view": hashlib.sha256(view).hexdigest()}
+
+
 def message_content(message: Mapping[str, Any]) -> bytes:
     """Return what is signed of a message of a run: all of it but the signature."""
     return signed_json({name: value for name, value in message.items() if name != "signature"})

@@ -37,6 +37,7 @@ Purpose = Literal[
     "call",
     "answer",
     "note",
+    "outcome",
 ]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 

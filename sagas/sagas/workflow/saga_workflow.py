@@ -42,12 +42,14 @@ from sagas.protocol.payloads import (
     LOCKS_SIGNAL,
     MACHINE_QUERY,
     OUTCOME_MEMO,
+    OUTCOME_SIGNATURE_MEMO,
     PARKED_SIGNAL,
     RELEASE_ACTIVITY,
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
     VIEW_QUERY,
 )
+from sagas.protocol.signed_content import outcome_message
 from sagas.workflow.activity_calls import ActivityCalls
 from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.json_payloads import ENVELOPE_VALUES, UnreadableValue, raw_json
@@ -68,7 +70,7 @@ from sagas.workflow.received import (
 )
 from sagas.workflow.run_reset import RunReset
 from sagas.workflow.run_start import continuation_input, start_run, state_message
-from sagas.workflow.run_trust import RunTrust, is_proven_decision, is_trusted, trusts_decision
+from sagas.workflow.run_trust import RunTrust, is_proven_decision, is_trusted, signed_message, trusts_decision
 from sagas.workflow.search_attributes import RunSearchAttributes
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext, TaskSet
@@ -451,7 +453,9 @@ class SagaWorkflow:
     def _close(self, finish: Finish) -> Any:
         assert self._machine is not None
         document, kept = view_payload(self._machine.view())
-        workflow.upsert_memo({OUTCOME_MEMO: RawValue(kept)})
+        info = workflow.info()
+        signed = signed_message("outcome", outcome_message(info.workflow_id, info.run_id, kept.data))
+        workflow.upsert_memo({OUTCOME_MEMO: RawValue(kept), OUTCOME_SIGNATURE_MEMO: signed.get("signature")})
         self.final_document = document
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:
             # Usually the close status is enough; here an earlier recorded state would be out of date.

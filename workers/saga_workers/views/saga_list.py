@@ -25,6 +25,7 @@ from saga_workers.views.saga_view import (
     view_of_run,
     with_undo,
 )
+from saga_workers.views.unsigned_outcomes import believed_view
 from sagas.errors import UsageError
 from sagas.protocol.payloads import (
     BATCH_WORKFLOW,
@@ -224,12 +225,15 @@ async def _list_entry(locator: Locator, run: RunInfo, saga_id: str) -> SagaView:
         if location.run is None:
             return view
         base = await _summary(location.run.run)
-        return base if location.undo is None else with_undo(base, view)
+        if location.undo is None:
+            return await believed_view(locator, saga_id, base, location.run.run)
+        return await believed_view(locator, saga_id, with_undo(base, view), location.run.run, run)
     if may_be_undone(view.state) and view.can_undo:
         undo = await locator.undo_of(run)
         if undo is not None:
-            return with_undo(view, await view_of_run(locator.temporal, undo))
-    return view
+            undone = with_undo(view, await view_of_run(locator.temporal, undo))
+            return await believed_view(locator, saga_id, undone, run, undo.run)
+    return await believed_view(locator, saga_id, view, run)
 
 
 async def _summary(run: RunInfo) -> SagaView:

@@ -29,6 +29,7 @@ from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
+from saga_workers.views.unsigned_outcomes import believed_view
 from sagas.errors import UsageError
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.outcomes import Failure
@@ -95,6 +96,7 @@ async def view_at(
             undo = await locator.undo_of(run)
         if undo is not None:
             view = with_undo(view, await view_of_run(temporal, undo, timeout, workers))
+        view = await believed_view(locator, location.saga_id, view, run, undo and undo.run)
         view = await with_notifications(temporal, view)
         return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, run.id, run.run_id))
     if location.member is not None:
