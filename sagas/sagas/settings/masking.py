@@ -28,6 +28,7 @@ _ANY_USER_INFO = re.compile(r"(?<=://)([^\s/:@]*):([^@]+)@")
 # A match begins at the telling word and what follows it is bounded: the time is linear in texts of others.
 _ASSIGNED = re.compile(
     rf"(?P<name>(?:{_NAMES})\w{{0,40}}(?P<quote>['\"]?))(?P<sign>\s*=\s*|(?<=['\"])\s*:\s*)"
+    r"(?!\{\s*(?:env|file)\s*=)"  # it names where the secret is stored
     r"(?P<value>'[^']*'|\"[^\"]*\"|[^\s&,;'\"})\]]+)",
     re.IGNORECASE,
 )

@@ -262,3 +262,8 @@ def test_a_traceback_names_no_secret(project: tuple[Path, list[str]]) -> None:
         raise ValueError(f"dsn {canaries[0]}")
     except ValueError:
         assert CANARY not in mask(traceback.format_exc())
+
+
+@pytest.mark.parametrize("help", ['secret = { env = "SHOP_TOKEN" }', 'token = {file = "token.txt"} in saga.toml'])
+def test_a_reference_to_a_secret_is_shown(help: str) -> None:
+    assert mask(help) == help
