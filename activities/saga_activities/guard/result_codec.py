@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from saga_activities.json_results import UnusableResult, to_json_value
+from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.text.exact_json import decode_json, encode_json
+from sagas.text.json_values import has_more_values
 
 MARKER_KEY = "saga:marker"
 """The key under which a row stores a marker of the guard instead of an action's result."""
@@ -23,6 +25,8 @@ def encode(result: Any) -> str | None:
     data = encode_json(plain)
     if len(data) > MAX_PAYLOAD_BYTES:
         raise UnusableResult(f"the result has {len(data)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
+    if has_more_values(data, MAX_RESULT_VALUES):
+        raise UnusableResult(f"the result has more than {MAX_RESULT_VALUES:,} values: return fewer, or one text")
     return data.decode()
 
 

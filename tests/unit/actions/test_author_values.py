@@ -14,6 +14,7 @@ import pytest
 from saga_activities.attempt_context import ObservedAttempt
 from saga_activities.bodies.python_action import jsonable, run_python_action
 from saga_activities.dispatcher import run_unguarded
+from saga_activities.guard.result_codec import encode as encode_result
 from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.json_results import UnusableResult
 from saga_activities.reported_failure import reported_failure
@@ -108,6 +109,12 @@ def test_a_long_message_is_shown_with_its_ends(message: str) -> None:
     assert shown.startswith(message.replace(" ", "")[:1])
     assert "…" in shown
     assert len(failure.message) <= MAX_MESSAGE_CHARACTERS
+
+
+def test_a_guarded_result_of_too_many_values_is_refused_before_the_commit() -> None:
+    with pytest.raises(UnusableResult, match="more than 100,000 values"):
+        encode_result([1] * 100_001)
+    assert encode_result("," * 200_000) is not None
 
 
 def test_an_exception_without_a_text_has_an_outcome() -> None:
