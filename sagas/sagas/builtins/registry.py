@@ -24,7 +24,11 @@ CONDITION = {"type": ["string", "boolean"]}
 """An expression that is true or false."""
 
 READ_METHODS = ("GET", "HEAD")
-DURATION = {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h|d))+$"}
+DURATION = {
+    "type": "string",
+    "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$",
+    messaging.FORM_DESCRIPTION: "a duration such as 3s, 10m or 1h30m",
+}
 _STATUS = {
     "type": "array",
     "items": {

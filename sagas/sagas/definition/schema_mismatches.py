@@ -159,7 +159,8 @@ def _value_mismatches(node: AnyNode, schema: Mapping[str, Any]) -> Iterator[tupl
 def _matches(pattern: str, text: str, *, own: bool) -> bool:
     """``own``: a pattern of the engine, which may use what RE2 does not support. One of an author that RE2 does not
     support is reported elsewhere."""
-    return re.search(pattern, text) is not None if own else may_match(pattern, text)
+    # `$` of Python's module is also before a line break at the end.
+    return re.search(re.sub(r"\$\Z", r"\\Z", pattern), text) is not None if own else may_match(pattern, text)
 
 
 def _object_mismatches(

@@ -20,7 +20,7 @@ DURATION_PATTERN = f"^{_PATTERN}$"
 def parse_duration(text: str) -> float:
     """The duration in seconds. Raises ValueError if ``text`` is not a duration, or one of more than a century."""
     if len(text) > _LENGTH or not re.fullmatch(_PATTERN, text, re.ASCII):
-        raise ValueError(f"`{text[:_LENGTH]}` is not a duration")
+        raise ValueError(f"`{text[:_LENGTH]}` is not a duration such as 3s, 10m or 1h30m")
     seconds = round(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)), 6)
     if seconds > MAX_DURATION:
         raise ValueError(f"`{text}` is longer than 100 years")
