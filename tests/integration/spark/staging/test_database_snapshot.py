@@ -23,7 +23,7 @@ def test_a_null_is_a_row_also_where_it_is_the_only_column(server: DatabaseServer
         DatabaseInput(name, {"table": "lonely", "columns": columns}, (tmp_path / name / "part.parquet").as_uri())
         for name, columns in (("n", ["n"]), ("word", ["word"]), ("both", ["n", "word"]))
     ]
-    extracts = extract_database_inputs(url, wanted, lambda _: None, lambda _: None)
+    extracts = extract_database_inputs(url, wanted, lambda _: None, lambda _: None, name="shop")
     read = {input.name: pq.read_table(tmp_path / input.name / "part.parquet").to_pydict() for input in wanted}
     numbers, words = [1, None, 3, None], ["", None, "c", "d"]
     assert read == {"n": {"n": numbers}, "word": {"word": words}, "both": {"n": numbers, "word": words}}
@@ -38,7 +38,7 @@ def test_a_value_in_the_sql_of_an_input_cannot_inject_a_statement(server: Databa
     where = "true)) as input; commit; drop table kept; select ((1"
     wanted = [DatabaseInput("n", {"table": "kept", "where": where}, (tmp_path / "part.parquet").as_uri())]
     with pytest.raises(UnreadableInput, match="several statements in one string are refused"):
-        extract_database_inputs(url, wanted, lambda _: None, lambda _: None)
+        extract_database_inputs(url, wanted, lambda _: None, lambda _: None, name="shop")
     with psycopg.connect(url) as connection:
         assert connection.execute("select to_regclass('kept') is not null").fetchone() == (True,)
 
@@ -50,5 +50,5 @@ def test_a_value_in_the_sql_of_an_input_cannot_inject_a_statement(server: Databa
 def test_an_invalid_url_is_reported_without_its_password(url: str, tmp_path: Path) -> None:
     wanted = [DatabaseInput("n", {"table": "kept"}, (tmp_path / "part.parquet").as_uri())]
     with pytest.raises(UsageError) as reported:
-        extract_database_inputs(url, wanted, lambda _: None, lambda _: None)
+        extract_database_inputs(url, wanted, lambda _: None, lambda _: None, name="shop")
     assert "geheim" not in str(reported.value)
