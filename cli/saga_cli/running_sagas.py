@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sagas.settings import Settings
 
 
-def require_id_or_filter(saga_id: str | None, where: str | None, command: str) -> None:
-    """Raises UsageError unless exactly one of them is given."""
+def require_id_or_filter(saga_id: str | None, where: str | None, help: str) -> None:
+    """Raises UsageError, with the command that helps, unless exactly one of them is given."""
     if (saga_id is None) == (where is None):
-        raise UsageError("give either the id of one saga or --where", help=f"saga {command} --help")
+        raise UsageError("give either the id of one saga or --where", help=help)
 
 
 @dataclass(frozen=True)

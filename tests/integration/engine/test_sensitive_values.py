@@ -87,7 +87,8 @@ async def test_a_heartbeat_does_not_have_it(temporal: TemporalServer, tmp_path: 
         saga = await client.start("beats", {"card": "4111-hush", "pin": 90210417})
 
         async def progress() -> object:
-            return (await client.show(saga.id))["steps"][0].get("progress")
+            steps = (await client.show(saga.id))["steps"]
+            return steps[0].get("progress") if steps else None
 
         try:
             shown = await until(progress)

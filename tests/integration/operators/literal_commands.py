@@ -21,6 +21,8 @@ LOOKED = {
     "simulate": ["simulate", "waiting"],
     "start --help": ["start", "--help"],
     "cancel --help": ["cancel", "--help"],
+    "pause --help": ["pause", "--help"],
+    "resume --help": ["resume", "--help"],
     "validate": ["validate"],
     "validate --format": ["validate", "--format", "sarif"],
     "show": ["show", "ID"],

@@ -33,7 +33,7 @@ def cancel(
     matching sagas are cancelled, and the exit code is the highest of all. Those of bulk workflows match, too, if the
     filter has only comparisons of WorkflowType, WorkflowId, StartTime and SagaLabels, joined by AND.
     """
-    require_id_or_filter(saga_id, where, "cancel")
+    require_id_or_filter(saga_id, where, "saga cancel --help")
     if timeout is not None and not wait:
         raise UsageError("--timeout needs --wait")
     by = operator_name(as_)

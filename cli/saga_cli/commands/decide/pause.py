@@ -36,7 +36,7 @@ def pause(
     Those of bulk workflows match, too, if the filter has only comparisons of WorkflowType, WorkflowId, StartTime and
     SagaLabels, joined by AND.
     """
-    require_id_or_filter(saga_id, where, "pause")
+    require_id_or_filter(saga_id, where, "saga pause --help")
     by = operator_name(as_)
     if where is not None:
         request = SagaRequest("pauses", lambda locator, id: _pause(locator, id, reason, by), nested=True)
@@ -94,7 +94,7 @@ def resume(
     With --where all paused sagas that match go on, and the exit code is the highest of all; those that are not paused
     are left as they are.
     """
-    require_id_or_filter(saga_id, where, "resume")
+    require_id_or_filter(saga_id, where, "saga resume --help")
     if where is not None:
         if definition is not None or input is not None or undone or not_ended:
             raise UsageError("--definition, --input, --undone and --not-ended need the id of one saga")

@@ -10,7 +10,7 @@ import pytest
 
 from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
-from tests.integration.spark.staging.test_staging import QUICK, Environment, rows_of
+from tests.integration.spark.staging.test_staging import NUMBERS_FILE, QUICK, Environment, rows_of
 
 JOB = """
 from pyspark.sql import functions as F
@@ -29,7 +29,7 @@ INTRUDER = "open({marker!r}, 'a').write(__name__ + ' ' + open('/proc/self/cmdlin
 async def test_the_working_folder_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, elsewhere, marker = tmp_path / "project", tmp_path / "elsewhere", tmp_path / "imported"
     project.mkdir()
-    pq.write_table(pa.table({"n": [1, 2, 3]}), project / "numbers.parquet")
+    pq.write_table(pa.table({"n": [1, 2, 3]}), project / NUMBERS_FILE)
     elsewhere.mkdir()
     (project / "doubling_job.py").write_text(JOB)
     for module in SHADOWED:

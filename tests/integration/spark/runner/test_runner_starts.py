@@ -22,13 +22,13 @@ from saga_spark.settings import SparkSettings
 from sagas.errors import NeedsOperator, Unavailable
 from tests.integration.spark.staged_outputs import stage
 from tests.integration.spark.staging.staging_environment import open_staging
-from tests.integration.spark.staging.test_staging import JOBS, QUICK, TIMEOUT, Environment, rows_of
+from tests.integration.spark.staging.test_staging import JOBS, NUMBERS_FILE, QUICK, TIMEOUT, Environment, rows_of
 
 
 @pytest.fixture
 async def env(tmp_path: Path) -> AsyncIterator[Environment]:
     (tmp_path / "staged_jobs.py").write_text(JOBS)
-    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "numbers.parquet")
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / NUMBERS_FILE)
     settings = SparkSettings(
         root=tmp_path, stage=(tmp_path / "stage").as_uri(), conf=QUICK, python_path=(str(tmp_path),)
     )

@@ -14,7 +14,7 @@ from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import SparkSettings
 from sagas.errors import UsageError
 from tests.helpers.spark_servers import ConnectProcess
-from tests.integration.spark.staging.test_staging import JOBS, QUICK, Environment, rows_of
+from tests.integration.spark.staging.test_staging import JOBS, NUMBERS_FILE, QUICK, Environment, rows_of
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("grpc_status")
@@ -34,7 +34,7 @@ async def env(server: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIte
     root = tmp_path_factory.mktemp("far")
     (root / "jobs").mkdir()
     (root / "jobs" / "staged_jobs.py").write_text(JOBS)
-    pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers.parquet")
+    pq.write_table(pa.table({"n": [1, 2, 3]}), root / NUMBERS_FILE)
     settings = SparkSettings(root=root, remote=server, python_path=(str(root / "jobs"),))
     runner = RunnerClient(settings)
     yield Environment(runner, root)

@@ -35,6 +35,9 @@ QUICK = {
 }
 """For a handful of rows: what would make large queries fast takes longer here than it saves."""
 
+NUMBERS_FILE = "numbers [0]{1,2}*.parquet"
+"""In the project of an :class:`Environment`: its name is a pattern for Spark unless it is escaped."""
+
 JOBS = """
 from __future__ import annotations
 
@@ -130,7 +133,7 @@ class Environment:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        frozen = {"format": "parquet", "files": [(self.root / "numbers [0]{1,2}*.parquet").as_uri()], "rows": 3}
+        frozen = {"format": "parquet", "files": [(self.root / NUMBERS_FILE).as_uri()], "rows": 3}
         return {"numbers": {**frozen, "fingerprint": {"kind": "test"}}}
 
     def folder(self, number: int, output: str) -> Path:
@@ -177,7 +180,7 @@ async def staging(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Env
     (root / "jobs" / "staged_jobs.py").write_text(JOBS)
     (root / "program.py").write_text(PROGRAM)
     (root / "program_names.py").write_text("FACTOR = 'factor'")
-    pq.write_table(pa.table({"n": [1, 2, 3]}), root / "numbers [0]{1,2}*.parquet")
+    pq.write_table(pa.table({"n": [1, 2, 3]}), root / NUMBERS_FILE)
     conf = {**QUICK, "spark.test.word": SECRET, "spark.ui.enabled": "true"}
     runner = RunnerClient(SparkSettings(root=root, conf=conf, python_path=(str(root / "jobs"),)))
     yield Environment(runner, root)

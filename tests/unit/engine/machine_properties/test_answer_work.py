@@ -17,6 +17,9 @@ from sagas.text.exact_json import decode_json, encode_json
 from sagas.workflow.received import activity_result
 from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
+LIMIT = 2.0
+"""Seconds. The goal is one; the CPU time of the same work differs by half on a machine that others use."""
+
 QUIET_LOOP = 0.04
 """Seconds of CPU for a million additions on a machine that does nothing else."""
 
@@ -82,7 +85,7 @@ def answered(driven: MachineDriver, answer: str) -> MachineDriver:
 def test_no_answer_within_the_limits_makes_a_task_long(shape: str) -> None:
     answer = SHAPES[shape](MAX_RESULT_VALUES - 10)
     driven = driver({"card": "secret-42", "list": [5, 12]})
-    assert seconds_of(lambda: answered(driven, answer)) < 1.0
+    assert seconds_of(lambda: answered(driven, answer)) < LIMIT
     assert not is_omitted(driven.row("a")["result"])
 
 
@@ -90,7 +93,7 @@ def test_no_answer_within_the_limits_makes_a_task_long(shape: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_sensitive_input_makes_a_task_long(shape: str) -> None:
     value = decode_json(SHAPES[shape](MAX_INPUT_VALUES - 10))
-    assert seconds_of(lambda: answered(driver({"list": value}), '"x"')) < 1.0
+    assert seconds_of(lambda: answered(driver({"list": value}), '"x"')) < LIMIT
 
 
 @pytest.mark.parametrize("element", ["{}", "1"])

@@ -81,6 +81,8 @@ OPERATOR: dict[str, Check] = {
     "at": _TEXT, "who": _TEXT, "step": _TEXT, "decision": _one_of(INTERVENTIONS), "reason": _TEXT,
     "evidence": _or_none(_TEXT),
 }  # fmt: skip
+_REPEATED: dict[str, Check] = {"next_attempt_at": _TEXT}
+"""Of a call that waits for its next attempt."""
 SAVEPOINT: dict[str, Check] = {"step": _TEXT, "runs": _COUNT, "attempts": _COUNT}
 LOCKS: dict[str, Check] = {
     "state": _one_of({"WAITING", "HELD", "RELEASED"}), "keys": _is(list), "since": _TIME, "waits_for": _is(list),
@@ -104,16 +106,17 @@ def problems(story: Mapping[str, Any]) -> list[str]:
     for item in story.get("savepoints", ()):
         differences += _differs("savepoints", item, SAVEPOINT)
     if story.get("reason") is not None:
-        differences += _differs("reason", story["reason"], REASON)
+        quotes: dict[str, Check] = {"quotes": lambda value: value is True} if "quotes" in story["reason"] else {}
+        differences += _differs("reason", story["reason"], {**REASON, **quotes})
     for step in story.get("steps", ()):
-        fields = {"effect": _one_of({"none"}), "result_kept": lambda kept: kept is False}
+        fields = {"effect": _one_of({"none"}), "result_kept": lambda kept: kept is False, **_REPEATED}
         read = {name: check for name, check in fields.items() if name in step}
         differences += _differs(f"step {step.get('id')}", step, {**STEP, **read, **_arguments(step)})
         for name in ("compensation", "confirmation"):
             if (operation := step.get(name)) is not None:
-                differences += _differs(
-                    f"{name} of {step.get('id')}", operation, {**COMPENSATION, **_arguments(operation)}
-                )
+                repeated = _REPEATED if "next_attempt_at" in operation else {}
+                expected = {**COMPENSATION, **repeated, **_arguments(operation)}
+                differences += _differs(f"{name} of {step.get('id')}", operation, expected)
     shapes = (("parked", PARKED), ("residue", RESIDUE), ("operator", OPERATOR), ("notifications", NOTIFICATION))
     for name, shape in shapes:
         for item in story.get(name, ()):
