@@ -62,7 +62,8 @@ ScheduleActivity = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 later."""
 
 LookBeforeReset = Callable[[str, str | None, float], Awaitable[Mapping[str, Any]]]
-"""What a saga has done before its run was reset: called with its id, that of its pivot, and the time of its start."""
+"""Looks up the effects that a saga had before its run was reset. Called with the ids of the saga and of its pivot, and
+the time of its start."""
 
 _BUSY_INTERVAL = timedelta(seconds=2)
 """Until a start is verified again for which this worker had no time."""

@@ -21,7 +21,7 @@ Line = list[Span]
 
 
 GIVEN_BY_THE_RUN = "as the run gives it, which proves nothing: read it before you execute it"
-"""What is printed above SQL and calls for people, which only the run can know."""
+"""The note above SQL and calls for people to execute, which only the run can know."""
 
 
 def to_plain(line: Line) -> str:
@@ -54,7 +54,7 @@ def to_line(value: Any, limit: int = 60) -> str:
 
 
 def parse_timestamp(text: str | None) -> datetime | None:
-    """The point in time of a view; None without one, and for a text that is none."""
+    """The point in time in a view; None if there is no text, or if it is no timestamp with a time zone."""
     try:
         time = None if text is None else datetime.fromisoformat(text)
     except ValueError:

@@ -37,7 +37,7 @@ OnFailure = Literal["compensate", "park", "continue"]
 Execution = Literal["remote", "local"]
 Guarantee = Literal["guarded", "two-phase", "participant-keyed", "at-least-once"]
 Overlap = Literal["skip", "buffer_one", "buffer_all", "allow_all", "cancel_other"]
-"""What a schedule does at its next time while the saga of an earlier one runs; the names are Temporal's."""
+"""The policy of a schedule for a time at which the saga of an earlier one still runs; the names are Temporal's."""
 
 Milestone = Literal["completed", "compensated", "parked", "residue", "overdue"]
 """The events of a saga that can trigger a notification."""

@@ -19,7 +19,7 @@ MAX_CRON_LENGTH = 256
 """Characters. A field with every value of its range is shorter."""
 
 FIRST_YEAR, LAST_YEAR = 2000, 2100
-"""Those of Temporal."""
+"""The years that Temporal accepts in a schedule."""
 
 SHORTHANDS = {
     "@yearly": "0 0 1 1 *",

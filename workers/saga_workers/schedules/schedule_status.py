@@ -18,7 +18,7 @@ from sagas.settings.project import Project
 from sagas.text.shortening import join_names
 
 Need = Literal["create", "update", "remove", "look"]
-"""What has to be done: `look` at a schedule that may belong to another project, which nobody removes for it."""
+"""The action that a schedule needs; `look`: at one that may belong to another project, so `saga setup` leaves it."""
 
 
 @dataclass(frozen=True, slots=True)
