@@ -17,8 +17,11 @@ from sagas.text.exact_json import decode_json, encode_json
 from sagas.workflow.received import activity_result
 from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
-LIMIT = 2.0
-"""Seconds. The goal is one; the CPU time of the same work differs by half on a machine that others use."""
+LIMIT = 1.0
+"""Seconds of a workflow task."""
+
+TRIES = 3
+"""The CPU time of the same work differs by half on a machine that others use: the fastest counts."""
 
 QUIET_LOOP = 0.04
 """Seconds of CPU for a million additions on a machine that does nothing else."""
@@ -67,6 +70,11 @@ def seconds_of(work: Callable[[], object]) -> float:
     return seconds if seconds < 0.5 else seconds / slowness()
 
 
+def is_short(task: Callable[[], object]) -> bool:
+    """True if one of the tries stays below the limit."""
+    return any(seconds_of(task) < LIMIT for _ in range(TRIES))
+
+
 def driver(value: Any) -> MachineDriver:
     output = {"all": "${{ steps.a.result }}"}
     return MachineDriver(saga(step("a"), input=SCHEMA, output=output), input=value, hold={"a"}).start()
@@ -84,16 +92,16 @@ def answered(driven: MachineDriver, answer: str) -> MachineDriver:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_answer_within_the_limits_makes_a_task_long(shape: str) -> None:
     answer = SHAPES[shape](MAX_RESULT_VALUES - 10)
-    driven = driver({"card": "secret-42", "list": [5, 12]})
-    assert seconds_of(lambda: answered(driven, answer)) < LIMIT
-    assert not is_omitted(driven.row("a")["result"])
+    small = {"card": "secret-42", "list": [5, 12]}
+    assert is_short(lambda: answered(driver(small), answer))
+    assert not is_omitted(answered(driver(small), answer).row("a")["result"])
 
 
 @pytest.mark.sampled(keep=5)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_sensitive_input_makes_a_task_long(shape: str) -> None:
     value = decode_json(SHAPES[shape](MAX_INPUT_VALUES - 10))
-    assert seconds_of(lambda: answered(driver({"list": value}), '"x"')) < LIMIT
+    assert is_short(lambda: answered(driver({"list": value}), '"x"'))
 
 
 @pytest.mark.parametrize("element", ["{}", "1"])
