@@ -32,8 +32,8 @@ from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import producer_config
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 HERE = Path(__file__).parent
 ACCOUNTS = 1000

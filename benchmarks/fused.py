@@ -16,8 +16,8 @@ from benchmarks.support.bench_stack import bench_stack
 from benchmarks.support.measure import Figures, crowd, latencies, ratio
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 KINDS = ("guarded", "local")
 LINE = "{:<38} {:>12} {:>12} {:>9}"

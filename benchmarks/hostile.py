@@ -26,8 +26,8 @@ from benchmarks.hostile_inputs import TOKENS, TOPIC, Stage, make_project
 from benchmarks.support.bench_stack import bench_stack
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_workers.client import Client
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 
 async def measure(project: Project, port: int, pids: Mapping[str, int], rounds: int, count: int) -> bool:

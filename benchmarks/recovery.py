@@ -23,8 +23,8 @@ import psycopg
 from benchmarks.support.bench_stack import bench_stack
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 LINE = "{:<44} {:>8} {:>8} {:>8}"
 CROWD = 8

@@ -26,8 +26,8 @@ from benchmarks.support.measure import Figures, crowd, latencies
 from benchmarks.support.report import print_growth, print_pair
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 HERE = Path(__file__).parent
 LENGTHS = (3, 30, 300)

@@ -23,8 +23,8 @@ from benchmarks.support.definitions import definition
 from benchmarks.support.measure import cpu_seconds
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 HERE = Path(__file__).parent
 QUEUES = ("signed", "unsigned")

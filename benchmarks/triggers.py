@@ -27,8 +27,8 @@ from saga_workers.client import Client
 from saga_workers.runtime.shutdown import run_tasks
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.trigger.trigger_process import MAX_CONCURRENT_STARTS, TriggerTasks, make_plan
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 LINE = "{:<44} {:>12} {:>12} {:>9}"
 PARTITIONS = 4

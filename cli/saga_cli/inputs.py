@@ -20,7 +20,7 @@ from sagas.text.shortening import shorten
 
 if TYPE_CHECKING:
     from sagas.definition.model import Definition
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+(\.[0-9]*)?")
 

@@ -23,7 +23,7 @@ import pytest
 from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
-    from sagas.settings.project import Project
+    from sagas.project import Project
     from sagas.simulation import FailurePoint, SimulatedRun
 
 
@@ -108,8 +108,8 @@ _PROJECTS = pytest.StashKey[dict[Path, "Project"]]()
 @pytest.fixture
 def saga(request: pytest.FixtureRequest) -> Sagas:
     """The sagas of the test's project: the nearest saga.toml in the test's folder or above it."""
+    from sagas.project import Project
     from sagas.settings import load_settings
-    from sagas.settings.project import Project
 
     projects = request.config.stash.setdefault(_PROJECTS, {})
     folder = request.path.parent

@@ -19,8 +19,8 @@ from temporalio.service import RPCError
 
 from saga_workers.client import Client, SagaHandle
 from saga_workers.temporal.temporal_client import connect
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.faults.breakpoints import Breakpoint, Point, Target
 from tests.faults.evidence.activity_history import activities_of
 from tests.helpers.database_servers import HOST, DatabaseServer

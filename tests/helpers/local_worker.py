@@ -15,9 +15,9 @@ from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from saga_workers.worker.worker_process import make_worker
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
+from sagas.project import Project
 from sagas.settings import HttpService, KafkaSettings, Settings, SqlConnection
 from sagas.settings.ledger import LedgerSettings, LockSettings
-from sagas.settings.project import Project
 from sagas.settings.temporal import TemporalSettings
 from tests.helpers.waiting import LIMIT
 

@@ -22,8 +22,8 @@ from temporalio.client import Client as Temporal
 from saga_workers.devstack.ports import HOST
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.model import Definition
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command
 from tests.helpers.free_ports import free_port

@@ -29,9 +29,9 @@ from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.run_facts import web_ui_link
 from saga_workers.views.saga_view import read_view
 from sagas.errors import SagaError, UsageError
+from sagas.project import Project
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 _RESULT_POLLS = Backoff(0.1, 2.0)
 """Seconds between two looks at a saga that a bulk workflow runs."""

@@ -9,8 +9,8 @@ from saga_activities.input_checks import checked_input
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError
+from sagas.project import Project
 from sagas.protocol.size_limits import MAX_STATE_CHARACTERS
-from sagas.settings.project import Project
 
 ReadMachine = Callable[[str], Awaitable[str | None]]
 

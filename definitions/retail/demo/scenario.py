@@ -15,9 +15,9 @@ from saga_spark.settings import spark_settings
 from saga_workers.client import Client
 from saga_workers.devstack.stack import Stack
 from saga_workers.runtime.databases import open_command_engine, set_up_database
+from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import HttpService, Settings, load_settings
-from sagas.settings.project import Project
 
 from .accounts import Accounts, BasketState, check_accounts
 from .order_channel import FINANCE_CONNECTION as FINANCE

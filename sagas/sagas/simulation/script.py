@@ -9,7 +9,7 @@ from typing import Any
 from sagas.actions.registry import result_schema
 from sagas.definition.model import Definition
 from sagas.errors import UsageError, nearest
-from sagas.settings.project import Project
+from sagas.project import Project
 
 OUTCOME_WORDS = ("done", "rejected", "failed", "unknown", "crash after effect", "late")
 """The outcomes of a call. ``failed`` and ``unknown``: without an effect, in every attempt. ``crash after effect``: the

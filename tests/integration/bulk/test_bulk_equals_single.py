@@ -15,8 +15,8 @@ import pytest
 
 from saga_workers.runtime.databases import set_up_database
 from saga_workers.start.start_requests import BulkRow
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer

@@ -14,8 +14,8 @@ from temporalio.client import WorkflowFailureError
 from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
+from sagas.project import Project
 from sagas.settings.ledger import LedgerSettings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank

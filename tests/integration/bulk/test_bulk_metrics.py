@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.tracing import Tracing
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.integration.bulk.conftest import Bank
 

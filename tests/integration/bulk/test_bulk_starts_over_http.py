@@ -20,8 +20,8 @@ from saga_workers.serve.api_tokens import Callers
 from saga_workers.start import saga_starter, shared_starts
 from saga_workers.temporal.temporal_client import connect
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.settings import Secret, load_settings
-from sagas.settings.project import Project
 from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
 from tests.helpers.local_worker import running_worker

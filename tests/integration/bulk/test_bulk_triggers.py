@@ -18,8 +18,8 @@ from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.trigger.trigger_process import run_trigger
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.settings import KafkaSettings, load_settings
-from sagas.settings.project import Project
 from sagas.workflow import bulk_workflow
 from sagas.workflow.failures import refused_error
 from tests.helpers.kafka_broker import Broker

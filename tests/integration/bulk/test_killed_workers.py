@@ -14,7 +14,7 @@ import pytest
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_client import connect
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.workflow.bulk_workflow import HEARTBEAT
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import WorkerProcess

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from saga_workers.start.start_requests import BulkRow
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.workflow.limits import TASK_LIMIT
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import LIMIT

@@ -17,7 +17,7 @@ from saga_workers.bulk.detached_starts import SagaDetacher
 from saga_workers.start import saga_starter
 from saga_workers.start.start_requests import BulkRow
 from sagas.errors import UsageError
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank

@@ -10,8 +10,8 @@ import pytest
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
 from saga_workers.temporal.temporal_client import connect
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import WorkerProcess
 from tests.helpers.waiting import LIMIT, until

@@ -10,8 +10,8 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from sagas.bulk.names import TAKE_ACTIVITY
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank

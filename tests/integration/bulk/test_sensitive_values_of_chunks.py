@@ -8,8 +8,8 @@ import pytest
 
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.new_databases import new_database

@@ -25,8 +25,8 @@ from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.stuck import list_stuck
 from sagas.errors import RefusedError
+from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
-from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank

@@ -14,8 +14,8 @@ import pytest
 
 from saga_cli import main
 from saga_workers.client import Client
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.unit.cli.view_schema import problems

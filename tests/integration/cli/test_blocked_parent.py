@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.integration.cli.conftest import CommandLine, fresh, write_project

@@ -12,8 +12,8 @@ import pytest
 from saga_cli import wait
 from saga_workers import interventions
 from saga_workers.client import Client
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.cli.conftest import CommandLine, fresh, write_project
 from tests.integration.cli.test_start_and_show import state_of, until_shown

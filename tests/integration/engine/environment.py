@@ -24,10 +24,10 @@ from temporalio.client import WorkflowHandle
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Step, action
+from sagas.project import Project
 from sagas.protocol.signed_content import decision_content
 from sagas.settings import HttpService, SqlConnection
 from sagas.settings.connections import async_url
-from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.waiting import LIMIT
 

@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from saga_activities.connections import open_engine
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
+from sagas.project import Project
 from sagas.protocol.saga_view import ResidueView, SagaView
 from sagas.settings.connections import async_url
-from sagas.settings.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.new_databases import new_url
 from tests.helpers.processes import TemporalServer

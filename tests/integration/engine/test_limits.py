@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from sagas import Rejected, action
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
 from sagas.definition.snapshot import to_snapshot
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row, run_saga, states

@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import EventType
 
 from saga_activities.guard.schema import create_tables
 from sagas import AlreadyCompensated, Rejected, Step, action
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, states

@@ -18,10 +18,10 @@ from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected
 from sagas.errors import RefusedError
+from sagas.project import Project
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.ledger import LockSettings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, gate, handle, run_saga, wait_for_event

@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 
 from saga_workers.doctor.automatic_steps import automatic_step_problems
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project
 from tests.helpers.new_databases import new_database, new_mariadb_database

@@ -18,8 +18,8 @@ from saga_activities.guard.schema import create_tables
 from saga_activities.ledger.schema import create_ledger
 from saga_workers.ledger.run_ledger import RunLedger
 from saga_workers.runtime.databases import set_up_database
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import running_worker
 from tests.helpers.new_databases import new_database, new_url

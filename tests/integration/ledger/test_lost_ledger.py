@@ -14,7 +14,7 @@ from saga_workers.client import Client
 from saga_workers.ledger.run_ledger import using_ledger
 from saga_workers.reconcile.ledger_check import check_ledger, write_row
 from saga_workers.runtime.databases import set_up_database
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy
 from tests.helpers.local_worker import finished, running_worker

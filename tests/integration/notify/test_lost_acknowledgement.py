@@ -7,8 +7,8 @@ from pathlib import Path
 
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import connect
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.helpers.waiting import until

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from saga_workers.temporal.temporal_client import HeaderInterceptor
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.processes import TemporalServer
 
 CHECKOUT = """

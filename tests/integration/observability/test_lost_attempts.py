@@ -13,8 +13,8 @@ from temporalio.api.enums.v1 import EventType, TimeoutType
 
 from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.helpers.waiting import until

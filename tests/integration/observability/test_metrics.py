@@ -23,7 +23,7 @@ from saga_workers.serve.api import requests_counter
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
 from tests.integration.observability.shop import connect, make_shop

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_activities.guard.schema import create_tables
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command
 from tests.helpers.local_worker import finished

@@ -28,7 +28,7 @@ from saga_workers.trigger.delivery import DeliveryMark
 from saga_workers.trigger.replies import read_outbox_id
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, consumer
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.kafka_broker import Broker, BrokerProcess
 from tests.helpers.processes import TriggerProcess
 from tests.helpers.waiting import until, until_in_thread

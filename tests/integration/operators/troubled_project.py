@@ -24,8 +24,8 @@ from saga_cli import main
 from saga_workers.client import Client
 from saga_workers.runtime.databases import set_up_database
 from saga_workers.worker.plugin import SagaPlugin
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import until
 

@@ -19,7 +19,7 @@ from saga_workers.relay.relay_process import run_relay
 from saga_workers.runtime.http_server import HttpServer
 from sagas import Command, Message, Rejected, consumer, http_app, participant
 from sagas.errors import UsageError
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.trigger.trigger_environment import fully_consumed, project_of, triggering

@@ -14,9 +14,9 @@ from temporalio.client import ScheduleBackfill, ScheduleDescription, ScheduleHan
 from temporalio.service import RPCError
 
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.protocol.schedule_order import schedule_id
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until

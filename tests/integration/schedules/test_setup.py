@@ -15,9 +15,9 @@ from temporalio.common import RawValue, SearchAttributeKey, SearchAttributePair,
 
 from saga_workers.devstack.temporal_server import find_temporal
 from saga_workers.schedules.schedule_setup import set_up_when_worker_starts
+from sagas.project import Project
 from sagas.protocol.payloads import SCHEDULE_WORKFLOW
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.waiting import until
 from tests.integration.schedules.conftest import LIMIT, ScheduledProject
 

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from saga_workers.runtime.databases import set_up_database
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 
 SCHEMA = """

@@ -11,8 +11,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from saga_workers.doctor.spark_input_checks import check_spark_inputs
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 INPUTS = {
     "files": "{parquet: data/there}",

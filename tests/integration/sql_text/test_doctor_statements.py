@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_workers.doctor.doctor_result import DoctorResult, results_of
 from saga_workers.doctor.statement_checks import check_statements
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database, new_url
 

@@ -18,8 +18,8 @@ import pytest_asyncio
 import yaml
 
 from saga_workers.doctor.statement_checks import check_statements
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.new_databases import new_database
 from tests.integration.guard.conftest import GuardDatabase, open_guard_database

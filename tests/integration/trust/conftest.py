@@ -16,9 +16,9 @@ from sagas import Rejected
 from sagas.actions.registry import action
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
+from sagas.project import Project
 from sagas.protocol.payloads import DEFINITION_HEADER, SIGNATURE_HEADER
 from sagas.protocol.signed_content import start_content
-from sagas.settings.project import Project
 from sagas.settings.worker import WorkerSettings
 from tests.helpers.local_worker import make_project
 from tests.helpers.processes import TemporalServer

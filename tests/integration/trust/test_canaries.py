@@ -21,9 +21,9 @@ from google.protobuf.json_format import MessageToDict
 
 from saga_workers.client import Client
 from saga_workers.serve.public_outcome import public_notifications, public_outcome
+from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command
 from tests.helpers.kafka_broker import Broker

@@ -22,7 +22,7 @@ from sagas.definition.input_validation import validate_input
 from sagas.errors import UsageError
 from sagas.expressions.work_budget import bounded
 from sagas.input_limits import MAX_CHECK_STEPS
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import LIMIT

@@ -25,6 +25,7 @@ from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.worker.worker_trust import WorkerTrust
 from sagas.definition.loader import parse_text
 from sagas.definition.snapshot import to_snapshot
+from sagas.project import Project
 from sagas.protocol.payloads import (
     BATCH_PREFIX,
     BATCH_WORKFLOW,
@@ -34,7 +35,6 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.signed_content import start_content
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
-from sagas.settings.project import Project
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import decode_json
 from tests.helpers.local_worker import finished, running_worker

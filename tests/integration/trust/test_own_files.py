@@ -14,9 +14,9 @@ from saga_spark.settings import SparkSettings
 from saga_workers.devstack.dev_folder import DevFolder
 from saga_workers.runtime.schema_file import schema_text
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.settings import SqlConnection, load_settings
 from sagas.settings.private_files import open_private_log, write_private_text
-from sagas.settings.project import Project
 
 ROOT = Path(__file__).parents[3]
 ROOMS = ("sagas/sagas", "activities/saga_activities", "workers/saga_workers", "cli/saga_cli", "spark_steps/saga_spark")
@@ -31,7 +31,7 @@ CHECKED_BEFORE = {
     "sagas/settings/dev_stack.py:_has_ended": "read_dev_file has checked the folder",
     "sagas/settings/toml_files.py:read_toml": "its callers check the file",
     "sagas/settings/loader.py": "checked at the beginning of the load",
-    "sagas/settings/project.py:_mentions": "only the files that it finds are parsed, which are checked then",
+    "sagas/project.py:_mentions": "only the files that it finds are parsed, which are checked then",
     "sagas/definition/loader.py": "the project checks the files that it passes",
     "sagas/actions/registry.py": "the project checks the modules before they are imported",
     "saga_workers/devstack/dev_folder.py": "DevFolder checks itself when it is made",

@@ -21,7 +21,7 @@ from saga_workers.serve.api_tokens import Callers, FailedTokens
 from sagas.definition.input_validation import validate_input
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import workflow_id_problem
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.settings.secrets import Secret
 from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST

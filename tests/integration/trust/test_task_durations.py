@@ -12,7 +12,7 @@ import pytest
 from temporalio.worker import _workflow_instance
 
 from sagas.definition.input_validation import validate_input
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import LIMIT

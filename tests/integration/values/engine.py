@@ -34,6 +34,7 @@ from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.machine.machine import Machine
+from sagas.project import Project
 from sagas.protocol.messages import (
     Call,
     CallEnded,
@@ -57,7 +58,6 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import HttpService, SqlConnection
-from sagas.settings.project import Project
 from sagas.workflow.json_payloads import json_payload, read_payload
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import make_project

@@ -14,8 +14,8 @@ from saga_activities.dispatcher import Dispatcher
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.errors import InfrastructureError
+from sagas.project import Project
 from sagas.protocol.payloads import LOAD_ACTIVITY
-from sagas.settings.project import Project
 from sagas.workflow.json_payloads import json_payload
 
 

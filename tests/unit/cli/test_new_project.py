@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from saga_cli import main
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 PATTERNS = Path(__file__).parents[3] / "definitions" / "patterns"
 

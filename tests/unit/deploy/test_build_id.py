@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from saga_workers.worker.worker_process import build_id
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 SAGA = """
 saga: shop

@@ -10,10 +10,10 @@ from temporalio.api.common.v1 import Payload
 from saga_workers.worker import worker_trust
 from saga_workers.worker.worker_trust import WorkerTrust
 from sagas.actions.registry import Actions
+from sagas.project import Project
 from sagas.protocol.payloads import ANSWER_METADATA
 from sagas.protocol.signed_content import write_answer_signature
 from sagas.settings import Settings
-from sagas.settings.project import Project
 
 
 def test_a_run_waits_once_for_a_key_that_nobody_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from saga_workers.topics.declared_readers import declares_readers
 from saga_workers.topics.kafka_use import needs_trigger, uses_kafka
 from saga_workers.topics.topic_creation import create_topic_commands
 from saga_workers.topics.topic_inventory import event_topics, named_topics
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 PUBLISH = """
   - id: tell

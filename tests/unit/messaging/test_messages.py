@@ -26,8 +26,8 @@ from sagas.definition.model import BulkTrigger, KafkaTrigger
 from sagas.definition.parser.draft import ProjectContext
 from sagas.definition.snapshot import from_snapshot, to_snapshot
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.settings import Settings
-from sagas.settings.project import Project
 
 UUID = "0199d4b2-6f0e-7f0a-8f43-3c6f2f6b1f11"
 IDS = (

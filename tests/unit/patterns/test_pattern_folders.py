@@ -8,8 +8,8 @@ import pytest
 
 from sagas.definition.input_validation import validate_input
 from sagas.presentation.graph import build_saga_graph, to_mermaid
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from sagas.simulation import FailurePoint, Script, environment_of, failure_points, sample_input
 from tests.patterns.pattern import FOLDER, PORTED, Pattern, patterns
 

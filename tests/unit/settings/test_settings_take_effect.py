@@ -17,9 +17,9 @@ from saga_activities.kafka.config import consumer_config, producer_config
 from saga_spark.reconcile.reconcile_spec import effect_tables
 from saga_spark.settings import spark_settings
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.settings import KafkaSettings, Secret, Settings, load_settings
 from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES
-from sagas.settings.project import Project
 from sagas.settings.reconcile import EffectTable
 from sagas.settings.table import Table, example_of, form_of, keys
 from tests.unit.settings.reference_page import TABLES, written_keys

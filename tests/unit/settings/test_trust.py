@@ -9,8 +9,8 @@ import pytest
 
 from saga_workers.doctor.checks import _check_settings
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file to another user"

@@ -26,9 +26,9 @@ from saga_workers.devstack.temporal_server import TemporalService, local_port
 from saga_workers.topics.kafka_use import needs_trigger, uses_kafka
 from saga_workers.worker.spark_support import has_spark_steps, spark_unavailable_reason
 from sagas.errors import SagaError, UsageError, did_you_mean, errors_together
+from sagas.project import Project
 from sagas.settings import Settings, SqlConnection, load_settings
 from sagas.settings.masking import mask, mask_properties
-from sagas.settings.project import Project
 from sagas.text.shell import saga_command
 
 Report = Callable[[str], Any]

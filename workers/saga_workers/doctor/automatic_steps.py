@@ -16,7 +16,7 @@ from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.sql_session import SqlSession
 from saga_workers.runtime.database_access import unusable
 from sagas.errors import SagaError
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.sql_text.row_changes import NotImageable, RowChange, TableMissing
 
 _TIMEOUT = 15.0

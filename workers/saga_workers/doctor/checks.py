@@ -30,9 +30,9 @@ from saga_workers.topics.kafka_use import uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
 from sagas.errors import SagaError
+from sagas.project import Project
 from sagas.settings import HttpService, Settings, SqlConnection
 from sagas.settings.effect_declarations import wrong_declarations
-from sagas.settings.project import Project
 from sagas.settings.secrets import Secret
 from sagas.settings.signing_keys import KEY_FILE
 from sagas.settings.trust import writable_by_others

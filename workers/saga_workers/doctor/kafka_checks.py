@@ -16,7 +16,7 @@ from saga_workers.topics.topic_inventory import Access, event_topics, named_topi
 from saga_workers.trigger.bulk_triggers import bulk_trigger_problem
 from saga_workers.trigger.project_readers import project_readers
 from sagas.errors import SagaError
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.text.shell import shell_command
 from sagas.text.shortening import and_more, counted
 

@@ -23,7 +23,7 @@ from saga_workers.trigger.project_readers import ProjectReader, TopicGroup, proj
 from saga_workers.trigger.replies import read_outbox_id, reply_topics
 from saga_workers.trigger.retry import DependencyUnavailable
 from sagas.errors import SagaError
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.text.shell import saga_command
 from sagas.text.shortening import counted
 

@@ -19,9 +19,9 @@ from saga_workers.views.prepared import stuck_prepared
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.stuck import list_stuck, remedy
 from sagas.errors import SagaError
+from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
-from sagas.settings.project import Project
 from sagas.text.shell import saga_command
 
 T = TypeVar("T")

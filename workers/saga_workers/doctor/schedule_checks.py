@@ -10,7 +10,7 @@ from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.schedules.schedule_status import ScheduleStatus, read_statuses
 from saga_workers.schedules.slot_starts import SlotStart, last_starts
 from sagas.errors import SagaError
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command, shell_command
 

@@ -12,7 +12,7 @@ from sagas.definition.checks.spark_inputs import WrittenInput, literal_text, spa
 from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
 from sagas.errors import SagaError
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.text.shortening import join_names
 
 if TYPE_CHECKING:

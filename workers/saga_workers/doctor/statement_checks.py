@@ -35,8 +35,8 @@ from sagas.definition.diagnostics import Positioned
 from sagas.definition.parser.draft import SagaDraft
 from sagas.definition.parser.yaml_nodes import YamlNode
 from sagas.errors import SagaError
+from sagas.project import Project
 from sagas.settings import SqlConnection
-from sagas.settings.project import Project
 from sagas.sql_text.dialects import NAMES
 from sagas.sql_text.parameters.places_apart import with_places_apart
 from sagas.sql_text.parsed import ParsedSql, parse_sql

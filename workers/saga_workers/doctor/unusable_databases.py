@@ -13,8 +13,8 @@ from saga_workers.doctor.statement_checks import statements_by_connection
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from sagas.errors import SagaError
+from sagas.project import Project
 from sagas.settings import SqlConnection
-from sagas.settings.project import Project
 
 _TIMEOUT = 15.0
 

@@ -31,10 +31,10 @@ from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, StepDefinition, is_read
 from sagas.definition.parser.draft import ProjectContext
 from sagas.errors import SagaError, UsageError, did_you_mean
+from sagas.project import connection_facts
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import Invocation
 from sagas.settings import Settings
-from sagas.settings.project import connection_facts
 from sagas.simulation import Environment, StepCalls
 from sagas.text.exact_json import encode_json
 

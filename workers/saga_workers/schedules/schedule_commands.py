@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from saga_workers.schedules.schedule_status import ScheduleStatus, trigger_of
 from saga_workers.schedules.temporal_schedule import cron_text, signed_order
 from sagas.definition.model import Definition, ScheduleTrigger
+from sagas.project import Project
 from sagas.protocol.payloads import SCHEDULE_WORKFLOW
 from sagas.protocol.schedule_order import schedule_id
 from sagas.schedules.cron import parse_cron
-from sagas.settings.project import Project
 from sagas.settings.temporal import DEFAULT_NAMESPACE
 from sagas.text.exact_json import encode_json
 from sagas.text.shell import shell_command

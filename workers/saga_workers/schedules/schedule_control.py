@@ -14,7 +14,7 @@ from saga_workers.schedules.schedule_status import ScheduleStatus, describe
 from saga_workers.schedules.schedule_view import status_of
 from saga_workers.schedules.slot_starts import last_starts
 from sagas.errors import RefusedError, UsageError
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.text.shell import saga_command
 
 _POLLS = Backoff(0.1, 1.0)

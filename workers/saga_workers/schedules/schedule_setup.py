@@ -10,7 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.runtime.logs import fields
 from saga_workers.schedules.schedule_status import ScheduleStatus, read_status, scheduled
-from sagas.settings.project import Project
+from sagas.project import Project
 
 log = logging.getLogger("saga.worker")
 

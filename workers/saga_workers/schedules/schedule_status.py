@@ -13,8 +13,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_workers.schedules.temporal_schedule import differences, is_signed, make_schedule, order_of
 from sagas.definition.model import Definition, ScheduleTrigger
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.protocol.schedule_order import ScheduleTimes, saga_of_schedule, schedule_id
-from sagas.settings.project import Project
 from sagas.text.shortening import join_names
 
 Need = Literal["create", "update", "remove", "look"]

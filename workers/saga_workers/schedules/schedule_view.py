@@ -11,8 +11,8 @@ from temporalio.client import Client as Temporal
 from saga_workers.schedules.schedule_status import Need, ScheduleStatus, describe, read_status, read_statuses
 from saga_workers.schedules.slot_starts import SlotStart, last_starts
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.protocol.schedule_order import ScheduleTimes, schedule_id, slot_text
-from sagas.settings.project import Project
 
 ScheduleState = Literal["active", "paused", "missing", "removed"]
 

@@ -55,9 +55,9 @@ from saga_workers.views.saga_view import read_view
 from sagas.bulk.batchable import why_no_member, why_not_batchable
 from sagas.definition.saga_ids import SAGA_NAME, workflow_id_problem
 from sagas.errors import RefusedError, UsageError
+from sagas.project import Project
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
-from sagas.settings.project import Project
 from sagas.settings.serve import Scope
 
 log = logging.getLogger("saga.serve")

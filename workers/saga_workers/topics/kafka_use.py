@@ -13,7 +13,7 @@ from sagas.builtins.spark import topics_read, topics_written
 from sagas.definition.loader import find_definition_files
 from sagas.definition.model import Definition, Operation
 from sagas.errors import SagaError
-from sagas.settings.project import Project
+from sagas.project import Project
 
 
 def uses_kafka(project: Project) -> bool:

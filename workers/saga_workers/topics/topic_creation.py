@@ -5,8 +5,8 @@ from __future__ import annotations
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_workers.topics.kafka_use import uses_kafka
 from saga_workers.topics.topic_inventory import named_topics
+from sagas.project import Project
 from sagas.settings import KafkaSettings
-from sagas.settings.project import Project
 from sagas.text.shell import shell_command
 
 REPLY_PARTITIONS = 4

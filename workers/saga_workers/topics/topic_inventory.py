@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sagas.builtins.messaging import REQUEST, default_reply_topic, events_of
 from sagas.builtins.spark import topics_read, topics_written
 from sagas.definition.model import Definition, Operation
-from sagas.settings.project import Project
+from sagas.project import Project
 
 Access = Literal["read", "write"]
 

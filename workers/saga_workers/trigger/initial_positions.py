@@ -40,7 +40,7 @@ from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas.actions.consumers import Bridge, Consumer
 from sagas.definition.model import Definition
 from sagas.errors import InfrastructureError, SagaError
-from sagas.settings.project import Project
+from sagas.project import Project
 from sagas.text.shell import saga_command
 from sagas.text.shortening import counted
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sagas.actions.consumers import Bridge, Consumer
 from sagas.definition.model import Definition
-from sagas.settings.project import Project
+from sagas.project import Project
 
 ReaderSource = Consumer | Bridge | Definition
 

@@ -38,7 +38,7 @@ from saga_workers.trigger.watchdog import Watchdog
 from sagas.actions.consumers import Bridge, Consumer
 from sagas.definition.model import Definition
 from sagas.errors import UsageError, did_you_mean
-from sagas.settings.project import Project
+from sagas.project import Project
 
 log = logging.getLogger("saga.trigger")
 

@@ -12,9 +12,9 @@ from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.views.stuck import add_reasons
 from sagas.definition.model import Definition
+from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
 from sagas.settings import Settings
-from sagas.settings.project import Project
 
 _TIMEOUT = 15.0
 

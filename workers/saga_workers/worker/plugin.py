@@ -55,8 +55,8 @@ from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_
 from saga_workers.worker.worker_metrics import MetricsInterceptor, WorkerMetrics
 from saga_workers.worker.worker_trust import TrustInterceptor, WorkerTrust
 from sagas.definition.model import Definition
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from sagas.workflow.batch_workflow import BatchWorkflow
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow

@@ -14,9 +14,9 @@ from saga_activities.dispatcher import PreparedAction
 from sagas.builtins.registry import is_spark_job
 from sagas.builtins.spark import DISCARD, PUBLISH, REVERT, SPARK
 from sagas.errors import SagaError, UsageError
+from sagas.project import Project
 from sagas.protocol.payloads import Invocation
 from sagas.settings import Settings
-from sagas.settings.project import Project
 
 log = logging.getLogger("saga.worker")
 

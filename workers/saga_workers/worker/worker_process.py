@@ -33,7 +33,7 @@ from saga_workers.worker.plugin import SagaPlugin
 from saga_workers.worker.refused_databases import log_refused_databases
 from saga_workers.worker.spark_support import missing_package, uses_spark
 from saga_workers.worker.worker_metrics import SagaGauges
-from sagas.settings.project import Project
+from sagas.project import Project
 
 log = logging.getLogger("saga.worker")
 

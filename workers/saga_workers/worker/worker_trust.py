@@ -25,6 +25,7 @@ from sagas.definition.snapshot import to_snapshot
 from sagas.errors import RefusedError, SagaError, UsageError
 from sagas.expressions.work_budget import TooComplex, bounded
 from sagas.machine.machine import Machine
+from sagas.project import Project
 from sagas.protocol.payloads import ANSWER_METADATA, unpack_state
 from sagas.protocol.signed_content import (
     answer_content,
@@ -37,7 +38,6 @@ from sagas.protocol.signed_content import (
 )
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from sagas.settings.signing_keys import KEY_FILE, is_key_id
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem

@@ -135,7 +135,7 @@ def _resume_one(
     from saga_workers.reconcile.terminated_runs import continue_terminated
     from saga_workers.resumption import ABSENT, is_left, must_be_started_again, start_again
     from saga_workers.views.saga_view import read_view
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     settings = load_settings()
     project = Project(settings)

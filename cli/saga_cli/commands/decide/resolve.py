@@ -121,7 +121,7 @@ def _definition_snapshot(file: Path) -> dict[str, Any]:
     """The definition in a file, as a run carries it. Raises UsageError: it cannot be read, or has errors."""
     from saga_cli.inputs import read_definition
     from sagas.definition.snapshot import to_snapshot
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     return to_snapshot(read_definition(file, Project(load_settings())))
 
@@ -187,7 +187,7 @@ async def _check_answer(locator: Locator, settings: Settings, saga_id: str, deci
         return
     from saga_workers.views.saga_view import read_view
     from sagas.definition.action_arguments import bind, returned_problem
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     op, uses = _decided_action(await read_view(locator, saga_id), decision["step"])
     try:

@@ -38,7 +38,7 @@ def setup(
     from saga_workers.runtime.databases import set_up_database, setup_sql
     from saga_workers.temporal import search_attributes
     from saga_workers.topics import topic_creation
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     settings = load_settings()
     if print_only:
@@ -110,7 +110,7 @@ def _set_up_schedules(settings: Settings, finish: Callable[[str], None], *, yes:
     """Create, update and, after a question, remove the schedules of the project. Raises SagaError."""
     from saga_workers.schedules.schedule_setup import remove_schedule, set_up_schedule
     from saga_workers.schedules.schedule_status import ScheduleStatus, read_statuses, uses_schedules
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     project = Project(settings)
     if errors := [diagnostic for diagnostic in project.diagnostics if diagnostic.severity == "error"]:
@@ -158,7 +158,7 @@ def _schedule_commands(settings: Settings) -> list[str]:
     """The commands for the schedules; if Temporal does not answer, without those that are to be removed."""
     from saga_workers.schedules.schedule_commands import create_command, needed_commands
     from saga_workers.schedules.schedule_status import read_statuses, scheduled
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     project = Project(settings)
 

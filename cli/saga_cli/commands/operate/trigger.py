@@ -40,7 +40,7 @@ def trigger(
     import asyncio
 
     from saga_workers.trigger.trigger_process import run_trigger
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     if names and only is None:
         raise UsageError(f"{names[0]} is not an option; use --only {names[0]} to run a reader alone")

@@ -25,7 +25,7 @@ def worker(
 
     from saga_workers.worker.worker_process import run_worker
     from sagas.errors import UsageError
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     if (deployment is None) != (build_id is None):
         raise UsageError("--deployment and --build-id must be given together")

@@ -48,8 +48,8 @@ def backfill(
     from saga_workers.client import Client
     from saga_workers.schedules.matching_times import matching_times
     from saga_workers.schedules.schedule_status import trigger_of
+    from sagas.project import Project
     from sagas.schedules.zones import read_zone
-    from sagas.settings.project import Project
 
     settings = load_settings()
     project = Project(settings)

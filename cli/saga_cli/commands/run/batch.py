@@ -278,7 +278,7 @@ def _with_project(work: Any, batch: str) -> Any:
     """Run ``work(client, batch)`` with a client of the project."""
     from saga_cli.context import load_settings
     from saga_workers.client import Client
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     settings = load_settings()
 

@@ -67,7 +67,7 @@ def list_sagas(
 async def _prepared(settings: Settings) -> Mapping[str, Sequence[str]]:
     """The reasons of prepared transactions; none, with a warning, if they cannot be read."""
     from saga_workers.views.prepared import stuck_prepared
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     try:
         return await stuck_prepared(Project(settings))

@@ -142,7 +142,7 @@ def run_command(name: Name) -> int:
 
 def _with_client(work: Callable[[Client], Awaitable[Any]]) -> Any:
     from saga_workers.client import Client
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     async def connected() -> Any:
         async with await Client.connect(Project(load_settings())) as client:

@@ -81,7 +81,7 @@ def _start_one(
     from saga_cli.inputs import read_input
     from saga_cli.wait import exit_code, parse_deadline, print_end, wait_for_end
     from saga_workers.client import Client
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     settings = load_settings()
     project = Project(settings)

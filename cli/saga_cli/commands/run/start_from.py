@@ -84,7 +84,7 @@ def start_many(name: str, options: FileOptions) -> int:
 def _start_many(name: str, options: FileOptions, tallies: list[Tally]) -> int:
     from saga_workers.batch.reporter import check_batch_id
     from saga_workers.client import Client
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     if options.batch is not None:
         check_batch_id(options.batch)

@@ -21,7 +21,7 @@ def actions(
 ) -> None:
     """List the actions of this project and the built-in ones, with their arguments."""
     from sagas.builtins.registry import BUILTINS
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     own = Project(load_settings()).actions
     rows = [_project_action(action) for action in own.values()]

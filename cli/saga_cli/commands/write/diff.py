@@ -17,7 +17,7 @@ from sagas.text.bounded_files import short_path
 
 if TYPE_CHECKING:
     from sagas.definition.model import Definition
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
 
 def diff(
@@ -35,7 +35,7 @@ def diff(
     """
     from saga_cli.render.definition_diff import diff_page, print_diff
     from sagas.presentation.definition_diff import compare_definitions
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     if old == new == "-":
         raise UsageError("only one of OLD and NEW can be standard input")

@@ -34,7 +34,7 @@ def explain(
     """
     from saga_cli.inputs import read_input
     from sagas.presentation.explain import explain as plan_of
-    from sagas.settings.project import Project
+    from sagas.project import Project
     from sagas.simulation import environment_of
 
     if input is not None and fail is None:

@@ -28,7 +28,7 @@ def graph(
     """
     from sagas.definition.model import checked_entry
     from sagas.presentation.graph import build_saga_graph, to_mermaid, to_svg
-    from sagas.settings.project import Project
+    from sagas.project import Project
 
     definition = Project(load_settings()).definition(name)
     view = None

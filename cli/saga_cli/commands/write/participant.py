@@ -178,7 +178,7 @@ def _step_of_saga(
     from saga_cli.commands.write.simulate import read_or_sample_input
     from saga_cli.inputs import read_input
     from saga_workers.participant.participant_test import StepUnderTest
-    from sagas.settings.project import Project
+    from sagas.project import Project
     from sagas.simulation import environment_of
 
     project = Project(settings)

@@ -18,8 +18,8 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a definition: `saga schema --with-actions > saga.schema.json`."""
     from sagas.definition.parser.language import language_schema
+    from sagas.project import Project
     from sagas.settings.model import settings_schema
-    from sagas.settings.project import Project
 
     if of_settings:
         print(to_json(settings_schema(), indent=2), flush=True)

@@ -21,7 +21,7 @@ def simulate(
 ) -> int:
     """Simulate every failure point: each step × each fault. Exit code 1 if one of them leaves a residue."""
     from saga_cli.render.simulation import print_failure_table
-    from sagas.settings.project import Project
+    from sagas.project import Project
     from sagas.simulation import Script, environment_of, failure_points
     from sagas.simulation import simulate as simulate_run
 

@@ -67,8 +67,8 @@ def _check_files(settings: Settings, paths: list[Path]) -> tuple[list[Path], lis
 
     from sagas.actions.registry import load_importable_actions
     from sagas.definition.loader import find_definition_files, load_definitions
+    from sagas.project import Project
     from sagas.settings.effect_declarations import wrong_declarations
-    from sagas.settings.project import Project
     from sagas.settings.trust import require_own_modules
 
     require_own_modules(settings.actions, settings.root)

@@ -17,8 +17,8 @@ from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.topics.topic_creation import create_topic_commands, create_topics
 from saga_workers.trigger.delivery import DeliveryMark
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.forked_commands import run_command
 from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker

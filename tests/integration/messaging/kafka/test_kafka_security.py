@@ -26,8 +26,8 @@ from saga_workers.relay.relay_process import run_relay
 from saga_workers.relay.relay_status import relay_status
 from sagas.actions.events import Event
 from sagas.errors import InfrastructureError, SagaError, UsageError
+from sagas.project import Project
 from sagas.settings import KafkaSettings, load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.free_ports import free_port
 from tests.helpers.kafka_broker import Broker, BrokerProcess

@@ -20,8 +20,8 @@ from saga_workers.client import Client
 from saga_workers.relay.check_back import CheckBack
 from saga_workers.temporal.temporal_client import HeaderInterceptor
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
+from sagas.project import Project
 from sagas.settings import SqlConnection, load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import WorkerProcess

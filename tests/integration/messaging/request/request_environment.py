@@ -26,8 +26,8 @@ from saga_workers.temporal.temporal_client import HeaderInterceptor
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.replies import ReplyListener, reply_topics
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
+from sagas.project import Project
 from sagas.settings import SqlConnection, load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, running_worker

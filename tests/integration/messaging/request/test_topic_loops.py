@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from saga_workers.temporal.temporal_runs import list_runs
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import running_worker

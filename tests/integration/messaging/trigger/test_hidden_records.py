@@ -11,7 +11,7 @@ import pytest
 from saga_workers.doctor.kafka_checks import check_kafka
 from saga_workers.topics.topic_creation import create_topics
 from sagas import Message, bridge, consumer
-from sagas.settings.project import Project
+from sagas.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.waiting import until_in_thread

@@ -18,8 +18,8 @@ from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import list_runs
 from saga_workers.topics.topic_creation import create_topics
 from sagas import Message, bridge, consumer
+from sagas.project import Project
 from sagas.settings import KafkaSettings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer

@@ -27,8 +27,8 @@ from sagas.actions.consumers import HANDLER_ATTRIBUTE as READER
 from sagas.actions.consumers import MessageHandlers
 from sagas.actions.registry import ACTION_ATTRIBUTE as ACTION
 from sagas.actions.registry import Actions
+from sagas.project import Project
 from sagas.settings import KafkaSettings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, make_project

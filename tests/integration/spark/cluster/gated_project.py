@@ -10,8 +10,8 @@ from typing import Any
 from saga_workers.client import Client
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.stuck import list_stuck
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until

@@ -15,8 +15,8 @@ import pytest
 from saga_cli import main
 from saga_workers.client import Client
 from saga_workers.relay.relay_process import run_relay
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished

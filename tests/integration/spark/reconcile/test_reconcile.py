@@ -29,8 +29,8 @@ from saga_workers.client import Client
 from saga_workers.doctor.saga_checks import check_locks
 from saga_workers.runtime.databases import open_command_engine, set_up_database
 from saga_workers.views.locks import list_locks
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.local_worker import finished, running_worker

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from saga_workers.runtime.databases import set_up_database
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.new_databases import new_database

@@ -18,8 +18,8 @@ from saga_spark.runner.runner_client import RunnerClient
 from saga_spark.settings import spark_settings
 from saga_spark.staging import stage_area
 from saga_workers.client import Client
+from sagas.project import Project
 from sagas.settings import SqlConnection, load_settings
-from sagas.settings.project import Project
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sagas.errors import UsageError
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 PAY = "saga: pay\nsteps: [{id: ask, uses: wait, with: {signal: go}}]\n"
 SHOP = "saga: shop\nsteps: [{id: call, uses: saga, with: {name: pay, input: {}}}]\n"

@@ -14,8 +14,8 @@ from sagas.definition.analysis.isolation import isolation_of
 from sagas.definition.loader import parse_text
 from sagas.definition.model import Definition, Locks
 from sagas.definition.parser.draft import ProjectContext
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 
 RETAIL = Path(__file__).resolve().parents[4] / "definitions" / "retail"
 

@@ -13,8 +13,8 @@ from sagas.definition.diagnostic_formats import format_diagnostics
 from sagas.definition.diagnostics import DIAGNOSTIC_CODES, Diagnostic, with_warnings_as_errors
 from sagas.definition.loader import load_definitions, parse_text
 from sagas.definition.parser.draft import ProjectContext
+from sagas.project import Project
 from sagas.settings import load_settings
-from sagas.settings.project import Project
 from tests.unit.engine.definition.mistake import ACTIONS, Mistake
 from tests.unit.engine.definition.mistakes import MISTAKES
 from tests.unit.engine.definition.reference_page import ACROSS_FILES, LANGUAGE, PAGE, render, render_language
