@@ -51,7 +51,7 @@ from sagas.protocol.payloads import (
     unpack_state,
 )
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
-from sagas.protocol.signed_content import decision_content
+from sagas.protocol.signed_content import message_content
 from sagas.settings.signing_keys import SigningKeys
 from sagas.text.exact_json import encode_json
 from sagas.text.json_values import has_more_values, json_problem
@@ -236,7 +236,7 @@ async def resolve(
     await _require_poller(temporal, described.run.task_queue, described.run.id)
     request, update_id = dict(decision), str(uuid.uuid4())
     if keys is not None:
-        content = decision_content(described.run.id, described.run.run_id, update_id, decision)
+        content = message_content([described.run.id, described.run.run_id, update_id], decision)
         request["signature"] = keys.sign("decision", content)
     answer = await _execute_update(temporal, described.run.id, "resolve", request, UPDATE_TIMEOUT, update_id)
     link = web_ui_link(web_ui, temporal.namespace, described.run.id, described.run.run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,28 +26,28 @@ def start_content(workflow_id: str, header: bytes, starts: Mapping[str, Any]) ->
     return encode_json([workflow_id, *digests])
 
 
-def detached_content(saga_id: str, value: Any) -> bytes:
-    """Return what is signed of a saga that leaves a bulk workflow: its id, and the input of its own run."""
-    return signed_json({"saga_id": saga_id, "input": value})
+def message_content(to: Sequence[str], message: Mapping[str, Any]) -> bytes:
+    """Return what is signed of a message: all of it but the signature, and ``to``, the ids of the only place where it
+    counts. The message itself does not name that place, so its reader takes the ids from Temporal.
 
-
-def decision_content(saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bytes:
-    """Return what is signed of an operator's decision: all of it, for this run of the saga, and for this update.
-
-    Temporal carries out an update of one id once in a run, so a decision cannot be repeated by who reads the history.
+    =============  ================================================================================================
+    notification   the id of the run that delivers it
+    detached       the id of the saga, which is that of its own run
+    continuation   the type and the id of the workflow, and the run before
+    report         the id and the run of the parent
+    cancel         the id of the nested saga, and the first run of its chain
+    decision       the id and the run of the saga, and the update, which Temporal carries out once in a run
+    state          the id of the saga, its run, and a random text of the reader who asks
+    outcome        the id and the run
+    schedule       the id of the schedule
+    =============  ================================================================================================
     """
-    signed = {name: value for name, value in decision.items() if name != "signature"}
-    return signed_json({"saga_id": saga_id, "run_id": run_id, "update_id": update_id, "decision": signed})
+    return signed_json([list(to), {name: value for name, value in message.items() if name != "signature"}])
 
 
-def outcome_message(workflow_id: str, run_id: str, view: bytes) -> dict[str, Any]:
-    """Return what a run signs of its outcome: its ids, and the digest of the view that its memo has."""
-    return {"workflow_id": workflow_id, "run_id": run_id, "view": hashlib.sha256(view).hexdigest()}
-
-
-def message_content(message: Mapping[str, Any]) -> bytes:
-    """Return what is signed of a message of a run: all of it but the signature."""
-    return signed_json({name: value for name, value in message.items() if name != "signature"})
+def outcome_message(view: bytes) -> dict[str, Any]:
+    """Return what a run signs of its outcome: the digest of the view that its memo has."""
+    return {"view": hashlib.sha256(view).hexdigest()}
 
 
 def call_content(activity_type: str, workflow_id: str, run_id: str, call: str, argument: bytes) -> bytes:

@@ -26,7 +26,7 @@ from sagas.protocol.messages import (
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView, SagaView
 from sagas.text.json_values import encodable
-from sagas.workflow.client_values import LAST_SECOND, number, text
+from sagas.workflow.client_values import LAST_SECOND, number
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import to_payload
@@ -104,8 +104,8 @@ class NestedSagas:
         if child is None:
             return
         try:
-            message = {"reason": command.message, "to": child.first_execution_run_id}
-            await child.signal(CANCEL_SIGNAL, raw_json(signed_message("cancel", message)))
+            to = [child.id, child.first_execution_run_id or ""]
+            await child.signal(CANCEL_SIGNAL, raw_json(signed_message("cancel", to, {"reason": command.message})))
         except ApplicationError as error:
             # It has already ended, and its SagaEnded follows.
             workflow.logger.info("nested saga %s not cancelled: %s", command.saga_id, error)
@@ -133,11 +133,9 @@ class ParentCancels:
 
     def _is_of_parent(self, request: Mapping[str, Any]) -> bool:
         self._received += 1
-        marker, run = f"{UNTRUSTED} cancel {self._received}", workflow.info().first_execution_run_id
-        is_for_this_run = request.get("to") == run
-        return not is_untrusted(
-            run_trust(), lambda trust: is_for_this_run and trust.trusts_message("cancel", request), marker
-        )
+        marker, info = f"{UNTRUSTED} cancel {self._received}", workflow.info()
+        this = [info.workflow_id, info.first_execution_run_id]
+        return not is_untrusted(run_trust(), lambda trust: trust.trusts_message("cancel", this, request), marker)
 
 
 class ParkedReports:
@@ -163,8 +161,9 @@ class ParkedReports:
         while (report := self._next) is not None:
             self._next = None
             message = {"id": workflow.info().workflow_id, "state": report.state, "blocked": report.blocked}
-            message |= {"waits": list(report.waits), "to": parent.run_id, "at": workflow.time()}
-            await _signal(parent, PARKED_SIGNAL, signed_message("report", message))
+            message |= {"waits": list(report.waits), "at": workflow.time()}
+            to = [parent.workflow_id, parent.run_id]
+            await _signal(parent, PARKED_SIGNAL, signed_message("report", to, message))
         self._tasks.discard(_REPORTING)
 
     def receive(self, sent: RawValue) -> ChildParked | None:
@@ -172,7 +171,7 @@ class ParkedReports:
         try:
             report = bounded_value([sent])
             event = _parked_event(report)
-            to, at = text(report["to"]), number(report["at"], 0, LAST_SECOND)
+            at = number(report["at"], 0, LAST_SECOND)
         except _MALFORMED as error:
             workflow.logger.warning("report of a parked step ignored: it is malformed (%s)", error)
             return None
@@ -180,8 +179,9 @@ class ParkedReports:
             workflow.logger.warning("report of a parked step of %s ignored: it was sent before", report["id"])
             return None
         self._received += 1
-        marker, run = f"{UNTRUSTED} report {self._received}", workflow.info().run_id
-        if is_untrusted(run_trust(), lambda trust: to == run and trust.trusts_message("report", report), marker):
+        marker, info = f"{UNTRUSTED} report {self._received}", workflow.info()
+        this = [info.workflow_id, info.run_id]
+        if is_untrusted(run_trust(), lambda trust: trust.trusts_message("report", this, report), marker):
             workflow.logger.warning(
                 "report of a parked step of %s ignored: it is not signed for this run", report["id"]
             )

@@ -70,7 +70,8 @@ class Notifications:
         except DefinitionError as error:
             payload = to_payload({**order, "call": None, "problem": str(error)}, "the content of the notification")
         payload = to_payload(
-            signed_message("notification", decode_json(payload.data)), "the content of the notification"
+            signed_message("notification", [command.workflow_id], decode_json(payload.data)),
+            "the content of the notification",
         )
         await self._context.throttle.wait_for_room(len(payload.data))
         if (problem := workflow_id_problem(command.workflow_id)) is not None:
@@ -196,17 +197,17 @@ class NotifyWorkflow:
         self._retry_requested = True
 
     def _refuse_forged(self, order: dict[str, Any]) -> None:
-        """Raise SagaApplicationError unless a saga of this project has signed this input: it chooses the action and its
-        arguments, and a parent may be any workflow, or a saga that was made to start this one.
+        """Raise SagaApplicationError unless a saga of this project has signed this input for this run: it chooses the
+        action and its arguments, and a parent may be any workflow, or a saga that was made to start this one.
         """
 
         def is_signed(trust: ProjectTrust) -> bool:
-            return trust.trusts_message("notification", order)
+            return trust.trusts_message("notification", [workflow.info().workflow_id], order)
 
         if is_untrusted(self.trust, is_signed, proof=is_signed):
             raise refused_error(
-                "the notification is not signed with the key of the project; only one that a saga of this project has "
-                "sent can be sent again"
+                "the notification is not signed with the key of the project for this id; only one that a saga of this "
+                "project has sent can be sent again, by saga notify --again"
             )
 
     async def _attempt(self, order: dict[str, Any]) -> Outcome:

@@ -294,9 +294,9 @@ def continuation_input(
     info = workflow.info()
     return signed_message(
         "continuation",
+        [info.workflow_type, info.workflow_id, info.run_id],
         {
             "_saga": CONTINUATION_FORMAT,
-            "continues": [info.workflow_type, info.workflow_id, info.run_id],
             "machine": state,
             "attributes": sorted(attributes),
             "native_cancel": native_cancel,
@@ -314,10 +314,10 @@ def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart
     have the key.
     """
     info = workflow.info()
-    expected = [info.workflow_type, info.workflow_id, info.continued_run_id]
+    this = [info.workflow_type, info.workflow_id, info.continued_run_id or ""]
 
     def is_signed(trust: ProjectTrust) -> bool:
-        return handed.get("continues") == expected and trust.trusts_message("continuation", handed)
+        return trust.trusts_message("continuation", this, handed)
 
     if not workflow.unsafe.is_replaying() and trust is not None and trust.project.lacks_key(handed.get("signature")):
         raise RuntimeError("the state of the run before is signed with a key that this worker does not have")
@@ -336,8 +336,8 @@ def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart
 
 def state_message(saga_id: str, machine: Machine, nonce: str) -> RawValue:
     """The answer to a query for the state of a saga, signed for the ``nonce`` of who asks: no other answer is new."""
-    message = {"saga_id": saga_id, "run_id": workflow.info().run_id, "nonce": nonce}
-    return raw_json(signed_message("state", {**message, "machine": pack_state(machine.snapshot())}))
+    to = [saga_id, workflow.info().run_id, nonce]
+    return raw_json(signed_message("state", to, {"machine": pack_state(machine.snapshot())}))
 
 
 async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> RunStart:

@@ -7,7 +7,7 @@ nothing for a run in whose history one fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -49,12 +49,14 @@ class ProjectTrust(Protocol):
         """Return whether the arguments and the definition in an operator's decision are this project's."""
         ...
 
-    def sign_message(self, purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message to another run, as JSON, with a signature if there is a key."""
+    def sign_message(self, purpose: MessagePurpose, to: Sequence[str], message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message to another run, as JSON, with a signature if there is a key. ``to``: see
+        :func:`sagas.protocol.signed_content.message_content`.
+        """
         ...
 
-    def trusts_message(self, purpose: MessagePurpose, message: Any) -> bool:
-        """Return whether a run of a saga of this project has made this message."""
+    def trusts_message(self, purpose: MessagePurpose, to: Sequence[str], message: Any) -> bool:
+        """Return whether this project has made this message, and for this reader."""
         ...
 
     def lacks_key(self, signature: Any) -> bool:
@@ -108,13 +110,13 @@ def latest_call() -> str:
     return "0" if trust is None else trust.latest_call
 
 
-def signed_message(purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with a signature, if this worker may sign for this run."""
+def signed_message(purpose: MessagePurpose, to: Sequence[str], message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message with a signature for ``to``, if this worker may sign for this run."""
     trust = run_trust()
     if trust is None or not trust.is_proven:
         return dict(message)
     with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-        return trust.project.sign_message(purpose, message)
+        return trust.project.sign_message(purpose, to, message)
 
 
 def is_untrusted(

@@ -454,7 +454,7 @@ class SagaWorkflow:
         assert self._machine is not None
         document, kept = view_payload(self._machine.view())
         info = workflow.info()
-        signed = signed_message("outcome", outcome_message(info.workflow_id, info.run_id, kept.data))
+        signed = signed_message("outcome", [info.workflow_id, info.run_id], outcome_message(kept.data))
         workflow.upsert_memo({OUTCOME_MEMO: RawValue(kept), OUTCOME_SIGNATURE_MEMO: signed.get("signature")})
         self.final_document = document
         if finish.state == "COMPLETED" and self._search_attributes.state_recorded:

@@ -81,7 +81,7 @@ class ScheduledStart:
         info = workflow.info()
 
         def is_signed(trust: ProjectTrust) -> bool:
-            return trust.trusts_message("schedule", order)
+            return trust.trusts_message("schedule", [order["schedule"]], order)
 
         is_new = workflow.time() - info.start_time.timestamp() < KEY_WAIT
         if not workflow.unsafe.is_replaying() and self.trust is not None and is_new:

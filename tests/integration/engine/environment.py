@@ -25,7 +25,7 @@ from saga_activities.guard.schema import create_tables
 from saga_workers.client import Client
 from sagas import Step, action
 from sagas.project import Project
-from sagas.protocol.signed_content import decision_content
+from sagas.protocol.signed_content import message_content
 from sagas.settings import HttpService, SqlConnection
 from sagas.settings.connections import async_url
 from tests.helpers.local_worker import finished, make_project, running_worker
@@ -184,7 +184,7 @@ async def resolve(client: Client, saga_id: str, step: str, decision: str, **more
 async def send_signed(client: Client, saga_id: str, decision: Mapping[str, Any]) -> None:
     """Send an operator decision that is signed, without the checks of the client."""
     update_id, run_id = str(uuid.uuid4()), (await handle(client, saga_id).describe()).run_id
-    content = decision_content(saga_id, run_id, update_id, decision)
+    content = message_content([saga_id, run_id, update_id], decision)
     signature = client.project.settings.signing_keys().sign("decision", content)
     await handle(client, saga_id).execute_update("resolve", {**decision, "signature": signature}, id=update_id)
 

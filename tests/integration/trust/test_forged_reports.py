@@ -9,7 +9,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from sagas.errors import SagaError
 from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL
-from sagas.protocol.signed_content import signed_json
+from sagas.protocol.signed_content import message_content
 from sagas.text.exact_json import decode_json
 from sagas.workflow.saga_workflow import SagaWorkflow
 from tests.helpers.local_worker import running_worker
@@ -61,15 +61,15 @@ async def test_only_the_latest_report_of_a_nested_saga_counts(shop: Shop) -> Non
         [foreign] = await _sent(client, other.id, PARKED_SIGNAL)
         later = genuine["at"] + 1
         wait = {"id": child, "saga": "child", "commands": ["rm -r"], **PARKED}
-        forged = {"id": child, "state": "PARKED", "blocked": True, "waits": [wait], "to": genuine["to"], "at": later}
-        keys, of_another_run = shop.project.settings.signing_keys(), {**forged, "to": foreign["to"]}
+        forged = {"id": child, "state": "PARKED", "blocked": True, "waits": [wait], "at": later}
+        keys, to_another_run = shop.project.settings.signing_keys(), message_content([other.id, other.run_id], forged)
         for report in (
             forged,
             {**forged, "signature": genuine["signature"]},
             {**genuine, "waits": []},
             {**genuine, "at": later},
-            {**foreign, "id": child, "to": genuine["to"], "at": later},
-            {**of_another_run, "signature": keys.sign("report", signed_json(of_another_run))},
+            {**foreign, "id": child, "at": later},
+            {**forged, "signature": keys.sign("report", to_another_run)},
         ):
             await handle.signal(PARKED_SIGNAL, report)
         before = await shown()
@@ -114,12 +114,9 @@ async def test_only_a_parent_cancels_as_the_parent(shop: Shop) -> None:
         assert await cancelled(f"{parent}/nested") == ("COMPENSATED", "parent")
         [genuine] = await _sent(client, f"{parent}/nested", CANCEL_SIGNAL)
         histories = [await client.temporal.get_workflow_handle(f"{parent}/nested").fetch_history()]
-        for arguments in ([], ["enough"], [genuine], [{**genuine, "to": None}], [{"reason": 7}], [7]):
+        for arguments in ([], ["enough"], [genuine], [{"reason": 7}], [7]):
             child = f"{await begun()}/nested"
             handle = client.temporal.get_workflow_handle(child)
-            run = (await handle.describe()).run_id
-            if arguments == [{**genuine, "to": None}]:
-                arguments = [{**genuine, "to": run}]
             await handle.signal(CANCEL_SIGNAL, args=arguments)
             assert await cancelled(child) == ("COMPENSATED", "cancelled"), arguments
             histories.append(await handle.fetch_history())

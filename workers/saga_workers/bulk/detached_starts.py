@@ -25,7 +25,7 @@ from sagas.definition.snapshot import from_snapshot
 from sagas.machine.snapshot import expand
 from sagas.presentation.web_ui_text import static_details
 from sagas.protocol.payloads import BULK_MEMO, DETACHED_HEADER, STARTED_AT_MEMO, pack_state
-from sagas.protocol.signed_content import detached_content
+from sagas.protocol.signed_content import message_content
 from sagas.settings.signing_keys import SigningKeys
 from sagas.workflow.summaries import run_summary
 
@@ -79,7 +79,7 @@ class SagaDetacher:
             "claimed_at": request["claimed_at"] if summary["claimed"] else None,
             "why": summary["why"],
         }
-        signature = self._keys.sign("detached", detached_content(saga_id, value))
+        signature = self._keys.sign("detached", message_content([saga_id], value))
         headers: dict[str, Any] = {DETACHED_HEADER: to_header(signature or {})}
         labels = [f"{name}={label}" for name, label in summary["labels"].items()]
         attributes = None

@@ -59,7 +59,7 @@ def make_schedule(
 def signed_order(id: str, saga: str, trigger: ScheduleTrigger, keys: SigningKeys) -> dict[str, Any]:
     """The order of the schedule ``id``; its signature is None without keys."""
     order = schedule_order(id, saga, trigger)
-    return {**order, "signature": keys.sign("schedule", message_content(order))}
+    return {**order, "signature": keys.sign("schedule", message_content([id], order))}
 
 
 def cron_text(cron: Cron) -> str:
@@ -120,8 +120,8 @@ def order_of(schedule: Schedule) -> Mapping[str, Any]:
 def is_signed(order: Mapping[str, Any], keys: SigningKeys) -> bool:
     """True if a key of this project has signed the order."""
     try:
-        return keys.verifies("schedule", message_content(order), order.get("signature"))
-    except (RecursionError, ValueError, TypeError):
+        return keys.verifies("schedule", message_content([order["schedule"]], order), order.get("signature"))
+    except (RecursionError, LookupError, ValueError, TypeError):
         return False
 
 

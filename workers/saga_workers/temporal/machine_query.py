@@ -45,10 +45,9 @@ async def query_machine(
     answer: Any = await handle.query(MACHINE_QUERY, args=args, rpc_timeout=timeout)
     if answer is None:
         return None
-    expected = {"saga_id": saga_id, "run_id": run, "nonce": nonce}
     if isinstance(answer, Mapping) and isinstance(packed := answer.get("machine"), str):
-        is_expected = expected.items() <= answer.items()
-        if keys is None or (is_expected and keys.verifies("state", message_content(answer), answer.get("signature"))):
+        content = message_content([saga_id, run, nonce], answer)
+        if keys is None or keys.verifies("state", content, answer.get("signature")):
             return packed
     raise RefusedError(
         f"the state of {saga_id} is not signed with a key of this project, so it is not used; clients and workers need "

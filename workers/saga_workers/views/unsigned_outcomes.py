@@ -14,7 +14,7 @@ from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.protocol.payloads import OUTCOME_MEMO, OUTCOME_SIGNATURE_MEMO
 from sagas.protocol.saga_view import SagaView
-from sagas.protocol.signed_content import outcome_message, signed_json
+from sagas.protocol.signed_content import message_content, outcome_message
 from sagas.settings.signing_keys import SigningKeys
 
 UNVERIFIED = "(unverified): no key of this project has signed the outcome of the run"
@@ -52,4 +52,4 @@ async def _is_signed(keys: SigningKeys, run: RunInfo) -> bool:
     payload = fields[OUTCOME_MEMO]
     [plain] = [payload] if codec is None else await codec.decode([payload])
     signature = (await run.memo()).get(OUTCOME_SIGNATURE_MEMO)
-    return keys.verifies("outcome", signed_json(outcome_message(run.id, run.run_id, plain.data)), signature)
+    return keys.verifies("outcome", message_content([run.id, run.run_id], outcome_message(plain.data)), signature)

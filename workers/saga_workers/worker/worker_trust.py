@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temporalio import workflow
@@ -29,8 +29,6 @@ from sagas.project import Project
 from sagas.protocol.payloads import ANSWER_METADATA, unpack_state
 from sagas.protocol.signed_content import (
     answer_content,
-    decision_content,
-    detached_content,
     message_content,
     read_answer_signature,
     signed_json,
@@ -38,7 +36,7 @@ from sagas.protocol.signed_content import (
 )
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import load_settings
-from sagas.settings.signing_keys import KEY_FILE, is_key_id
+from sagas.settings.signing_keys import KEY_FILE, Purpose, is_key_id
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow.bulk_workflow import BulkWorkflow
@@ -125,7 +123,7 @@ class WorkerTrust:
 
     def trusts_detached(self, saga_id: str, value: Any, signature: Any) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
-        if self.keys.verifies("detached", detached_content(saga_id, value), signature):
+        if self._is_signed("detached", [saga_id], value, signature):
             return True
         return self.accepts_any and _is_detached(value)
 
@@ -183,26 +181,24 @@ class WorkerTrust:
 
     def trusts_decision(self, saga_id: str, run_id: str, update_id: str, decision: Mapping[str, Any]) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
-        if self.accepts_any:
-            return True
-        content = decision_content(saga_id, run_id, update_id, decision)
-        return self.keys.verifies("decision", content, decision.get("signature"))
+        to = [saga_id, run_id, update_id]
+        return self.accepts_any or self._is_signed("decision", to, decision, decision.get("signature"))
 
-    def sign_message(self, purpose: MessagePurpose, message: Mapping[str, Any]) -> dict[str, Any]:
+    def sign_message(self, purpose: MessagePurpose, to: Sequence[str], message: Mapping[str, Any]) -> dict[str, Any]:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
-        return {**message, "signature": self.keys.sign(purpose, signed_json(message))}
+        return {**message, "signature": self.keys.sign(purpose, message_content(to, message))}
 
-    def trusts_message(self, purpose: MessagePurpose, message: Any) -> bool:
+    def trusts_message(self, purpose: MessagePurpose, to: Sequence[str], message: Any) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         if self.accepts_any:
             return True
-        if not isinstance(message, Mapping):
-            return False
+        return isinstance(message, Mapping) and self._is_signed(purpose, to, message, message.get("signature"))
+
+    def _is_signed(self, purpose: Purpose, to: Sequence[str], message: Any, signature: Any) -> bool:
         try:
-            content = message_content(message)
-        except RecursionError:
+            return self.keys.verifies(purpose, message_content(to, message), signature)
+        except MALFORMED:
             return False
-        return self.keys.verifies(purpose, content, message.get("signature"))
 
     def lacks_key(self, signature: Any) -> bool:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
