@@ -103,6 +103,18 @@ class Broker:
             assert time.monotonic() < end, f"{topic} is still there"
             time.sleep(0.05)
 
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Give a topic more partitions, and wait until they can be used."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewPartitions
+
+        admin: Any = AdminClient(self._client())
+        admin.create_partitions([NewPartitions(topic, total)])[topic].result(LIMIT)
+        end = time.monotonic() + LIMIT
+        while not _has_leaders(admin, topic, total):
+            assert time.monotonic() < end, f"{topic} does not have {total} partitions"
+            time.sleep(0.05)
+
     @contextlib.contextmanager
     def open_transaction(self, topic: str, partitions: int = 1) -> Iterator[None]:
         """A transaction of another team with a record in each partition; it is aborted at the end."""

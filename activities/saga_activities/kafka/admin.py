@@ -40,6 +40,14 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicIdentity:
+    """A topic as it is now. ``id`` is another one after it was deleted and created again, see ``topic_id``."""
+
+    id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionOffsets:
     """One partition: log start, last stable offset (below it all transactions are decided) and high watermark."""
 
@@ -160,10 +168,29 @@ class KafkaAdmin:
         have none. As Kafka's own tools write it: base64 with ``-`` and ``_``, where the client library has ``+`` and
         ``/``, which would end the id in the header of a bridge.
         """
-        topic_id = self._describe(name).topic_id
-        if topic_id is None or not topic_id.get_most_significant_bits():
-            return ""
-        return str(topic_id).translate(_URL_SAFE)
+        return _topic_id(self._describe(name))
+
+    def identify(self, names: Collection[str], timeout: float) -> tuple[dict[str, TopicIdentity], dict[str, str]]:
+        """Identify topics in one request; second, those that cannot be used, with the reason."""
+        return self._call("topics", lambda: self._identify(names, timeout))
+
+    def _identify(self, names: Collection[str], timeout: float) -> tuple[dict[str, TopicIdentity], dict[str, str]]:
+        from confluent_kafka import KafkaException, TopicCollection
+
+        identities: dict[str, TopicIdentity] = {}
+        unusable: dict[str, str] = {}
+        futures = self._admin.describe_topics(TopicCollection([*names]), request_timeout=timeout)
+        for name, future in futures.items():
+            try:
+                description = future.result(timeout)
+            except KafkaException as error:
+                failure = kafka_error_info(error)
+                if failure.name.startswith("_"):  # not a word of the brokers about this topic
+                    raise
+                unusable[name] = classify_kafka_error(failure).reason
+            else:
+                identities[name] = TopicIdentity(_topic_id(description), len(description.partitions))
+        return identities, unusable
 
     def _describe(self, name: str, **options: Any) -> Any:
         from confluent_kafka import TopicCollection
@@ -315,6 +342,13 @@ class KafkaAdmin:
             if not retriable or time.monotonic() > end:
                 raise _operation_error(what, failure, self.settings)
             time.sleep(0.1)
+
+
+def _topic_id(description: Any) -> str:
+    topic_id = description.topic_id
+    if topic_id is None or not topic_id.get_most_significant_bits():
+        return ""
+    return str(topic_id).translate(_URL_SAFE)
 
 
 _NO_RESPONSE = ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN")

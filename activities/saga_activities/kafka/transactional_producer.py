@@ -11,15 +11,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from saga_activities.kafka.admin import KafkaOperationError
 from saga_activities.kafka.config import commit_may_be_resent, producer_config
 from saga_activities.kafka.errors import ErrorVerdict, KafkaErrorInfo, classify_kafka_error, kafka_error_info
 from saga_activities.kafka.record_codec import EncodedRecord
+from saga_activities.kafka.written_topics import WrittenTopics
 from sagas.settings import KafkaSettings
 
 log = logging.getLogger("saga.kafka")
@@ -60,7 +62,8 @@ class KafkaTransactionError(Exception):
 
 
 class TransactionalProducer:
-    """One producer: ``fence_and_open``; ``begin``, ``produce`` and ``commit`` for each transaction; ``close``.
+    """One producer: ``fence_and_open``; ``use_topics``, ``begin``, ``produce`` and ``commit`` for each transaction;
+    ``close``.
 
     ``cancelled`` may be set from any thread to make a blocking call give up. Every method raises
     :class:`KafkaTransactionError`.
@@ -71,6 +74,7 @@ class TransactionalProducer:
         self.cancelled = threading.Event()
         self._settings = settings
         self._producer: Any = None
+        self._topics: WrittenTopics | None = None
         self._deadline = 0.0
         self._used_at = 0.0
         self._failed_deliveries: list[tuple[KafkaErrorInfo, Any]] = []
@@ -84,8 +88,19 @@ class TransactionalProducer:
         with self._translate_errors():
             self._producer = Producer({**properties, "error_cb": self._on_error})
             self._retry(lambda: self._producer.init_transactions(_CALL_SLICE))
+        self._topics = WrittenTopics(self._settings, self._producer)
         self._used_at = time.monotonic()
         return self
+
+    def use_topics(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Look at the topics to which the next transaction writes by key; returns those that cannot be used, and why.
+
+        A key then has the partition that any other client chooses for it at present. If one of the topics is deleted,
+        created again or gets more partitions before its records are written, ``commit`` raises.
+        """
+        assert self._topics is not None, "fence_and_open comes first"
+        with self._translate_errors():
+            return self._topics.use(topics)
 
     def begin(self, timeout: float) -> None:
         """Begin a transaction; the brokers have to accept all its records within ``timeout`` seconds."""
@@ -173,6 +188,7 @@ class TransactionalProducer:
     def commit(self) -> None:
         """Flush and commit. After an error the outcome is unknown, unless its verdict says otherwise."""
         self.flush()
+        self._require_same_topics()
         began = time.monotonic()
         with self._translate_errors():
             self._retry(lambda: self._producer.commit_transaction(_CALL_SLICE))
@@ -198,8 +214,13 @@ class TransactionalProducer:
         self.flush()
         self.abort()
 
-    def write(self, records: Iterable[PartitionRecord]) -> None:
-        """Write records in one transaction: all of them become visible at once, or none."""
+    def write(self, records: Iterable[PartitionRecord], topics: Collection[str] = ()) -> None:
+        """Write records in one transaction: all of them become visible at once, or none.
+
+        ``topics``: those of the records whose partition is chosen by the key.
+        """
+        for topic, reason in self.use_topics(topics).items():
+            raise KafkaTransactionError(ErrorVerdict("refused", f"{topic}: {reason}", scope="topic"))
         self.begin(self._settings.transaction_timeout)
         for topic, partition, record in records:
             self.produce(topic, record.value, record.key, record.headers, partition=partition)
@@ -212,7 +233,7 @@ class TransactionalProducer:
         """
         from confluent_kafka import KafkaException
 
-        producer, self._producer = self._producer, None
+        producer, self._producer, self._topics = self._producer, None, None
         if producer is None:
             return
         producer.purge()
@@ -222,6 +243,15 @@ class TransactionalProducer:
             # Nothing was open, or Kafka is unreachable: then the next producer of the id ends the transaction.
             context = {"transactional_id": self.transactional_id}
             log.debug("transaction not aborted: %s", error, extra={"context": context})
+
+    def _require_same_topics(self) -> None:
+        assert self._topics is not None, "fence_and_open comes first"
+        with self._translate_errors():
+            changed = self._topics.changed()
+        if changed:
+            reason = f"{', '.join(changed)} was changed or created again while records were written to it"
+            raise KafkaTransactionError(ErrorVerdict("abort", reason))
+        self._topics.end_use()
 
     def _require_answer(self) -> None:
         """Raise an error for a connection that does not answer after a time without use.
@@ -293,6 +323,9 @@ class TransactionalProducer:
             failure, telling = kafka_error_info(error), self._refusals()
             if failure.name in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN") and telling:
                 failure = telling[-1]
+            raise KafkaTransactionError(classify_kafka_error(failure)) from error
+        except KafkaOperationError as error:
+            failure = error.error_info or KafkaErrorInfo("_FAIL", error.message)
             raise KafkaTransactionError(classify_kafka_error(failure)) from error
         except SystemError as error:
             # The library raises this, without a reason, when the producer is fenced during a flush: outcome unknown.

@@ -54,14 +54,13 @@ class KafkaCommands:
         self._tokens: dict[str, str] = {}
         self._replies: defaultdict[str, asyncio.Queue[Outcome]] = defaultdict(asyncio.Queue)
         self._readers: dict[str, _ReplyReader] = {}
-        self._partitions: dict[str, int] = {}
         self._producer: Any = None
 
     async def open(self) -> KafkaCommands:
         """Connect. Raises KafkaOperationError if Kafka does not respond, UsageError if none is configured."""
         from confluent_kafka import Producer
 
-        self._partitions = await asyncio.to_thread(lambda: KafkaAdmin(self._settings).topics())
+        await asyncio.to_thread(lambda: KafkaAdmin(self._settings).broker_count())
         self._producer = Producer(producer_config(self._settings))
         return self
 
@@ -78,11 +77,7 @@ class KafkaCommands:
         """
         reply_topic = invocation.arguments.get("reply_topic") or default_reply_topic(self._settings.prefix)
         command = build_command(invocation, reply_topic)
-        partitions = self._partitions.get(command.topic)
-        if partitions is None:
-            raise UsageError(
-                f"the topic {command.topic} does not exist", help="create it, or start the participant that creates it"
-            )
+        partitions = await asyncio.to_thread(self._partitions, command.topic)
         await self._read_replies(reply_topic)
         token = self._tokens.setdefault(invocation.key, new_token())
         try:
@@ -120,6 +115,20 @@ class KafkaCommands:
         except TimeoutError:
             failure = Failure("NoReply", f"no reply within {self._timeout:g} s")
             return Outcome("unknown", failure=failure)
+
+    def _partitions(self, topic: str) -> int:
+        """The present number of partitions, which the producer then knows, too."""
+        from confluent_kafka import KafkaException
+
+        try:
+            metadata = self._producer.list_topics(topic, timeout=self._timeout).topics[topic]
+        except KafkaException as error:
+            raise KafkaOperationError(f"Kafka, topic {topic}: {classify_kafka_error(error).reason}") from None
+        if metadata.error is not None:
+            raise UsageError(
+                f"the topic {topic} does not exist", help="create it, or start the participant that creates it"
+            )
+        return len(metadata.partitions)
 
     def _produce(self, topic: str, record: Any, copies: int, partitions: int) -> None:
         failed: list[Any] = []

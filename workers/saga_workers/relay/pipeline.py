@@ -133,11 +133,8 @@ class Pipeline:
 
     async def _without_unusable_topics(self, events: list[EncodedEvent]) -> list[EncodedEvent]:
         """Leave out the events of topics that cannot be used now, and suspend those topics."""
-        new = self._publisher.unchecked_topics({row.topic for row, _ in events})
-        if not new:
-            return events
         try:
-            await self._in_thread(self._publisher.check_topics, new, events)
+            await self._in_thread(self._publisher.check_topics, events)
         except TopicsUnusable as unusable:
             self._suspend(unusable.reasons)
             await self._reader.set_aside([row for row, _ in events if row.topic in unusable.reasons])

@@ -73,22 +73,18 @@ class Publisher:
         """The last progress record. Raises SagaError, HangingTransaction."""
         return progress_record.read_last_progress(self._settings, self._topic, self._shard)
 
-    def unchecked_topics(self, topics: Collection[str]) -> set[str]:
-        """Return those of the topics that this producer has not checked yet."""
-        return {*topics} - self._checked_topics
-
-    def check_topics(self, topics: Collection[str], events: Sequence[EncodedEvent]) -> None:
-        """Check topics, and abort hanging transactions in them, before this producer first writes there.
+    def check_topics(self, events: Sequence[EncodedEvent]) -> None:
+        """Look at the topics of the next batch, and abort hanging transactions where this producer first writes.
 
         Raises :class:`TopicsUnusable` for topics that are missing or that this user may not write to, and SagaError if
         the check itself fails.
         """
-        missing = self.unusable_topics(topics)
-        for topic in topics:
-            if topic not in missing:
-                ids = (row.event_id for row, _ in events if row.topic == topic)
-                hanging_transactions.abort_hanging_events(self._settings, self._producer, topic, ids)
-                self._checked_topics.add(topic)
+        topics = {row.topic for row, _ in events}
+        missing = self._producer.use_topics(topics)
+        for topic in topics - self._checked_topics - missing.keys():
+            ids = (row.event_id for row, _ in events if row.topic == topic)
+            hanging_transactions.abort_hanging_events(self._settings, self._producer, topic, ids)
+            self._checked_topics.add(topic)
         if missing:
             raise TopicsUnusable(missing)
 

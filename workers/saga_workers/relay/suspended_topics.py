@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from saga_activities.concurrency import Backoff
 
@@ -22,11 +22,17 @@ class SuspendedTopics:
         self._topics: dict[str, _SuspendedTopic] = {}
 
     def suspend(self, topic: str, reason: str) -> bool:
-        """Leave a topic out until its backoff is over; True if it was not suspended before, or for another reason."""
-        checked = self._topics.get(topic)
-        failures = 0 if checked is None else checked.failures + 1
-        self._topics[topic] = _SuspendedTopic(reason, failures, time.monotonic() + _TOPIC_BACKOFF.delay(failures))
-        return checked is None or checked.reason != reason
+        """Leave a topic out until its backoff is over; True if it was not suspended before, or for another reason.
+
+        All shards that meet one failure suspend the topic; it counts once.
+        """
+        before, now = self._topics.get(topic), time.monotonic()
+        if before is not None and before.retry_at > now:
+            self._topics[topic] = replace(before, reason=reason)
+        else:
+            failures = 0 if before is None else before.failures + 1
+            self._topics[topic] = _SuspendedTopic(reason, failures, now + _TOPIC_BACKOFF.delay(failures))
+        return before is None or before.reason != reason
 
     def resume(self, topic: str) -> bool:
         """Forget a topic after events were published to it; True if it was suspended before."""

@@ -295,9 +295,9 @@ class BridgeReader:
     def _publish_transaction(self, partition: int, records: list[ConsumedRecord]) -> None:
         producer = self._producers[partition]
         made = self._make_outputs(partition, records)
-        self._abort_hanging(
-            partition, records[0].offset, {produced["topic"] for output in made for produced in output.records}
-        )
+        topics = {produced["topic"] for output in made for produced in output.records}
+        self._abort_hanging(partition, records[0].offset, topics)
+        self._require_usable(producer.use_topics(topics))
         producer.begin(self._settings.transaction_timeout)
         dead = 0
         try:
@@ -343,13 +343,17 @@ class BridgeReader:
         fresh = sorted(topics - self._checked_topics[partition])
         if not fresh:
             return
-        if missing := KafkaAdmin(self._settings).unusable_topics(fresh):
-            self._dead_letters.forget(missing)
-            raise KafkaOperationError("; ".join(f"{topic}: {reason}" for topic, reason in missing.items()))
+        self._require_usable(KafkaAdmin(self._settings).unusable_topics(fresh))
         for topic in fresh:
             tried, kept = partial(is_ours, happened=False), partial(is_ours, happened=True)
             hanging_transactions.abort_hanging(self._settings, self._producers[partition], topic, tried, kept)
             self._checked_topics[partition].add(topic)
+
+    def _require_usable(self, unusable: Mapping[str, str]) -> None:
+        """Raise KafkaOperationError if there are unusable topics."""
+        if unusable:
+            self._dead_letters.forget(unusable)
+            raise KafkaOperationError("; ".join(f"{topic}: {reason}" for topic, reason in unusable.items()))
 
     def _make_outputs(self, partition: int, records: list[ConsumedRecord]) -> list[BridgeOutput]:
         position = records[0].offset

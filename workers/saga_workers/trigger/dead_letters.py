@@ -37,6 +37,7 @@ log = logging.getLogger("saga.trigger")
 
 MAX_REASON_LENGTH = 1_000
 _DELIVERY_TIMEOUT = 30.0
+_LOOK_TIMEOUT = 5.0
 _FLUSH_TIMEOUT = 0.5
 """Seconds to wait for the brokers at a time, so that a stop is noticed in between."""
 
@@ -155,6 +156,7 @@ class DeadLetters:
                 return False
             if self._producer is None:
                 self._producer = Producer(producer_config(self._settings))
+            self._look_at_partitions(topic)
             error = self._produce(dead_letter(record, group, reason), stop)
             if error is not None and classify_kafka_error(error).scope == "event":
                 error = self._produce(dead_letter(record, group, reason, omit_value=True), stop)
@@ -171,6 +173,16 @@ class DeadLetters:
             raise DependencyUnavailable(verdict.reason)
         self._written.add(record, group)
         return True
+
+    def _look_at_partitions(self, topic: str) -> None:
+        """Make the producer choose among the present partitions of the topic; by itself it looks every five minutes.
+
+        Raises KafkaException, DependencyUnavailable.
+        """
+        error = self._producer.list_topics(topic, timeout=_LOOK_TIMEOUT).topics[topic].error
+        if error is not None:
+            self.forget([topic])
+            raise DependencyUnavailable(classify_kafka_error(error).reason)
 
     def _produce(self, letter: dict[str, Any], stop: asyncio.Event) -> Any:
         """The broker's error, or None if it has the dead letter. Raises DependencyUnavailable on timeout or stop."""

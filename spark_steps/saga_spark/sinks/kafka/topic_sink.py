@@ -146,7 +146,8 @@ class TopicSink:
             started_at = time.time()
             for number in range(progress.files, files) or [-1]:
                 progress = replace(progress, files=max(number + 1, progress.files), done=number + 1 in (files, 0))
-                producer.write(self._transaction_records(publication, number, progress, started_at))
+                records = self._transaction_records(publication, number, progress, started_at)
+                producer.write(records, [publication.output.destination])
         return _to_published(progress, adopted=False, rows=publication.manifest.rows)
 
     def _transaction_records(

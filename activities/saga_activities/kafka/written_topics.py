@@ -1,0 +1,80 @@
+"""The topics that a producer writes to, as they are at present.
+
+A Kafka client chooses the partition of a key by the number of partitions that it knows, and looks at that again every
+five minutes. In between, a topic that gets more partitions, or is deleted and created again, would have the records of
+one key in several partitions, or the client would wait for partitions that do not exist.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, TopicIdentity
+from sagas.settings import KafkaSettings
+
+_ANSWER_TIMEOUT = 2.0
+"""Seconds for an answer on connections that were used before, which a firewall may have forgotten."""
+
+_TIMEOUT = 10.0
+"""Seconds for an answer on new connections, and until the brokers agree on the partitions of a topic."""
+
+_RETRY_INTERVAL = 0.1
+
+
+class WrittenTopics:
+    """The topics of one producer; ``client`` is that of the library. All calls block.
+
+    Raises KafkaOperationError and KafkaException.
+    """
+
+    def __init__(self, settings: KafkaSettings, client: Any) -> None:
+        self._settings, self._client = settings, client
+        self._cluster: KafkaAdmin | None = None
+        self._seen: dict[str, TopicIdentity] = {}
+        self._used: Mapping[str, TopicIdentity] = {}
+
+    def use(self, topics: Collection[str]) -> Mapping[str, str]:
+        """Make the client choose among the present partitions of these topics.
+
+        Returns those of the topics that cannot be used, with the reason.
+        """
+        end = time.monotonic() + _TIMEOUT
+        while True:
+            self._used, unusable = self._identify(topics)
+            outdated = [topic for topic, identity in self._used.items() if not self._is_seen(topic, identity)]
+            if not outdated:
+                return unusable
+            if time.monotonic() > end:
+                raise KafkaOperationError(f"the brokers do not agree on the partitions of {', '.join(outdated)} yet")
+            time.sleep(_RETRY_INTERVAL)
+
+    def changed(self) -> list[str]:
+        """The used topics that are gone, others, or have other partitions now."""
+        present, _ = self._identify(self._used)
+        return [topic for topic, identity in self._used.items() if present.get(topic) != identity]
+
+    def end_use(self) -> None:
+        """Nothing is written to the used topics any more."""
+        self._used = {}
+
+    def _is_seen(self, topic: str, identity: TopicIdentity) -> bool:
+        """Return whether the client has the partitions of this topic, after it has looked if they are new."""
+        if self._seen.get(topic) == identity:
+            return True
+        if len(self._client.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions) != identity.partitions:
+            return False
+        self._seen[topic] = identity
+        return True
+
+    def _identify(self, topics: Collection[str]) -> tuple[dict[str, TopicIdentity], dict[str, str]]:
+        if not topics:
+            return {}, {}
+        if self._cluster is not None:
+            try:
+                return self._cluster.identify(topics, _ANSWER_TIMEOUT)
+            except KafkaOperationError:
+                self._cluster = None
+        self._cluster = KafkaAdmin(self._settings, timeout=_TIMEOUT)
+        return self._cluster.identify(topics, _TIMEOUT)

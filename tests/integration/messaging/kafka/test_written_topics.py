@@ -1,0 +1,88 @@
+"""A producer whose topics are created again or get more partitions: it writes to those that are there at present."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from saga_activities.kafka.record_codec import EncodedRecord
+from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.key_partitions import partition_of
+
+KEYS = [f"k{number}" for number in range(20)]
+
+
+@pytest.fixture
+def producer(kafka: Broker) -> Iterator[TransactionalProducer]:
+    settings = kafka.settings(transaction_timeout=30.0)
+    made = TransactionalProducer(settings, f"{settings.prefix}-writer").fence_and_open()
+    yield made
+    made.close()
+
+
+def _write(producer: TransactionalProducer, topic: str) -> None:
+    producer.write(((topic, -1, EncodedRecord(b"1", key.encode())) for key in KEYS), [topic])
+
+
+def _check(kafka: Broker, topic: str, partitions: int) -> None:
+    records = kafka.read_committed(topic)
+    expected = sorted((key, partition_of(key, partitions)) for key in KEYS)
+    assert sorted((record.key or "", record.partition) for record in records) == expected
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 4, 7])
+def test_a_topic_that_is_created_again(kafka: Broker, producer: TransactionalProducer, partitions: int) -> None:
+    topic = kafka.create_topic(partitions=4)
+    _write(producer, topic)
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, partitions=partitions)
+    _write(producer, topic)
+    _check(kafka, topic, partitions)
+
+
+def test_partitions_that_are_added(kafka: Broker, producer: TransactionalProducer) -> None:
+    topic = kafka.create_topic(partitions=2)
+    _write(producer, topic)
+    kafka.add_partitions(topic, 5)
+    _write(producer, topic)
+    assert {(record.key, record.partition) for record in kafka.read_committed(topic)} >= {
+        (key, partition_of(key, 5)) for key in KEYS
+    }
+
+
+def test_a_topic_that_is_missing(kafka: Broker, producer: TransactionalProducer) -> None:
+    topic = kafka.create_topic()
+    _write(producer, topic)
+    kafka.delete_topic(topic)
+    with pytest.raises(KafkaTransactionError, match="the topic does not exist") as refused:
+        _write(producer, topic)
+    assert refused.value.verdict.scope == "topic"
+
+
+@pytest.mark.parametrize("change", ["deleted", "created again", "more partitions"])
+def test_a_transaction_during_which_its_topic_changes_does_not_happen(
+    kafka: Broker, producer: TransactionalProducer, change: str
+) -> None:
+    """Otherwise readers would get a part of it, or the records of one key from two partitions."""
+    topic, other = kafka.create_topic(partitions=2), kafka.create_topic()
+    assert not producer.use_topics({topic, other})
+    producer.begin(30)
+    for key in KEYS:
+        producer.produce(topic, b"1", key.encode())
+        producer.produce(other, b"1", key.encode())
+    producer.flush()
+    if change == "more partitions":
+        kafka.add_partitions(topic, 3)
+    else:
+        kafka.delete_topic(topic)
+    if change == "created again":
+        kafka.create_topic(topic, partitions=2)
+    with pytest.raises(KafkaTransactionError, match=f"{topic} was changed or created again") as changed:
+        producer.commit()
+    assert changed.value.verdict.action == "abort"
+    producer.close()
+    assert not kafka.read_committed(other)
+    if change != "deleted":
+        assert not kafka.read_committed(topic)
