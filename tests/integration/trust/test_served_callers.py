@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+import threading
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
 import pytest
 
+from saga_activities import input_checks
 from saga_workers.client import Client
 from saga_workers.runtime.http_server import HttpServer
 from saga_workers.serve import api as serve_api
 from saga_workers.serve import api_tokens
 from saga_workers.serve.api import SagaApi
 from saga_workers.serve.api_tokens import Callers, FailedTokens
-from sagas.definition.input_validation import validate_input
-from sagas.definition.model import Definition
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.project import Project
 from sagas.settings.secrets import Secret
 from sagas.settings.serve import ServeSettings, ServeToken
 from tests.helpers.database_servers import HOST
 from tests.helpers.local_worker import running_worker
+from tests.helpers.waiting import LIMIT
 from tests.integration.trust.conftest import Shop
 
 TOKENS = {"SHOP": "shop-token-of-24-characters", "OTHER": "other-token-of-24-characters", "WEAK": "weak"}
@@ -44,7 +45,7 @@ async def serving(shop: Shop, client: Client, monkeypatch: pytest.MonkeyPatch) -
     api = SagaApi(own.locator, Callers(settings), own, sagas=project.definitions, max_body_bytes=100_000)
     async with (
         HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server,
-        httpx.AsyncClient(base_url=f"http://{HOST}:{server.port}", timeout=60) as caller,
+        httpx.AsyncClient(base_url=f"http://{HOST}:{server.port}", timeout=LIMIT) as caller,
     ):
         yield caller
     await own.close()
@@ -117,36 +118,51 @@ steps:
 """
 
 
-def slow_list(definition: Definition) -> tuple[list[int], float]:
-    """A valid list whose check takes a third of a second or more on this machine, or the longest; the seconds."""
-    for length in (1_000, 2_000, 4_000, 8_000, 16_000, 32_000):
-        items = [1] * length
-        began = time.perf_counter()
-        assert validate_input(definition, {"list": items})[1] == []
-        if (seconds := time.perf_counter() - began) > 0.3:
-            break
-    return items, seconds
+class HeldCheck:
+    """Holds the first costly check until ``release`` is set, at a point where it lets other checks go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_held, self.release = threading.Event(), threading.Event()
+        self._held: Any = None
+        self._lock = threading.Lock()
+        self._rest = input_checks._Pace.rest
+        monkeypatch.setattr(input_checks._Pace, "rest", lambda pace: self._hold(pace))
+
+    def _hold(self, pace: Any) -> None:
+        with self._lock:
+            self._held = self._held or pace
+        if pace is self._held and not self.release.is_set():
+            pace.__exit__()
+            self.is_held.set()
+            self.release.wait(LIMIT)
+            pace.__enter__()
+        self._rest(pace)
 
 
 async def test_slow_inputs_delay_only_their_own_caller(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow inputs that are checked at once must not look as if Temporal did not answer."""
     (shop.project.settings.definitions[0] / "many.saga.yaml").write_text(MANY, encoding="utf-8")
     shop.project = Project(shop.project.settings, shop.project.actions)
-    items, seconds = slow_list(shop.project.definition("many"))
-    monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", 10 * seconds)  # a check rests in between
+    monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", LIMIT)
+    slow, held = [1] * 2_000, HeldCheck(monkeypatch)
     async with running_worker(shop.project) as client, serving(shop, client, monkeypatch) as caller:
 
         async def start(token: str, items: list[int]) -> httpx.Response:
             return await caller.post("/sagas/many", json={"input": {"list": items}}, headers=bearer(token))
 
-        hostile = [asyncio.ensure_future(start("SHOP", items)) for _ in range(12)]
-        await asyncio.sleep(seconds / 4)
-        honest = await start("OTHER", [1])
-        assert honest.status_code == 202
-        assert sum(answer.done() for answer in hostile) <= 3, "it waits for none of them"
-        answers = await asyncio.gather(*hostile)
-        refused = [answer for answer in answers if answer.status_code == 503]
-        assert 0 < len(refused) < 12
-        assert all("too long to check" in answer.json()["error"] for answer in refused)
-        assert all(answer.headers["retry-after"] == "5" for answer in refused)
+        patient = [asyncio.ensure_future(start("SHOP", slow)) for _ in range(3)]
+        try:
+            assert await asyncio.to_thread(held.is_held.wait, LIMIT)
+            assert (await start("OTHER", [1])).status_code == 202
+            assert (await start("OTHER", slow)).status_code == 202, "the check of another caller goes on meanwhile"
+            monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", 0.2)
+            refused = await asyncio.gather(*(start("SHOP", slow) for _ in range(9)))
+            monkeypatch.setattr(serve_api, "CHECK_TIMEOUT", LIMIT)
+            assert {answer.status_code for answer in refused} == {503}
+            assert all("too long to check" in answer.json()["error"] for answer in refused)
+            assert all(answer.headers["retry-after"] == "5" for answer in refused)
+            assert not any(answer.done() for answer in patient), "none of the answers has waited for them"
+        finally:
+            held.release.set()
+        assert [answer.status_code for answer in await asyncio.gather(*patient)] == [202, 202, 202]
         assert (await start("SHOP", [1])).status_code == 202
