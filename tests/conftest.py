@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tests.helpers.kafka_broker import Broker, BrokerProcess
     from tests.helpers.scheduling import FilesAndFolders
 
-use_memory()
+RUN_FOLDER = use_memory()
+HAS_FAILED = pytest.StashKey[bool]()
 settings.load_profile("short")
 
 LONG_RUNNING = (
@@ -158,10 +159,17 @@ def lossy_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
     broker.kill()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep what failed tests wrote until the next run."""
+    session.config.stash[HAS_FAILED] = session.testsfailed > 0
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The servers of the run end with its first process: with xdist, the others end before it."""
     if not hasattr(config, "workerinput"):
         end_servers(config._tmp_path_factory.getbasetemp())  # pyright: ignore[reportAttributeAccessIssue]
+    if RUN_FOLDER is not None and not config.stash.get(HAS_FAILED, False):
+        RUN_FOLDER.remove()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
