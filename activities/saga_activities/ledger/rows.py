@@ -215,16 +215,18 @@ async def read_machine(engine: AsyncEngine, saga_id: str) -> bytes | None:
 
 async def read_runs(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, RunRow]:
     """The newest row of each id that has one."""
-    query = sa.select(*_READ).where(_COLUMNS.saga_id.in_(saga_ids)).order_by(_COLUMNS.started_at)
     async with engine.connect() as connection:
+        of_these = among(connection, _COLUMNS.saga_id, saga_ids)
+        query = sa.select(*_READ).where(of_these).order_by(_COLUMNS.started_at)
         newest = {row.saga_id: row for row in await connection.execute(query)}
         return {row.view.id: row for row in await _to_rows(connection, list(newest.values()))}
 
 
 async def read_states(engine: AsyncEngine, saga_ids: Sequence[str]) -> dict[str, str]:
     """The state of the newest row of each id that has one."""
-    query = sa.select(_COLUMNS.saga_id, _COLUMNS.state, _COLUMNS.started_at).where(_COLUMNS.saga_id.in_(saga_ids))
     async with engine.connect() as connection:
+        of_these = among(connection, _COLUMNS.saga_id, saga_ids)
+        query = sa.select(_COLUMNS.saga_id, _COLUMNS.state, _COLUMNS.started_at).where(of_these)
         rows = await connection.execute(query.order_by(_COLUMNS.started_at))
         return {row.saga_id: row.state for row in rows}
 
@@ -275,7 +277,8 @@ async def _documents_of_machines(
     columns = (
         _COLUMNS.saga_id, _COLUMNS.started_at, _COLUMNS.machine, _COLUMNS.digest, _COLUMNS.saga, _COLUMNS.story,
     )  # fmt: skip
-    query = sa.select(*columns).where(_COLUMNS.saga_id.in_({saga_id for saga_id, _ in keys}))
+    of_these = among(connection, _COLUMNS.saga_id, sorted({saga_id for saga_id, _ in keys}))
+    query = sa.select(*columns).where(of_these)
     rows = [row for row in await connection.execute(query) if (row.saga_id, row.started_at) in keys]
     definitions = {digest: await _read_definition(connection, digest) for digest in {row.digest for row in rows}}
     return {

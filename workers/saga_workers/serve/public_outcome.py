@@ -12,8 +12,11 @@ from sagas.protocol.saga_view import SagaView
 
 def public_outcome(view: SagaView) -> Mapping[str, Any]:
     """The outcome: neither the input nor the results of steps, and no words of databases and participants."""
-    document = {name: view.to_json().get(name) for name in OUTCOME_FIELDS}
-    return {**document, "reason": view.reason and public_reason(view.reason).to_json()}
+    document = view.to_json()
+    return {
+        **{name: document.get(name) for name in OUTCOME_FIELDS},
+        "reason": view.reason and public_reason(view.reason).to_json(),
+    }
 
 
 def public_notifications(view: SagaView) -> list[Mapping[str, Any]]:
