@@ -36,10 +36,8 @@ from sagas.settings import load_settings
 _RESULT_POLLS = Backoff(0.1, 2.0)
 """Seconds between two looks at a saga that a bulk workflow runs."""
 
-_BULK_SIZE = 500
-_GATHERED_FOR = 0.01
 _STARTED_AT_ONCE = 50
-"""How :meth:`Client.start_many` starts: sagas of one bulk workflow, seconds to gather them, single starts at once."""
+"""Starts of :meth:`Client.start_many` at once, each with a workflow of its own."""
 
 
 class SagaFailed(SagaError):
@@ -164,7 +162,7 @@ class Client:
         shared = None
         if bulk:
             self.ledger.require()
-            shared = SharedStarts(starter, limit=_BULK_SIZE, wait=_GATHERED_FOR)
+            shared = SharedStarts(starter)
         places = asyncio.Semaphore(len(inputs) or 1 if bulk else _STARTED_AT_ONCE)
 
         async def start(request: StartRequest | UsageError) -> SagaHandle:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Literal, get_args
 
 from sagas.errors import did_you_mean
-from sagas.settings.forms import SECRET, TEXTS, Seconds, count
+from sagas.settings.forms import SECRET, TEXTS, Flag, count
 from sagas.settings.secrets import Secret
 from sagas.settings.table import REQUIRED, Table, named_tables, setting
 from sagas.settings.wrong_setting import WrongSetting
@@ -37,7 +37,7 @@ class ServeToken(Table):
 
 
 class ServeSettings(Table):
-    """The limits and tokens of `saga serve`. ``bulk_wait`` is in seconds."""
+    """The limits and tokens of `saga serve`."""
 
     heading = "serve"
     summary = (
@@ -54,10 +54,16 @@ class ServeSettings(Table):
     max_body_bytes: Annotated[int, count(most=2_000_000)] = setting(
         1_000_000, "the maximum size of a request's body. Temporal refuses inputs above 2 MiB"
     )
-    bulk_wait: Seconds = setting(
-        0.0,
-        "starts that arrive within this time, up to 1s, share a workflow; needs a ledger. 0s: each has its own",
-        "20ms",
+    bulk: Flag = setting(
+        False,
+        "starts of a saga that arrive while others are under way share a workflow; needs a ledger. false: each has its "
+        "own",
+        True,
+    )
+    max_waiting: Annotated[int, count(most=100_000)] = setting(
+        256,
+        "how many starts may wait for the ends of their sagas at once; a further one is answered with 202 at once",
+        1000,
     )
     tokens: Annotated[Mapping[str, ServeToken], named_tables(ServeToken.read, ServeToken)] = setting(
         {}, "further tokens, one table for each, see below"

@@ -101,7 +101,7 @@ async def test_a_bulk_start_without_a_valid_input_fails(bank: Bank) -> None:
 
 async def test_callers_that_share_a_start_are_told_about_their_own_input(bank: Bank) -> None:
     starter = await bank.client.starter("waiting")
-    shared = SharedStarts(starter, limit=3, wait=LIMIT)
+    shared = SharedStarts(starter)
     requests = [StartRequest({"id": id}, str(id), {}) for id in ("shared-1", 2, "shared-3")]  # 2: not checked here
     answers = await asyncio.gather(*(shared.start(request) for request in requests), return_exceptions=True)
     assert isinstance(answers[1], UsageError)

@@ -38,11 +38,11 @@ async def serving(shop: Shop, client: Client, monkeypatch: pytest.MonkeyPatch) -
     for name, value in TOKENS.items():
         monkeypatch.setenv(name, value)
         tokens[name.lower()] = ServeToken(secret=Secret("env", name), scopes=("read", "start"))
-    serve = ServeSettings(tokens=tokens, starts_per_second=1000)
+    serve = ServeSettings(tokens=tokens, starts_per_second=1000, max_body_bytes=100_000)
     settings = shop.project.settings.model_copy(update={"serve": serve})
     project = Project(settings, shop.project.actions)
     own = Client(client.temporal, project)
-    api = SagaApi(own.locator, Callers(settings), own, sagas=project.definitions, max_body_bytes=100_000)
+    api = SagaApi(own.locator, Callers(settings), own, sagas=project.definitions, settings=settings.serve)
     async with (
         HttpServer(f"{HOST}:0", api.app, option="--listen", description="the API") as server,
         httpx.AsyncClient(base_url=f"http://{HOST}:{server.port}", timeout=LIMIT) as caller,

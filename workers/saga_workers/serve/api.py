@@ -14,7 +14,6 @@ from urllib.parse import quote, unquote
 
 from prometheus_client import CollectorRegistry, Counter
 from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -24,19 +23,16 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_workers.bulk.acceptance import NotClaimed
 from saga_workers.client import Client
-from saga_workers.input_limits import CHECK_TIMEOUT
+from saga_workers.input_limits import CHECK_TIMEOUT, MAX_CONNECTIONS
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator, using_locator
 from saga_workers.runtime.health import health_server, temporal_readiness
-from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
+from saga_workers.runtime.http_server import HttpServer, RequestFilter, error_response, http_app, json_response
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.serve.api_tokens import Caller, Callers, TooManyFailures
 from saga_workers.serve.limits import (
-    MAX_BULK_WAIT,
     MAX_CONCURRENT_REQUESTS,
-    MAX_CONCURRENT_WAITS,
-    MAX_SHARED,
     MAX_SHARED_STARTS,
     QUERY_TIMEOUT,
     REQUEST_TIMEOUT,
@@ -58,7 +54,7 @@ from sagas.errors import RefusedError, UsageError
 from sagas.project import Project
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
-from sagas.settings.serve import Scope
+from sagas.settings.serve import Scope, ServeSettings
 
 log = logging.getLogger("saga.serve")
 
@@ -73,7 +69,8 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 class SagaApi:
     """Answers requests. Without ``client`` no saga can be started.
 
-    Starts that arrive within ``bulk_wait`` seconds share a workflow; that needs the ledger, and 0 switches it off.
+    With ``bulk`` in the settings, which needs the ledger, starts that arrive while others are under way share a
+    workflow.
     """
 
     def __init__(
@@ -83,20 +80,19 @@ class SagaApi:
         client: Client | None = None,
         *,
         sagas: Collection[str] = (),
-        max_body_bytes: int,
-        bulk_wait: float = 0.0,
+        settings: ServeSettings,
     ) -> None:
         self._locator = locator
         self._temporal = locator.temporal
-        self._bulk_wait = bulk_wait
+        self._bulk = settings.bulk
         self._outcomes = SharedOutcomes(locator.temporal, locator.ledger)
         self._shared: dict[str, SharedStarts] = {}
         self._callers = callers
         self._client = client
         self._sagas = sagas
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes = settings.max_body_bytes
         self._request_slots = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
-        self._wait_slots = asyncio.Semaphore(MAX_CONCURRENT_WAITS)
+        self._wait_slots = asyncio.Semaphore(settings.max_waiting)
         self._shared_slots = asyncio.Semaphore(MAX_SHARED_STARTS)
         self._bodies = WaitingBodies()
         self.requests = requests_counter(CollectorRegistry())
@@ -107,14 +103,12 @@ class SagaApi:
                 Route("/sagas/{name}", self._start, methods=["POST"]),
                 Route("/openapi.json", self._show_openapi),
             ],
-            [Middleware(BaseHTTPMiddleware, dispatch=self._authorize_and_count)],
-            max_body_bytes=max_body_bytes,
+            [Middleware(RequestFilter, refusal=self._refusal, answered=self._count)],
+            max_body_bytes=self._max_body_bytes,
         )
 
-    async def _authorize_and_count(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        response = self._refusal(request) or await call_next(request)
-        self.requests.labels(str(response.status_code)).inc()
-        return response
+    def _count(self, status: int) -> None:
+        self.requests.labels(str(status)).inc()
 
     def _refusal(self, request: Request) -> Response | None:
         try:
@@ -234,14 +228,14 @@ class SagaApi:
         definition = starter.definition
         # A saga whose first step is not batchable would leave the bulk workflow before it has done anything in it.
         if (
-            self._bulk_wait <= 0
+            not self._bulk
             or not client.ledger.configured
             or why_no_member(definition)
             or why_not_batchable(definition.steps[0])
         ):
             return None
         if definition.saga not in self._shared:
-            self._shared[definition.saga] = SharedStarts(starter, limit=MAX_SHARED, wait=self._bulk_wait)
+            self._shared[definition.saga] = SharedStarts(starter)
         return self._shared[definition.saga]
 
     async def _started_response(self, started: StartResult, wait: float) -> Response:
@@ -318,23 +312,13 @@ def _ledger_is_down(error: LedgerUnavailable, about: str) -> Response:
     return error_response(503, "the ledger does not answer", {"Retry-After": "5"})
 
 
-def bulk_wait_seconds(settings: Settings) -> float:
-    """`[serve] bulk_wait` in seconds; 0 if each saga has a workflow of its own.
-
-    Raises UsageError if it is too long, or there is no ledger.
-    """
-    seconds = settings.serve.bulk_wait
-    if seconds > MAX_BULK_WAIT:
+def check_bulk(settings: Settings) -> None:
+    """Raise UsageError if starts are to share workflows in a project without a ledger."""
+    if settings.serve.bulk and settings.ledger.connection is None:
         raise UsageError(
-            f"serve.bulk_wait is longer than {MAX_BULK_WAIT:g}s, for which each caller would wait",
-            help='write a duration such as bulk_wait = "20ms"',
-        )
-    if seconds > 0 and settings.ledger.connection is None:
-        raise UsageError(
-            "serve.bulk_wait needs a ledger, which keeps the states of sagas that share a workflow",
+            "serve.bulk needs a ledger, which keeps the states of sagas that share a workflow",
             help="set [ledger] connection in saga.toml, and run saga setup",
         )
-    return seconds
 
 
 async def run_api(settings: Settings, listen: str, *, health: str | None = None) -> None:
@@ -344,7 +328,7 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
     server.
     """
     callers = Callers(settings)
-    wait = bulk_wait_seconds(settings)
+    check_bulk(settings)
     stop = stop_on_signals()
     temporal = await connect(settings)
     project = Project(settings)
@@ -354,13 +338,18 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
         locator = await stack.enter_async_context(using_locator(temporal, settings))
         if client is not None:
             stack.push_async_callback(client.close)
-        limit = settings.serve.max_body_bytes
-        api = SagaApi(locator, callers, client, sagas=sagas, max_body_bytes=limit, bulk_wait=wait)
+        api = SagaApi(locator, callers, client, sagas=sagas, settings=settings.serve)
         if health is not None:
             ready = partial(temporal_readiness, temporal)
             await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))
         listening = await stack.enter_async_context(
-            HttpServer(listen, api.app, option="--listen", description="the API")
+            HttpServer(
+                listen,
+                api.app,
+                option="--listen",
+                description="the API",
+                max_connections=max(MAX_CONNECTIONS, 2 * settings.serve.max_waiting),
+            )
         )
         log.info("serving sagas over HTTP", extra=fields(namespace=temporal.namespace, port=listening.port))
         await stop.wait()

@@ -16,17 +16,8 @@ MAX_WAIT = 60.0
 MAX_CONCURRENT_REQUESTS = 32
 """Maximum concurrent requests to Temporal; further ones wait."""
 
-MAX_CONCURRENT_WAITS = 256
-"""Maximum concurrent starts that wait for the end of their saga; a further one is answered at once."""
-
 REQUEST_TIMEOUT = 15.0
 """Seconds that Temporal has to answer, including the wait for a turn, but not the `wait` of a start."""
-
-MAX_SHARED = 500
-"""Sagas that share a workflow. Callers wait for all of them to be claimed."""
-
-MAX_BULK_WAIT = 1.0
-"""Seconds that a start may wait for others."""
 
 MAX_SHARED_STARTS = MAX_MEMBERS
 """Maximum concurrent starts that share workflows; further ones wait."""

@@ -1,10 +1,14 @@
-"""Starts of one saga that arrive together share a bulk workflow; each caller gets what its own start would give."""
+"""Starts of one saga that arrive while others are under way share a bulk workflow.
+
+Each caller gets what its own start would give.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,9 +27,13 @@ from sagas.errors import RefusedError, UsageError
 from sagas.protocol.payloads import input_digest
 from sagas.text.exact_json import encode_json
 
-_BUSY_FOR = 1.0
-"""Seconds after which the next bulk workflow starts although a worker has not claimed the one before: without a worker
-the callers must not wait for each other."""
+MAX_SHARED = 500
+"""Sagas that share a workflow. Callers wait for all of them to be claimed."""
+
+_CLAIMED_WITHIN = 1.0
+_ENDED_WITHIN = 0.25
+"""Seconds after which a bulk workflow counts as under way no longer, although no worker has claimed it, or although it
+has been claimed and has not ended: nobody waits for a worker that is not there, or for a saga that takes long."""
 
 _MAX_UNCLAIMED = 10_000
 _UNCLAIMED_FOR = timedelta(seconds=60)
@@ -41,29 +49,32 @@ class _Start:
 
 @dataclass(slots=True)
 class _GatheredStarts:
-    """The starts that will share a workflow. ``repeats`` have the ids of others. ``full``: no further one fits."""
+    """The starts that will share a workflow. ``repeats`` have the ids of others. ``size``: bytes of all of them."""
 
     starts: dict[str, _Start] = field(default_factory=dict)
     repeats: list[_Start] = field(default_factory=list)
     size: int = 0
-    full: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def count(self) -> int:
+        return len(self.starts) + len(self.repeats)
 
 
 class SharedStarts:
-    """Gathers starts for ``wait`` seconds, at most ``limit`` of them, and starts one bulk workflow for these.
+    """Starts bulk workflows: the first start at once, and those that arrive while others are under way together, at
+    most ``limit``.
 
     An id that the ledger knows is answered from there; the workflow claims the others. If no worker does so in time,
     they do not count as started: it may still refuse the workflow. Who starts them again waits for the same workflow.
     """
 
-    def __init__(self, starter: SagaStarter, *, limit: int, wait: float) -> None:
+    def __init__(self, starter: SagaStarter, *, limit: int = MAX_SHARED) -> None:
         self._starter = starter
         self._ledger = starter.locator.ledger
         self._limit = limit
-        self._wait = wait
         self._open: _GatheredStarts | None = None
-        self._unanswered = asyncio.Lock()
-        """While one bulk workflow is not claimed yet, the next one grows, so that busy workers get few large ones."""
+        self._under_way = asyncio.Lock()
+        """Held for one bulk workflow: of two at once each would have half of the starts, at the cost of one for all."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._unclaimed: OrderedDict[str, Claim] = OrderedDict()
 
@@ -81,20 +92,15 @@ class SharedStarts:
         else:
             gathered.starts[saga_id] = own
         gathered.size += size
-        if len(gathered.starts) + len(gathered.repeats) >= self._limit:
-            gathered.full.set()
         return await own.result
 
     # --- gathering ---------------------------------------------------------------------------------------------
 
     def _gathered_for(self, size: int) -> _GatheredStarts:
         gathered = self._open
-        if gathered is not None and (gathered.full.is_set() or gathered.size + size > MAX_SHARED_INPUTS):
-            gathered.full.set()
-            gathered = None
-        if gathered is None:
+        if gathered is None or gathered.count >= self._limit or gathered.size + size > MAX_SHARED_INPUTS:
             gathered = self._open = _GatheredStarts()
-            self._run(self._gather(gathered))
+            self._run(self._start_gathered(gathered))
         return gathered
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -102,32 +108,37 @@ class SharedStarts:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _gather(self, gathered: _GatheredStarts) -> None:
+    async def _start_gathered(self, gathered: _GatheredStarts) -> None:
         try:
-            try:
-                async with asyncio.timeout(self._wait):
-                    await gathered.full.wait()
-            except TimeoutError:
-                pass
-            await self._unanswered.acquire()
-            try:
+            async with self._under_way:
                 if self._open is gathered:
                     self._open = None
-                # A caller that has given up need not be started.
-                starts = [start for start in gathered.starts.values() if not start.result.done()]
-                answering = asyncio.create_task(self._answer(starts))
-                await asyncio.wait({answering}, timeout=_BUSY_FOR)
-            finally:
-                self._unanswered.release()
+                answering = asyncio.create_task(self._answer_gathered(gathered))
+                await asyncio.wait({answering}, timeout=_CLAIMED_WITHIN)
+                if answering.done():
+                    await self._wait_for_ends(gathered.starts.values())
             await answering
-            await self._answer_repeats(gathered.repeats)
         except Exception as error:  # noqa: BLE001 - each caller raises it
             _fail([*gathered.starts.values(), *gathered.repeats], error)
         finally:
             for waiting in (*gathered.starts.values(), *gathered.repeats):
                 waiting.result.cancel()
 
+    async def _wait_for_ends(self, starts: Iterable[_Start]) -> None:
+        """Wait until the bulk workflows that these starts have begun have ended, but not for long."""
+        ids = {result.bulk_id for start in starts if (result := _result(start)) is not None and result.started}
+        workflows = [self._starter.locator.temporal.get_workflow_handle(id) for id in ids if id is not None]
+        ends = [asyncio.ensure_future(workflow.result()) for workflow in workflows]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ENDED_WITHIN):
+                await asyncio.gather(*ends, return_exceptions=True)
+
     # --- starting ----------------------------------------------------------------------------------------------
+
+    async def _answer_gathered(self, gathered: _GatheredStarts) -> None:
+        # A caller that has given up need not be started.
+        await self._answer([start for start in gathered.starts.values() if not start.result.done()])
+        await self._answer_repeats(gathered.repeats)
 
     async def _answer(self, starts: Sequence[_Start]) -> None:
         claims = await self._known(starts)
@@ -251,6 +262,12 @@ class SharedStarts:
         # What this process started and could not confirm: it counts as started now.
         late = noted is not None and result.bulk_id in (None, noted.bulk_id)
         start.result.set_result(replace(result, started=True) if late else result)
+
+
+def _result(start: _Start) -> StartResult | None:
+    """The result of a start that has been answered with one."""
+    result = start.result
+    return result.result() if result.done() and not result.cancelled() and result.exception() is None else None
 
 
 def _fail(starts: Sequence[_Start], error: Exception) -> None:

@@ -150,7 +150,7 @@ class SagaTrigger:
         if bulk is None or not self._client.ledger.configured:
             return starter
         if trigger.shared is None:
-            trigger.shared = SharedStarts(starter, limit=bulk.max, wait=bulk.wait - 2 * self.fill_time)
+            trigger.shared = SharedStarts(starter, limit=bulk.max)
         return trigger.shared
 
     async def _signal(
@@ -257,10 +257,10 @@ def fill_time(triggers: Sequence[KafkaTrigger]) -> float:
     """Seconds that the broker, and then the reader, may wait for further events after a first one; 0 unless all of the
     triggers have `bulk`.
 
-    Each of them has a third of the shortest `wait`. What is left of it is for the workflow that the events share.
+    Each of them has half of the shortest `wait`.
     """
     waits = [trigger.bulk.wait for trigger in triggers if trigger.bulk is not None]
-    return min(min(waits) / 3, MAX_FILL_TIME) if waits and len(waits) == len(triggers) else 0.0
+    return min(min(waits) / 2, MAX_FILL_TIME) if waits and len(waits) == len(triggers) else 0.0
 
 
 class SagaNotFound(AttemptFailed):
