@@ -18,6 +18,7 @@ ALL = {
     "sagas": ("sagas by this engine and by hand", ["--quick"]),
     "fused": ("three guarded steps in one activity, and in three, both by hand", ["--quick"]),
     "bulk": ("many sagas in one workflow, a program without an engine, and a workflow for each saga", ["--quick"]),
+    "starts": ("starts over HTTP that share workflows, and a workflow for each", ["--quick"]),
     "staging": ("a Spark output staged, audited and published, and a bare write", ["--quick"]),
     "warm": ("a small Spark job as a step, and in a bare session", ["--quick"]),
     "relay": ("events through the outbox and its relay, and a bare transactional producer", ["--quick"]),
