@@ -109,6 +109,7 @@ class BulkWorkflow:
 
     @workflow.run
     async def run(self, args: RawValue = NO_INPUT) -> Any:
+        self._reset.begin(self.trust)
         try:
             request = read_request(first_value([args], max_values=2 * MAX_INPUT_VALUES))
         except UnreadableValue as error:

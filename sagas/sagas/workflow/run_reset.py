@@ -14,6 +14,7 @@ from sagas.protocol.payloads import RESET_ACTIVITY, UNDO_SUFFIX
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.run_trust import RunTrust
 from sagas.workflow.task_set import TaskSet
 
 _TASK = "look up the end"
@@ -28,40 +29,48 @@ _BULK_RESET = (
 class RunReset:
     """The resets of one run. While one ``is_open``, no event may reach the machine.
 
-    ``look_up`` asks about the saga; afterwards ``report`` is called with what the guards know, and with
-    a cancel, if the saga was undone.
+    Temporal draws new random numbers for a run only when it resets it, so the seed tells one reset from another, and a
+    replay has it again, unlike the id of the run. ``look_up`` asks about the saga; afterwards ``report`` is called with
+    what the guards know, and with a cancel, if the saga was undone.
     """
 
     def __init__(self, tasks: TaskSet, report: Callable[[Sequence[MachineEvent]], None]) -> None:
         self._tasks = tasks
         self._report = report
-        self._seed = 0
-        self.is_open = False
-        self.is_new = False
-        """True until it is asked about."""
-        workflow.register_random_seed_callback(self._note)
+        self._asked = self._answered = workflow.random_seed()
+        """The seeds of the latest reset that was asked about, and of the latest with an answer; of neither before."""
 
-    def _note(self, seed: int) -> None:
-        """Temporal draws new random numbers for a run only when it resets it."""
-        self.is_open = self.is_new = True
-        self._seed = seed
+    def begin(self, trust: RunTrust | None) -> None:
+        """The run begins, which may be at a reset to its very first task: then its seed is not its first one."""
+        if trust is not None:
+            self._asked = self._answered = trust.first_seed
+
+    @property
+    def is_open(self) -> bool:
+        return self._answered != workflow.random_seed()
+
+    @property
+    def is_new(self) -> bool:
+        """True until it is asked about."""
+        return self._asked != workflow.random_seed()
 
     def look_up(self, machine: Machine | None) -> None:
         assert machine is not None
-        self.is_new = False
-        saga_id = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
+        self._asked = workflow.random_seed()
+        info = workflow.info()
+        saga_id = info.workflow_id.removesuffix(UNDO_SUFFIX)
         pivot = next((step.id for step in machine.definition.steps if step.pivot), None)
-        about = {"saga_id": saga_id, "pivot": pivot, "since": machine.started_at or 0.0}
-        self._tasks.start(_TASK, self._look_up(about))
+        since = info.workflow_start_time.timestamp() if machine.started_at is None else machine.started_at
+        about = {"saga_id": saga_id, "pivot": pivot, "since": since}
+        self._tasks.start(_TASK, self._look_up(about, self._asked))
 
-    async def _look_up(self, about: Mapping[str, Any]) -> None:
-        # An answer is signed for its request, which therefore differs from that after any other reset of the saga. The
-        # random numbers of the reset do, and a replay has them again, unlike the id of the run.
-        request = raw_json({**about, "reset": str(self._seed)})
+    async def _look_up(self, about: Mapping[str, Any], seed: int) -> None:
+        # An answer is signed for its request, which therefore differs from that after any other reset of the saga.
+        request = raw_json({**about, "reset": str(seed)})
         summary = "what has the saga done, or undone, before the reset?"
         answer = await perform_until_answered(RESET_ACTIVITY, request, summary, timeout=_TIMEOUT)
         self._tasks.discard(_TASK)
-        self.is_open = self.is_new
+        self._answered = seed
         now = workflow.time()
         events: list[MachineEvent] = [RunWasReset(now, answer["generations"], answer["pivot_done"])]
         if answer["undone"]:
@@ -73,11 +82,17 @@ class RefusedReset:
     """The reset of a bulk workflow, which ends the run that it has made."""
 
     def __init__(self) -> None:
-        self.has_happened = False
-        workflow.register_random_seed_callback(self._note)
+        self._first = workflow.random_seed()
 
-    def _note(self, seed: int) -> None:
-        self.has_happened = True
+    def begin(self, trust: RunTrust | None) -> None:
+        """The run begins. Raises SagaApplicationError if it was reset to its very first task."""
+        if trust is not None:
+            self._first = trust.first_seed
+        self.refuse()
+
+    @property
+    def has_happened(self) -> bool:
+        return self._first != workflow.random_seed()
 
     def refuse(self) -> None:
         """Raises SagaApplicationError if the run was reset."""

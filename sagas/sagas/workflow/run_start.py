@@ -46,7 +46,7 @@ from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.received import who_and_reason
-from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, signed_message
+from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, require_key, signed_message
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 
 CONTINUATION_FORMAT = "sagas/1"
@@ -310,8 +310,8 @@ def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart
     """Go on with the state of the run before.
 
     Raises SagaApplicationError if no worker of this project has handed it to this run: anybody may poll the task queue,
-    and continue a run of any workflow as a saga. Raises RuntimeError, which Temporal repeats, if another worker may
-    have the key.
+    and continue a run of any workflow as a saga. Raises KeyMissing, however long, if another worker may have the key:
+    a saga that has effects is not refused.
     """
     info = workflow.info()
     this = [info.workflow_type, info.workflow_id, info.continued_run_id or ""]
@@ -319,8 +319,7 @@ def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart
     def is_signed(trust: ProjectTrust) -> bool:
         return trust.trusts_message("continuation", this, handed)
 
-    if not workflow.unsafe.is_replaying() and trust is not None and trust.project.lacks_key(handed.get("signature")):
-        raise RuntimeError("the state of the run before is signed with a key that this worker does not have")
+    require_key(trust, "state", handed.get("signature"), "the state of the run before", gives_up=False)
     if is_untrusted(trust, is_signed, proof=is_signed):
         raise refused_error("this is not a state that a run of this project has handed on")
     return RunStart(

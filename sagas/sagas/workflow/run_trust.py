@@ -59,14 +59,14 @@ class ProjectTrust(Protocol):
         """Return whether this project has made this message, and for this reader."""
         ...
 
-    def lacks_key(self, signature: Any) -> bool:
-        """Return whether it is signed with a key that this worker does not have, but another one may have."""
+    def missing_key(self, signature: Any) -> str | None:
+        """Return the id of the key of a signature if this worker does not have it, but another one may have it."""
         ...
 
-    def awaited_key(self, id: str, answer: Any) -> str | None:
-        """Return the id of the key of an answer's signature if this worker does not have it, and another one may still
-        believe the answer; None after some minutes, and from then on in this run. ``id``: unique for the answer, and
-        begins with that of its run.
+    def awaited_key(self, id: str, signature: Any) -> str | None:
+        """Return the id of the key of a signature if this worker does not have it, and another one may still verify
+        it; None after some minutes, and from then on in this run. ``id``: unique for what is signed, and begins with
+        that of its run.
         """
         ...
 
@@ -79,7 +79,8 @@ class ProjectTrust(Protocol):
 
 @dataclass(slots=True)
 class RunTrust:
-    """The trust of one run. ``seed``: what Temporal has drawn for it, and keeps when it resets the run, unlike its id.
+    """The trust of one run. ``seed``: what Temporal has drawn for it, and keeps when it resets the run, unlike its id:
+    but for a reset to its very first task. ``first_seed``: the one before any reset.
 
     ``is_proven`` is false from the first thing on in its history that no key of this worker has signed, although a
     worker has believed it: that one may have a key that this one lacks, or be a stranger's. Nothing is signed then.
@@ -87,6 +88,7 @@ class RunTrust:
 
     project: ProjectTrust
     seed: int
+    first_seed: int
     is_proven: bool = True
     calls: int = 0
     """How many calls to activities the run has made."""
@@ -117,6 +119,31 @@ def signed_message(purpose: MessagePurpose, to: Sequence[str], message: Mapping[
         return dict(message)
     with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
         return trust.project.sign_message(purpose, to, message)
+
+
+class KeyMissing(RuntimeError):
+    """Something is signed with a key that this worker does not have. It fails the workflow task, which Temporal
+    repeats: another worker may have the key.
+    """
+
+
+def require_key(trust: RunTrust | None, id: str, signature: Any, what: str, *, gives_up: bool = True) -> None:
+    """Raise KeyMissing while another worker may have the key of the signature of ``what``. ``id``: unique in the run.
+    ``gives_up``: after some minutes it counts as not signed.
+    """
+    if trust is None or workflow.unsafe.is_replaying():
+        return
+    with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
+        if gives_up:
+            key = trust.project.awaited_key(f"{workflow.info().run_id} {id}", signature)
+        else:
+            key = trust.project.missing_key(signature)
+    if key is not None:
+        wait = "for some minutes" if gives_up else "that has it"
+        raise KeyMissing(
+            f"{what} is signed with the key {key}, which this worker does not have: it is left to another worker "
+            f"{wait}; give all workers the same worker.definition_key"
+        )
 
 
 def is_untrusted(

@@ -110,11 +110,11 @@ class SagaWorkflow:
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> Any:
+        self._reset.begin(self.trust)
         first = await self._start_shielded(args)
-        self._apply(first)
-        while self._early_events:
-            # Events that arrived before the start: the machine receives the start event first.
-            self._apply(self._early_events.pop(0))
+        # Events that arrived before the start: the machine receives the start event first.
+        self._early_events.insert(0, first)
+        self._apply_early_events()
         while self._finish is None:
             await self._wait(lambda: self._finish is not None or self._must_act)
             if self._reset.is_new:
@@ -203,10 +203,15 @@ class SagaWorkflow:
         return self._reset.is_new or self._may_continue
 
     def _go_on_after_reset(self, learned: Sequence[MachineEvent]) -> None:
-        """If the saga was undone before, go backward again: what it had not done yet must not be done now."""
-        waiting, self._early_events = self._early_events, []
-        for event in [*learned, *waiting]:
-            self._feed(event)
+        """If the saga was undone before, go backward again: what it had not done yet must not be done now. If it begins
+        with the reset, the machine learns that before its start.
+        """
+        self._early_events[:0] = learned
+        self._apply_early_events()
+
+    def _apply_early_events(self) -> None:
+        while self._early_events and not self._reset.is_open:
+            self._apply(self._early_events.pop(0))
 
     async def _next_task(self) -> None:
         """Wait for the next workflow task: the SDK applies a native cancel after the messages of the same task, and it

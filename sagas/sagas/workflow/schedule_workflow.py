@@ -29,10 +29,7 @@ from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import raw_json
 from sagas.workflow.received import NO_INPUT
-from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted
-
-KEY_WAIT = 300.0
-"""Seconds for which an order that is signed with a key that this worker lacks is left to other workers."""
+from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, require_key
 
 _SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 """Set by Temporal for a run that a schedule starts: its time in the calendar, without the jitter."""
@@ -76,19 +73,13 @@ class ScheduledStart:
     def _refuse_forged(self, order: dict[str, Any]) -> None:
         """Raise SagaApplicationError unless this project has signed the order.
 
-        Raises RuntimeError, which Temporal repeats, for some minutes if another worker may have the key.
+        Raises KeyMissing, which Temporal repeats, for some minutes if another worker may have the key.
         """
-        info = workflow.info()
 
         def is_signed(trust: ProjectTrust) -> bool:
             return trust.trusts_message("schedule", [order["schedule"]], order)
 
-        is_new = workflow.time() - info.start_time.timestamp() < KEY_WAIT
-        if not workflow.unsafe.is_replaying() and self.trust is not None and is_new:
-            with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-                lacks_key = self.trust.project.lacks_key(order.get("signature"))
-            if lacks_key:
-                raise RuntimeError("the order of the schedule is signed with a key that this worker does not have")
+        require_key(self.trust, "order", order.get("signature"), "the order of the schedule")
         if is_untrusted(self.trust, is_signed, proof=is_signed):
             raise refused_error(
                 "the order of this schedule is not signed with a key of the project; `saga setup` signs it again"

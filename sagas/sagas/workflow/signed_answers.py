@@ -15,22 +15,16 @@ from temporalio.api.common.v1 import Payload
 from temporalio.exceptions import ApplicationError, FailureError
 
 from sagas.protocol.outcomes import Failure, Outcome
-from sagas.protocol.payloads import NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
-from sagas.protocol.signed_content import failure_content
+from sagas.protocol.payloads import ANSWER_METADATA, NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
+from sagas.protocol.signed_content import failure_content, read_answer_signature
 from sagas.workflow.failures import activity_failure, activity_outcome, attempts_made
 from sagas.workflow.json_payloads import ENVELOPE_VALUES
 from sagas.workflow.received import activity_result
-from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, is_untrusted, run_trust
+from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, is_untrusted, require_key, run_trust
 
 UNSIGNED_ANSWER = Failure(
     "UnsignedAnswer", "the answer is not signed with a key of this worker, so it is not known what the attempt has done"
 )
-
-
-class AnswerKeyMissing(RuntimeError):
-    """An answer is signed with a key that this worker does not have. It fails the workflow task, which Temporal
-    repeats: another worker may have the key.
-    """
 
 
 def is_signed_answer(
@@ -67,18 +61,11 @@ def is_believed_answer(
 ) -> bool:
     """True if this answer about an effect is signed, see :func:`is_signed_answer`.
 
-    Raises AnswerKeyMissing while another worker may have the key of the signature: when keys are rotated, the answer
-    of a worker that has the new key may reach one without it.
+    Raises KeyMissing while another worker may have the key of the signature: when keys are rotated, the answer of a
+    worker that has the new key may reach one without it.
     """
-    trust = run_trust()
-    if trust is not None and not workflow.unsafe.is_replaying():
-        with workflow.unsafe.sandbox_unrestricted(), workflow.unsafe.imports_passed_through():
-            key = trust.project.awaited_key(f"{workflow.info().run_id} {marker}", answer)
-        if key is not None:
-            raise AnswerKeyMissing(
-                f"the answer of {name} ({marker}) is signed with the key {key}, which this worker does not have: it is "
-                "left to another worker for some minutes; give all workers the same worker.definition_key"
-            )
+    signature = read_answer_signature(answer.metadata.get(ANSWER_METADATA, b""))
+    require_key(run_trust(), marker, signature, f"the answer of {name} ({marker})")
     return is_signed_answer(name, request, answer, marker, failure, call=call)
 
 

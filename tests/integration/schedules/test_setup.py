@@ -186,7 +186,7 @@ async def test_a_worker_that_may_sets_up_its_schedules(scheduled: ScheduledProje
 async def test_an_order_with_a_key_that_is_gone_is_refused_after_a_while(
     scheduled: ScheduledProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sagas.workflow.schedule_workflow.KEY_WAIT", 0.0)
+    monkeypatch.setattr("saga_workers.worker.worker_trust.KEY_WAIT", 0.0)
     settings = scheduled.folder / "saga.toml"
     settings.write_text(f'{settings.read_text()}[worker]\ndefinition_key = "{"k" * 32}"\n')
     await scheduled.set_up()

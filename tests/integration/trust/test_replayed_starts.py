@@ -15,6 +15,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from saga_workers.client import Client
 from saga_workers.reconcile.terminated_runs import continue_terminated
 from saga_workers.start.start_requests import BulkRow
+from sagas.protocol.payloads import RESET_ACTIVITY
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
@@ -79,6 +80,45 @@ async def test_a_reset_of_an_open_saga_goes_on(shop: Shop) -> None:
     assert shop.said == ["debit", "credit"]
 
 
+PATIENT = """
+saga: patient
+steps:
+  - {id: approval, uses: wait, with: {signal: approved}}
+  - {id: credit, uses: say, with: {text: credit}, compensate: {uses: say, with: {text: withdraw}}}
+"""
+
+
+@pytest.mark.parametrize("saga", ["patient", "moving"])
+@pytest.mark.parametrize("is_undone", [True, False])
+async def test_a_reset_to_the_very_first_task_asks_what_the_saga_had_done(
+    shop: Shop, saga: str, is_undone: bool
+) -> None:
+    """Temporal tells of such a reset together with the start, before the run can ask for anything."""
+    (shop.project.settings.definitions[0] / "patient.saga.yaml").write_text(PATIENT, encoding="utf-8")
+    shop.project = shop.with_keys("k" * 32)
+    async with running_worker(shop.project) as client:
+        id = (await client.start(saga, {})).id
+        await until(lambda: waits(client, id))
+        before = list(shop.said)
+        if is_undone:
+            await client.cancel(id, reason="a test", who="anna")
+            assert (await finished(client, id))["state"] == "COMPENSATED"
+            before = list(shop.said)
+        await reset_after_debit(client, id, 0)
+        handle = client.temporal.get_workflow_handle(id)
+        await handle.signal("approved", {})
+        story = await finished(client, id)
+        history = await handle.fetch_history()
+        asked = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events]
+        assert asked.count(RESET_ACTIVITY) == 1
+        if is_undone:
+            assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "terminated")
+            assert shop.said == before
+        else:
+            assert story["state"] == "COMPLETED"
+            assert shop.said[len(before) :] == [*before, "credit"], "the same calls, with the same keys"
+
+
 async def first_event(client: Client, id: str) -> Any:
     async for event in client.temporal.get_workflow_handle(id).fetch_history_events():
         return event.workflow_execution_started_event_attributes
@@ -108,15 +148,16 @@ async def test_the_start_of_a_saga_that_left_its_bulk_workflow_counts_once(
     assert bank.query("select count(*) from note") == [(0,)]
 
 
-async def test_a_reset_of_a_bulk_workflow_is_refused(bank: Bank) -> None:
-    """The saga was undone, and would go on with its second step."""
+@pytest.mark.parametrize("calls", [2, 0])
+async def test_a_reset_of_a_bulk_workflow_is_refused(bank: Bank, calls: int) -> None:
+    """The saga was undone, and would go on with its second step, or begin again."""
     id, client = f"reset-{uuid.uuid4()}", bank.client
     starter = await client.starter("resting")
     rows = [BulkRow(id, starter.make_request({"id": id, "rest": "1s", "text": "refused"}))]
     bulk = await starter.start_bulk(rows)
     await bulk.result()
     assert bank.states() == {id: "COMPENSATED"}
-    run_id = await reset_after_debit(client, bulk.id, calls=2)
+    run_id = await reset_after_debit(client, bulk.id, calls=calls)
     handle = client.temporal.get_workflow_handle(bulk.id, run_id=run_id)
     async with asyncio.timeout(60):
         assert "a bulk workflow cannot be reset" in await refusal(handle)

@@ -1,18 +1,15 @@
-"""Answers with a key that the worker lacks: another one may have it, unless nobody had that of an earlier one."""
+"""Signatures with a key that the worker lacks: another one may have it, unless nobody had that of an earlier one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from temporalio.api.common.v1 import Payload
 
 from saga_workers.worker import worker_trust
 from saga_workers.worker.worker_trust import WorkerTrust
 from sagas.actions.registry import Actions
 from sagas.project import Project
-from sagas.protocol.payloads import ANSWER_METADATA
-from sagas.protocol.signed_content import write_answer_signature
 from sagas.settings import Settings
 
 
@@ -20,7 +17,7 @@ def test_a_run_waits_once_for_a_key_that_nobody_has(tmp_path: Path, monkeypatch:
     key = "0123456789ab"
     monkeypatch.setattr(worker_trust, "KEY_WAIT", 1000.0)
     trust = WorkerTrust(Project(Settings(root=tmp_path, definition_folders=(tmp_path,)), Actions([])))
-    answer = Payload(metadata={ANSWER_METADATA: write_answer_signature({"key": key, "hmac": "none"})})
+    answer = {"key": key, "hmac": "none"}
     assert trust.awaited_key("run-1 a", answer) == key
     monkeypatch.setattr(worker_trust, "KEY_WAIT", 0.0)
     assert trust.awaited_key("run-1 a", answer) is None

@@ -47,7 +47,7 @@ from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.text.printable import printable_line
 from sagas.text.shell import saga_command
 from sagas.text.shortening import shorten
-from sagas.workflow.signed_answers import AnswerKeyMissing
+from sagas.workflow.run_trust import KeyMissing
 
 MANY_ATTEMPTS = 5
 """An operation with more attempts than this is stuck."""
@@ -341,7 +341,7 @@ async def temporal_reasons(
         reasons.append(nobody_answers(run.task_queue))
     elif attempt > 1:
         failure, why = await last_task_failure(temporal, described.run), "see the worker's log or the Web UI"
-        if failure is not None and failure.application_failure_info.type == AnswerKeyMissing.__name__:
+        if failure is not None and failure.application_failure_info.type == KeyMissing.__name__:
             why = printable_line(failure.message)
         fails = "times out" if failure is None else "fails"
         reasons.append(f"its workflow task {fails} (attempt {attempt}): {why}")

@@ -15,6 +15,7 @@ from temporalio.worker import (
     Interceptor,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
 )
 
 from saga_activities.input_checks import CheckedInputs, check_together
@@ -53,7 +54,7 @@ _READ_INTERVAL = 1.0
 """Seconds between two readings of the project's files, however many strangers start sagas."""
 
 KEY_WAIT = 300.0
-"""Seconds for which an answer with a key that this worker lacks is left to other workers."""
+"""Seconds for which what is signed with a key that this worker lacks is left to other workers."""
 
 _MAX_AWAITING_KEY = 10_000
 
@@ -90,9 +91,9 @@ class WorkerTrust:
         self._read_at = -_READ_INTERVAL
         self._reading = asyncio.Lock()
         self._awaiting_key: dict[str, float] = {}
-        """When this worker first had an answer with a key that it lacks, oldest first; by the answer's id."""
+        """When this worker first met something with a key that it lacks, oldest first; by its id."""
         self._given_up: dict[str, None] = {}
-        """The runs, oldest first, in which no worker has had the key of an answer: others may be invented, too."""
+        """The runs, oldest first, in which no worker has had the key of something: others may be invented, too."""
 
     def trusts_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any
@@ -200,17 +201,16 @@ class WorkerTrust:
         except MALFORMED:
             return False
 
-    def lacks_key(self, signature: Any) -> bool:
+    def missing_key(self, signature: Any) -> str | None:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
         key = signature.get("key") if isinstance(signature, Mapping) else None
-        return isinstance(key, str) and key not in self.keys.ids and not self.accepts_any
+        may_exist = isinstance(key, str) and is_key_id(key) and key not in self.keys.ids
+        return key if may_exist and not self.accepts_any else None
 
-    def awaited_key(self, id: str, answer: Any) -> str | None:
+    def awaited_key(self, id: str, signature: Any) -> str | None:
         """See :class:`sagas.workflow.run_trust.ProjectTrust`."""
-        signature = read_answer_signature(answer.metadata.get(ANSWER_METADATA, b""))
-        key = signature["key"]
-        run = id.partition(" ")[0]
-        if not is_key_id(key) or not self.lacks_key(signature) or run in self._given_up:
+        key, run = self.missing_key(signature), id.partition(" ")[0]
+        if key is None or run in self._given_up:
             return None
         if len(self._awaiting_key) >= _MAX_AWAITING_KEY and id not in self._awaiting_key:
             del self._awaiting_key[next(iter(self._awaiting_key))]
@@ -272,12 +272,17 @@ class TrustInterceptor(Interceptor):
 
     def __init__(self, trust: WorkerTrust) -> None:
         class TrustInbound(WorkflowInboundInterceptor):
+            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+                super().init(outbound)
+                # The seed of a reset to the very first task is drawn before the workflow itself can ask for one.
+                self._first_seed = workflow.random_seed()
+
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
                 drop_forged_outcome()
                 if isinstance(
                     saga := workflow.instance(), SagaWorkflow | BulkWorkflow | NotifyWorkflow | ScheduledStart
                 ):
-                    saga.trust = RunTrust(trust, workflow.random_seed())
+                    saga.trust = RunTrust(trust, workflow.random_seed(), self._first_seed)
                 return await super().execute_workflow(input)
 
         self._inbound = TrustInbound

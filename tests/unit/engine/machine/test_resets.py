@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.protocol.messages import RunWasReset
+from sagas.definition.model import Locks
+from sagas.protocol.messages import CancelRequested, RunWasReset
 from tests.unit.engine.machine.driver import MachineDriver, outcome, saga, step
 
 PAYS = saga(step("hold"), step("pay", kind="pivot"))
@@ -39,6 +40,14 @@ def test_nothing_is_undone_while_the_effect_of_the_pivot_is_in_place(restore: bo
     assert driver.refusal("hold", "compensate")
     driver.decide("hold", "skip")
     assert (driver.state, driver.undone, driver.log[-1]) == ("COMPLETED", [], "pay")
+
+
+@pytest.mark.parametrize("locks", [None, Locks(["k"], "shop")])
+def test_an_undone_saga_that_learns_it_before_its_start_does_nothing(locks: Locks | None) -> None:
+    driver = MachineDriver(saga(step("a"), step("b"), locks=locks))
+    reset(driver, pivot_done=False, a=2)
+    driver.feed(CancelRequested(driver.now, kind="terminated", message="undone before")).start().run()
+    assert (driver.state, driver.log, driver.undone) == ("COMPENSATED", [], [])
 
 
 def test_a_pivot_whose_effect_is_in_place_parks_whatever_its_call_says() -> None:
