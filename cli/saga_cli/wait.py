@@ -38,6 +38,8 @@ def exit_code(view: SagaView) -> int:
     """The exit code for the view of a saga (cli.md): 7 while something can still happen by itself."""
     if view.waits_for_a_person:
         return PARKED
+    if view.is_unverified:
+        return FAILED
     match view.state:
         case "COMPLETED":
             return DONE

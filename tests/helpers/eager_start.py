@@ -7,11 +7,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from temporalio.api.command.v1 import Command, ContinueAsNewWorkflowExecutionCommandAttributes
-from temporalio.api.common.v1 import Payload, Payloads, WorkflowType
+from temporalio.api.command.v1 import (
+    Command,
+    CompleteWorkflowExecutionCommandAttributes,
+    ContinueAsNewWorkflowExecutionCommandAttributes,
+    ModifyWorkflowPropertiesCommandAttributes,
+)
+from temporalio.api.common.v1 import Memo, Payload, Payloads, WorkflowType
 from temporalio.api.enums.v1 import CommandType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
+    PollWorkflowTaskQueueRequest,
     RespondWorkflowTaskCompletedRequest,
     StartWorkflowExecutionRequest,
 )
@@ -48,6 +54,37 @@ async def complete_first_task(temporal: Temporal, started: Any, commands: Sequen
         RespondWorkflowTaskCompletedRequest(
             task_token=token, namespace=temporal.namespace, identity="stranger", commands=commands
         )
+    )
+
+
+async def complete_next_task(temporal: Temporal, queue: str, commands: Sequence[Command]) -> None:
+    """Take the next workflow task of this queue, as any client can, and complete it with these commands."""
+    request = PollWorkflowTaskQueueRequest(
+        namespace=temporal.namespace, task_queue=TaskQueue(name=queue), identity="stranger"
+    )
+    task = await temporal.workflow_service.poll_workflow_task_queue(request)
+    assert task.task_token, "Temporal has sent no task"
+    await temporal.workflow_service.respond_workflow_task_completed(
+        RespondWorkflowTaskCompletedRequest(
+            task_token=task.task_token, namespace=temporal.namespace, identity="stranger", commands=commands
+        )
+    )
+
+
+def upsert_memo(name: str, value: Any) -> Command:
+    """The command of a run that sets a field of its memo."""
+    memo = Memo(fields={name: json_payload(value)})
+    return Command(
+        command_type=CommandType.COMMAND_TYPE_MODIFY_WORKFLOW_PROPERTIES,
+        modify_workflow_properties_command_attributes=ModifyWorkflowPropertiesCommandAttributes(upserted_memo=memo),
+    )
+
+
+def complete() -> Command:
+    """The command of a run that closes as Completed."""
+    return Command(
+        command_type=CommandType.COMMAND_TYPE_COMPLETE_WORKFLOW_EXECUTION,
+        complete_workflow_execution_command_attributes=CompleteWorkflowExecutionCommandAttributes(),
     )
 
 

@@ -28,6 +28,9 @@ STARTED_AGAIN: tuple[SagaState, ...] = ("COMPENSATED", "RESIDUE")
 ViewState = SagaState | Literal["TERMINATED", "FAILED"]
 """TERMINATED: closed by Temporal. FAILED: refused at the start."""
 
+UNVERIFIED = "(unverified): no key of this project has signed the outcome of the run"
+"""Why a view is incomplete: its run is closed, and may be anybody's."""
+
 STATES: tuple[ViewState, ...] = (*get_args(SagaState), "TERMINATED", "FAILED")
 
 FINAL_STATES: tuple[ViewState, ...] = ("COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "FAILED")
@@ -409,6 +412,11 @@ class SagaView(JsonView):
         "bulk workflow",
         OMITTED,
     ] = None
+
+    @property
+    def is_unverified(self) -> bool:
+        """True if anybody may have closed the run with this view, and the ledger does not know better."""
+        return self.incomplete == UNVERIFIED
 
     @property
     def blocked_steps(self) -> frozenset[str]:

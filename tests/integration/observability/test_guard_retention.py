@@ -25,11 +25,13 @@ from saga_workers.runtime.logs import record_context
 from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
+from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO
 from sagas.settings import SqlConnection
+from tests.helpers import eager_start
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer, WorkerProcess
-from tests.helpers.waiting import LIMIT
+from tests.helpers.waiting import LIMIT, until
 from tests.integration.observability.shop import make_shop
 
 Shop = tuple[Client, DatabaseConnections]
@@ -135,7 +137,7 @@ async def quiet_shop(postgres_server: DatabaseServer, tmp_path: Path) -> AsyncIt
 
 def upkeep(shop: Shop, *, retention: float = 30 * DAY) -> GuardRetention:
     client, connections = shop
-    return GuardRetention(client.temporal, connections, retention=retention, longest_transaction=0.2)
+    return GuardRetention(client.locator, connections, retention=retention, longest_transaction=0.2)
 
 
 async def old_do(guard: Guard, saga: str, at: float) -> str:
@@ -191,14 +193,14 @@ async def test_only_undoable_sagas_hold_back_the_watermark(quiet_shop: Shop) -> 
     final = await client.start("final", {}, id=f"final-{uuid.uuid4()}")
     await final.result()
     await seen(client, final.id, "Completed")
-    assert await retention_horizon(client.temporal, before=time.time() + 1) is None
+    assert await retention_horizon(client.locator, before=time.time() + 1) is None
 
     undoable = await client.start("undoable", {}, id=f"undoable-{uuid.uuid4()}")
     await undoable.result()
     await seen(client, undoable.id, "Completed")
     began = await begin_of(client, undoable.id)
-    assert await retention_horizon(client.temporal, before=time.time() + 1) == pytest.approx(began, abs=0.001)
-    assert await retention_horizon(client.temporal, before=began - 1) is None
+    assert await retention_horizon(client.locator, before=time.time() + 1) == pytest.approx(began, abs=0.001)
+    assert await retention_horizon(client.locator, before=began - 1) is None
 
 
 @pytest.mark.slow
@@ -216,7 +218,7 @@ async def test_a_continued_saga_counts_from_its_first_run(tmp_path: Path) -> Non
                 while await begin_of(client, run.id) == first:  # noqa: ASYNC110 - another process knows
                     await asyncio.sleep(0.1)
             await seen(client, run.id)
-            assert await retention_horizon(client.temporal, before=time.time() + 1) == pytest.approx(first, abs=1.0)
+            assert await retention_horizon(client.locator, before=time.time() + 1) == pytest.approx(first, abs=1.0)
             assert await begin_of(client, run.id) > first
             await client.signal(run.id, "approve")
             assert (await finished(client, run.id))["state"] == "COMPLETED"
@@ -274,7 +276,7 @@ async def test_an_unreachable_database_is_logged_once(shop: Shop, caplog: pytest
     client, _ = shop
     down = DatabaseConnections([SqlConnection(name="shop", url="postgresql+psycopg://saga@127.0.0.1:1/shop")])
     with caplog.at_level(logging.WARNING, "saga.upkeep"):
-        assert await GuardRetention(client.temporal, down, longest_transaction=0.0).run_once() == []
+        assert await GuardRetention(client.locator, down, longest_transaction=0.0).run_once() == []
     [record] = [record for record in caplog.records if record.name == "saga.upkeep"]
     assert record.getMessage().startswith("guard table not purged: ")
     assert record_context(record) == {"connection": "shop"}
@@ -285,3 +287,35 @@ async def test_the_retention_covers_the_longest_attempt(shop: Shop) -> None:
     client, _ = shop
     assert longest_attempt(client.project.definitions.values()) == 120.0 + 60.0
     assert watermark.RETENTION == 30 * DAY
+
+
+@pytest.mark.parametrize("can_undo", [False, True])
+async def test_a_saga_that_a_stranger_has_closed_keeps_its_rows(quiet_shop: Shop, can_undo: bool) -> None:
+    """Who takes a workflow task of the project closes the saga with any view: nobody knows whether it can be undone."""
+    client, _ = quiet_shop
+    queue, id = client.project.settings.temporal.task_queue, f"closed-{uuid.uuid4()}"
+    view = {"id": id, "saga": "undoable", "state": "COMPLETED", "steps": [], "can_undo": can_undo}
+    started = await eager_start.start(
+        client.temporal, "undoable", id, queue, eager_start.json_payload({}), {}, eager=True
+    )
+    forged = [eager_start.upsert_memo(OUTCOME_MEMO, view), eager_start.upsert_memo(STARTED_AT_MEMO, 4e12)]
+    await eager_start.complete_first_task(client.temporal, started, [*forged, eager_start.complete()])
+    began = (await client.temporal.get_workflow_handle(id).describe()).start_time.timestamp()
+    assert await until(lambda: horizon(client)) == pytest.approx(began, abs=0.001)
+
+
+async def test_a_start_with_a_later_time_in_its_memo_hides_no_open_saga(quiet_shop: Shop) -> None:
+    client, _ = quiet_shop
+    handle = await client.temporal.start_workflow(
+        "waiting",
+        {},
+        id=f"waiting-{uuid.uuid4()}",
+        task_queue=client.project.settings.temporal.task_queue,
+        memo={STARTED_AT_MEMO: time.time() + DAY},
+    )
+    began = (await handle.describe()).start_time.timestamp()
+    assert await until(lambda: horizon(client)) == pytest.approx(began, abs=0.001)
+
+
+async def horizon(client: Client) -> float | None:
+    return await retention_horizon(client.locator, before=time.time() + 1)

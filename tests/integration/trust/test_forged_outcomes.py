@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import Any
 
 import pytest
 from temporalio import workflow
+from temporalio.client import WorkflowFailureError
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from saga_cli.exit_codes import FAILED
+from saga_cli.wait import exit_code
+from saga_workers.batch.batch_view import read_batch
+from saga_workers.client import Client
+from saga_workers.reconcile.current_views import current_view
+from saga_workers.relay.check_back import entry_status
+from saga_workers.start.existing_sagas import Unverified
+from saga_workers.start.row_starts import final_state
 from saga_workers.views.saga_list import SagaFilter, query_sagas
-from saga_workers.views.unsigned_outcomes import UNVERIFIED
 from sagas.protocol.payloads import OUTCOME_MEMO, UNDO_SUFFIX
+from sagas.protocol.saga_view import UNVERIFIED
+from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.waiting import until
+from tests.integration.bulk.conftest import Bank
+from tests.integration.bulk.conftest import bank as bank
+from tests.integration.bulk.conftest import bank_project as bank_project
 from tests.integration.trust.conftest import Shop
 
 
@@ -25,6 +41,34 @@ class Stranger:
     async def run(self, view: dict[str, Any] | None) -> None:
         if view is not None:
             workflow.upsert_memo({OUTCOME_MEMO: view})
+        if view is not None and view["state"] == "COMPENSATED" and "~undo" not in workflow.info().workflow_id:
+            workflow.upsert_search_attributes([STATE.value_set("COMPENSATED")])
+            raise ApplicationError("undone", non_retryable=True)
+
+
+@workflow.defn(name="transfer", sandboxed=False)
+class StrangersTransfer(Stranger):
+    """Under the name of another saga."""
+
+    @workflow.run
+    async def run(self, view: dict[str, Any] | None) -> None:
+        await super().run(view)
+
+
+STATE = SearchAttributeKey.for_keyword("SagaState")
+LABELS = SearchAttributeKey.for_keyword_list("SagaLabels")
+
+
+async def close_as_stranger(client: Client, id: str, view: dict[str, Any] | None, *, saga: str = "own") -> None:
+    """Close a run of the saga with this view, on a task queue of the stranger."""
+    queue = f"stranger-{uuid.uuid4()}"
+    runner = UnsandboxedWorkflowRunner()
+    async with Worker(
+        client.temporal, task_queue=queue, workflows=[Stranger, StrangersTransfer], workflow_runner=runner
+    ):
+        handle = await client.temporal.start_workflow(saga, args=[view], id=id, task_queue=queue)
+        with contextlib.suppress(WorkflowFailureError):
+            await handle.result()
 
 
 @pytest.mark.parametrize("suffix", ["", UNDO_SUFFIX])
@@ -37,12 +81,7 @@ async def test_a_forged_outcome_is_shown_as_unverified(shop: Shop, suffix: str, 
         assert true.get("incomplete") is None
         state = "COMPENSATED" if suffix else "COMPLETED"
         forged = {**true, "state": state, "output": "forged"} if has_view else None
-        queue = f"stranger-{uuid.uuid4()}"
-        async with Worker(
-            client.temporal, task_queue=queue, workflows=[Stranger], workflow_runner=UnsandboxedWorkflowRunner()
-        ):
-            handle = await client.temporal.start_workflow("own", args=[forged], id=id + suffix, task_queue=queue)
-            await handle.result()
+        await close_as_stranger(client, id + suffix, forged)
         assert (await client.show(id))["incomplete"] == UNVERIFIED
 
         async def is_listed() -> bool:
@@ -50,3 +89,71 @@ async def test_a_forged_outcome_is_shown_as_unverified(shop: Shop, suffix: str, 
             return UNVERIFIED in [view.incomplete async for view in listed if view.id == id]
 
         await until(is_listed)
+
+
+def forged_view(id: str, state: str, **fields: Any) -> dict[str, Any]:
+    reason = {"kind": "rejected", "step": "say", "type": "Rejected", "message": "forged", "details": {}}
+    step = {"id": "say", "uses": "say", "state": "DONE", "outcome": "done", "generation": 1}
+    return {"id": id, "saga": "own", "state": state, "reason": reason, "steps": [step], "generation": 7, **fields}
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "COMPENSATED"])
+async def test_a_forged_end_decides_nothing(shop: Shop, state: str) -> None:
+    """Neither a start, nor who waits for the end, nor a held event takes the state of a stranger's run for an end."""
+    id = f"own-{uuid.uuid4()}"
+    async with running_worker(shop.project) as client:
+        await close_as_stranger(client, id, forged_view(id, state))
+        with pytest.raises(Unverified, match="no key of this project has signed how it has ended"):
+            await client.start("own", {"text": "x"}, id=id)
+        with pytest.raises(Unverified):
+            await client.start("own", {"text": "x"}, id=id, again=True)
+        assert await final_state(client.locator, id) == "TERMINATED"
+        view = await client.view(id)
+        assert (view.state, view.incomplete, exit_code(view)) == (state, UNVERIFIED, FAILED)
+        assert entry_status(view, "say", 1).kind == "unknown"
+        seen = await current_view(client.locator, id)
+        assert seen is not None
+        assert (seen.state, seen.incomplete, seen.can_undo, seen.steps) == ("TERMINATED", UNVERIFIED, False, ())
+    assert shop.said == []
+
+
+async def test_the_ledger_knows_better_than_a_forged_end(bank: Bank) -> None:
+    bank.open_accounts(2)
+    id, client = f"t-{uuid.uuid4()}", bank.client
+    input = {"id": id, "from": "a1", "to": "a2", "amount": 7}
+    await client.start("transfer", input)
+    assert (await finished(client, id))["state"] == "COMPLETED"
+    await until(lambda: bank.states() == {id: "COMPLETED"})
+    await close_as_stranger(client, id, forged_view(id, "COMPENSATED", saga="transfer"), saga="transfer")
+    seen = await current_view(client.locator, id)
+    assert seen is not None
+    assert (seen.state, seen.incomplete) == ("COMPLETED", None)
+    assert await final_state(client.locator, id) == "COMPLETED"
+    again = await client.start("transfer", input)
+    assert (again.started, again.source) == (False, "ledger")
+    view = await client.view(id)
+    assert (view.state, view.is_unverified) == ("COMPLETED", False)
+
+
+async def test_a_batch_counts_no_forged_end(shop: Shop) -> None:
+    batch, queue = f"batch-{uuid.uuid4()}", shop.project.settings.temporal.task_queue
+    ids = {state: f"own-{uuid.uuid4()}" for state in ("COMPLETED", "COMPENSATED")}
+    async with running_worker(shop.project) as client:
+        labels = TypedSearchAttributes([SearchAttributePair(LABELS, [f"batch={batch}"])])
+        starter = await client.starter("own")
+        honest = await starter.start(await starter.check({"text": "x"}), labels={"batch": batch})
+        await finished(client, honest.id)
+    client = Client(client.temporal, shop.project)
+    for state, id in ids.items():
+        # The filter of a batch is for the queue of the project, which nobody else reads now.
+        handle = await client.temporal.start_workflow("own", None, id=id, task_queue=queue, search_attributes=labels)
+        end = [eager_start.upsert_memo(OUTCOME_MEMO, forged_view(id, state)), eager_start.complete()]
+        await eager_start.complete_next_task(client.temporal, queue, end)
+        await handle.result()
+
+    async def is_counted() -> bool:
+        view = await read_batch(client.locator, batch, queue)
+        assert "forged" not in str(view.to_json())
+        return view.sagas == {"COMPLETED": 1, "TERMINATED": 2}
+
+    await until(is_counted)

@@ -11,15 +11,16 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.ledger.records import BATCH_LABEL, RunFilter
 from saga_workers.batch.reporter import read_record
+from saga_workers.location.believed_outcomes import closed_outcome, closed_state
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.run_states import closed_view, visible_state
+from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs, quote
 from saga_workers.views.run_facts import iso_time
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from sagas.errors import UsageError
 from sagas.protocol.batch_record import BatchRecord
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
-from sagas.protocol.saga_view import FINAL_STATES, ReasonView
+from sagas.protocol.saga_view import FINAL_STATES, ReasonView, ViewState
 from sagas.text.printable import printable_line
 
 MAX_FAILURES_READ = 200
@@ -156,6 +157,7 @@ def sagas_query(batch: str, task_queue: str, more: str | None = None) -> str:
 
 class _BatchReader:
     def __init__(self, locator: Locator, batch: str, task_queue: str) -> None:
+        self._locator = locator
         self._temporal = locator.temporal
         self._ledger = locator.ledger
         self._batch = batch
@@ -176,7 +178,7 @@ class _BatchReader:
         )
         # What is open, and what ended without the engine, has no row that counts.
         states = "ExecutionStatus IN ('Running', 'Terminated', 'TimedOut', 'Failed')"
-        newer = {run.id: visible_state(run) async for run in self._newest_runs(states)}
+        newer = {run.id: await self._state(run) async for run in self._newest_runs(states)}
         newer |= dict.fromkeys(await self._ledger.running_in_bulk(self._batch), "RUNNING")
         rows = await self._ledger.states(sorted(newer))
         for id, state in newer.items():
@@ -191,7 +193,7 @@ class _BatchReader:
     async def _count_in_temporal(self) -> dict[str, int]:
         counts: Counter[str] = Counter()
         async for run in self._newest_runs(None):
-            state = visible_state(run)
+            state = await self._state(run)
             counts[state] += 1
             if state in _FAILED_STATES and len(self._failed) < MAX_FAILURES_READ:
                 self._failed.append(run)
@@ -204,9 +206,12 @@ class _BatchReader:
         for row in await self._ledger.list(criteria, MAX_FAILURES_READ):
             reasons.append((row.view.id, row.view.state, row.view.reason))
         for run in self._failed:
-            view = await closed_view(run)
-            reasons.append((run.id, visible_state(run), view.reason if view else None))
+            outcome = await closed_outcome(self._locator, run)
+            reasons.append((run.id, outcome.state, outcome.view.reason if outcome.view else None))
         return group_failures(reasons), len(reasons)
+
+    async def _state(self, run: RunInfo) -> ViewState:
+        return visible_state(run) if run.running else await closed_state(self._locator, run)
 
     async def _newest_runs(self, more: str | None) -> AsyncIterator[RunInfo]:
         seen: set[str] = set()

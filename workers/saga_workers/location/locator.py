@@ -12,32 +12,51 @@ from temporalio.client import Client as Temporal
 from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import Claim
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
+from saga_workers.location.believed_outcomes import closed_outcome
 from saga_workers.location.location import BulkMember, Location
+from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.run_history import describe_bulk
-from saga_workers.temporal.run_states import closed_state, may_be_undone
+from saga_workers.temporal.run_states import may_be_undone
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import STARTED_AGAIN
 from sagas.settings import Settings
+from sagas.settings.signing_keys import SigningKeys
 from sagas.text.shell import saga_command
 
 
 class Locator:
     """Finds the sagas of one project, by Temporal and the ledger.
 
-    ``settings``: of the project, whose databases tell of a saga that neither of them knows.
+    ``settings``: of the project, whose databases tell of a saga that neither of them knows, and whose keys verify what
+    closed runs say. ``keys``: those of a process that asks no database.
     """
 
-    def __init__(self, temporal: Temporal, ledger: RunLedger, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        temporal: Temporal,
+        ledger: RunLedger,
+        settings: Settings | None = None,
+        *,
+        keys: SigningKeys | None = None,
+    ) -> None:
         self.temporal = temporal
         self.ledger = ledger
         self.settings = settings
+        self._keys = keys
+
+    @property
+    def keys(self) -> SigningKeys | None:
+        """None if what closed runs say cannot be verified, or the project accepts anything."""
+        if self._keys is None and self.settings is not None:
+            self._keys = verifying_keys(self.settings)
+        return self._keys
 
     def within_temporal(self) -> Locator:
         """Finds the same sagas without the ledger: as far as Temporal alone knows them."""
-        return Locator(self.temporal, NoLedger(), self.settings)
+        return Locator(self.temporal, NoLedger(), self.settings, keys=self.keys)
 
     async def locate(self, saga_id: str) -> Location:
         """The location of the saga, or of the saga whose undo has this id. Raises LedgerUnavailable if only it knows.
@@ -49,8 +68,9 @@ class Locator:
         run = await describe_run(self.temporal, saga_id)
         if run is not None and run.run.running:
             return Location(saga_id, run)
-        state = None if run is None else await closed_state(run.run)
-        if run is None or state in STARTED_AGAIN:
+        outcome = None if run is None else await closed_outcome(self, run.run)
+        state = None if outcome is None else outcome.state
+        if run is None or outcome is None or not outcome.is_verified or state in STARTED_AGAIN:
             later = await self._beyond_temporal(saga_id, None if run is None else run.run.close_time)
             if later.home is not None:
                 return later

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from saga_workers.location.believed_outcomes import closed_outcome
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.run_states import closed_view, may_be_undone
+from saga_workers.temporal.run_states import may_be_undone
 from saga_workers.temporal.temporal_runs import RunInfo, undoes
 from saga_workers.views.saga_view import bare_view, with_undo
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import UNVERIFIED, SagaView
 
 _CONCURRENCY = 32
 
@@ -20,7 +21,7 @@ async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
     location = await locator.within_temporal().locate(saga_id)
     if location.run is None:
         return None
-    return await combined_view(location.run.run, location.undo.run if location.undo else None)
+    return await combined_view(locator, location.run.run, location.undo.run if location.undo else None)
 
 
 async def current_views(locator: Locator, saga_ids: Sequence[str]) -> dict[str, SagaView | None]:
@@ -34,19 +35,23 @@ async def current_views(locator: Locator, saga_ids: Sequence[str]) -> dict[str, 
     return dict(zip(saga_ids, await asyncio.gather(*map(ask, saga_ids)), strict=True))
 
 
-async def combined_view(run: RunInfo, undo: RunInfo | None) -> SagaView:
+async def combined_view(locator: Locator, run: RunInfo, undo: RunInfo | None) -> SagaView:
     """The view of a run, with that of its undo if that has begun after it."""
-    view = await _summary(run)
+    view = await _summary(locator, run)
     if undo is None or not undoes(undo, run) or not may_be_undone(view.state):
         return view
     if undo.running:
         return replace(view, state="COMPENSATING", ended_at=None)
-    return with_undo(view, await _summary(undo))
+    return with_undo(view, await _summary(locator, undo))
 
 
-async def _summary(run: RunInfo) -> SagaView:
-    """The view in the memo of a closed run; else what Temporal alone knows, marked as incomplete."""
+async def _summary(locator: Locator, run: RunInfo) -> SagaView:
+    """The view that a closed run has left, if it is believed, or that of the ledger; else what Temporal alone knows,
+    marked as incomplete.
+    """
     bare = await bare_view(run)
-    if bare.state == "TERMINATED":
+    if run.running:
         return replace(bare, incomplete="the run has no view")
-    return await closed_view(run) or replace(bare, incomplete="the run has no view")
+    outcome = await closed_outcome(locator, run)
+    why = "the run has no view" if outcome.is_verified else UNVERIFIED
+    return outcome.view or replace(bare, state=outcome.state, incomplete=why)

@@ -119,7 +119,7 @@ async def _saga_views(
         if (base := (await locator.within_temporal().locate(saga_id)).run) is not None:
             bases[saga_id] = base.run
     for saga_id, run in bases.items():
-        yield await combined_view(run, undos.get(saga_id))
+        yield await combined_view(locator, run, undos.get(saga_id))
 
 
 async def _saga_and_nested(locator: Locator, saga_id: str) -> AsyncIterator[SagaView]:

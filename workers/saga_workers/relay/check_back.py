@@ -31,7 +31,8 @@ from saga_workers.relay.undecided_events import MAX_UNANSWERED
 from saga_workers.runtime.logs import fields
 from saga_workers.views.saga_view import read_view
 from sagas.errors import SagaError, UsageError
-from sagas.protocol.saga_view import FINAL_STATES, SagaView
+from sagas.protocol.saga_view import FINAL_STATES, UNVERIFIED, SagaView
+from sagas.settings.signing_keys import SigningKeys
 
 log = logging.getLogger("saga.relay")
 
@@ -49,7 +50,7 @@ class CheckBack:
     """Asks the sagas about the held events of one project's outboxes.
 
     ``connect`` opens the Temporal client, and ``ledger`` the project's ledger, which knows the sagas of bulk workflows.
-    They are called only when an event is due.
+    They are called only when an event is due. ``keys`` verify what closed runs say; without them it is believed.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class CheckBack:
         connect: Callable[[], Awaitable[Temporal]],
         ledger: Callable[[], AbstractAsyncContextManager[RunLedger]] = lambda: nullcontext(NoLedger()),
         *,
+        keys: SigningKeys | None = None,
         intervals: Backoff = CHECK_INTERVALS,
     ) -> None:
         self._connect = connect
+        self._keys = keys
         self._ledger = ledger
         self._intervals = intervals
         self._temporal: Temporal | None = None
@@ -100,7 +103,7 @@ class CheckBack:
                 self._temporal = await self._connect()
             except (SagaError, OSError, RuntimeError) as error:
                 raise SagaUnreachable(f"Temporal does not answer: {error}") from error
-        return await query_saga(Locator(self._temporal, ledger), saga_id)
+        return await query_saga(Locator(self._temporal, ledger, keys=self._keys), saga_id)
 
     async def _take_due(self, engine: AsyncEngine) -> list[Any]:
         """Take the due events: their next check is moved on, so that no other relay checks them now."""
@@ -198,6 +201,8 @@ def entry_status(view: SagaView | None, step: str, generation: int) -> SagaStatu
     """Return what the view of a saga means for the held events of one entry (``step`` is its entry id)."""
     if view is None:
         return SagaStatus("unknown", "Temporal has no run of this saga")
+    if view.is_unverified:
+        return SagaStatus("unknown", f"{view.state} {UNVERIFIED}")
     state = view.state
     if state in ("TERMINATED", "FAILED"):
         return SagaStatus("unknown", f"the run was closed by Temporal ({state})")

@@ -251,7 +251,8 @@ def maintenance_tasks(settings: Settings) -> Sequence[MaintenanceTask]:
 def _check_back_task(settings: Settings) -> MaintenanceTask:
     from saga_workers.ledger.run_ledger import using_ledger
     from saga_workers.relay.check_back import CHECK_PERIOD, CheckBack
+    from saga_workers.temporal.machine_query import verifying_keys
     from saga_workers.temporal.temporal_client import connect
 
-    asking = CheckBack(lambda: connect(settings), lambda: using_ledger(settings))
+    asking = CheckBack(lambda: connect(settings), lambda: using_ledger(settings), keys=verifying_keys(settings))
     return MaintenanceTask("check-back", CHECK_PERIOD, lambda outbox: asking.check(outbox.name, outbox.table.engine))

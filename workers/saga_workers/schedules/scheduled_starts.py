@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from saga_workers import interventions
+from saga_workers.location.believed_outcomes import closed_state
 from saga_workers.location.locator import Locator
 from saga_workers.schedules.slot_request import slot_request
 from saga_workers.start.existing_sagas import AlreadyEnded, StartedWithOtherInput
 from saga_workers.start.saga_starter import SagaStarter
-from saga_workers.temporal.run_states import closed_state
 from sagas.definition.model import Definition
 from sagas.errors import RefusedError, UsageError
 from sagas.input_limits import MAX_CANCEL_WORDS
@@ -90,7 +90,7 @@ class ScheduledStarts:
             case "terminated":
                 return "TERMINATED"
             case "ended" if location.run is not None:
-                return await closed_state(location.run.run)
+                return await closed_state(self._locator, location.run.run)
             case "ended" if location.row is not None:
                 return location.row.view.state
         return "UNKNOWN"

@@ -10,10 +10,10 @@ from typing import Any
 
 from saga_activities.ledger.records import Claim, NewClaim, RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.believed_outcomes import closed_outcome
 from saga_workers.location.locator import Locator
 from saga_workers.start.start_requests import StartRequest, StartResult
 from saga_workers.temporal.run_history import first_input
-from saga_workers.temporal.run_states import closed_state
 from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import input_digest
@@ -58,6 +58,16 @@ class StartedWithOtherInput(RefusedError):
                 f"{saga_id} has been started with another input",
                 help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
             )
+
+
+class Unverified(RefusedError):
+    """The id belongs to a closed run that may be anybody's: no key of the project has signed how it has ended."""
+
+    def __init__(self, saga_id: str) -> None:
+        super().__init__(
+            f"a run of {saga_id} is closed, and no key of this project has signed how it has ended",
+            help=f"inspect it with `{saga_command('show', saga_id)}`, or choose another id with --id",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +145,9 @@ class ExistingSagas:
         """
         if past is None and (await self._in_temporal.locate(saga_id)).home is None:
             return None
-        view = await read_view(self._in_temporal, saga_id) if past is None else past.view
+        view = await read_view(self._locator, saga_id) if past is None else past.view
+        if view.is_unverified:
+            raise Unverified(saga_id)
         if view.state not in STARTED_AGAIN:
             return None
         return max([view.generation or 1, *(step.generation or 1 for step in view.steps)]) + 1
@@ -167,7 +179,14 @@ class ExistingSagas:
         run = location.run.run
         if not run.running:
             await self.give_up(claim)
-        state = None if run.running else await closed_state(run)
+        state = None
+        if not run.running:
+            outcome = await closed_outcome(self._locator, run)
+            if outcome.row is not None:
+                return self.run_in_ledger(outcome.row, input)
+            if not outcome.is_verified:
+                raise Unverified(saga_id)
+            state = outcome.state
         # Another saga's input may not be readable; the name alone refuses it.
         is_same_saga = run.workflow_type == self._name
         digest = input_digest(await first_input(self._locator.temporal, location.run)) if is_same_saga else None
@@ -175,7 +194,10 @@ class ExistingSagas:
         if state is None:
             return StartResult(saga_id, run.run_id, False)
         if location.undo is not None:
-            state = (await read_view(self._in_temporal, saga_id)).state
+            view = await read_view(self._locator, saga_id)
+            if view.is_unverified:
+                raise Unverified(saga_id)
+            state = view.state
         return _ended(saga_id, state, StartResult(saga_id, run.run_id, False, completed=True))
 
     def _require_same_start(

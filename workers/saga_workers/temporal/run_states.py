@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -13,15 +14,15 @@ from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView, ViewState
 
-_LATEST_TIME = 253402300800
-"""The year 10000, which Python's times cannot have."""
-
 
 class RunWithMemo(Protocol):
     """A run, either ours or that of Temporal's client."""
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def start_time(self) -> datetime: ...
 
     @property
     def status(self) -> WorkflowExecutionStatus | None: ...
@@ -59,7 +60,8 @@ _ENDED_BY_THE_SAGA = (
 
 
 async def closed_view(run: RunWithMemo) -> SagaView | None:
-    """The view that a closed run left in its memo; None if it is open or left none.
+    """The view that a closed run left in its memo; None if it is open or left none. Whether it is believed, see
+    :mod:`saga_workers.location.believed_outcomes`.
 
     A run leaves it in the task that closes it: what another run has in this field came with its start, from any client.
     (A run that a worker has begun deletes it, see :class:`saga_workers.worker.worker_trust.TrustInterceptor`.)
@@ -70,17 +72,14 @@ async def closed_view(run: RunWithMemo) -> SagaView | None:
 
 
 async def carried_start(run: RunWithMemo) -> float | None:
-    """The start time of the saga, in seconds since the epoch, if the run goes on with a saga that was begun before."""
+    """The start time of the saga, in seconds since the epoch, if the run goes on with a saga that was begun before.
+
+    Any client may start a run with any memo: one with a later time is not believed.
+    """
     began = (await run.memo()).get(STARTED_AT_MEMO)
-    if isinstance(began, int | float | Decimal) and 0 <= began < _LATEST_TIME:
+    if isinstance(began, int | float | Decimal) and 0 <= began <= run.start_time.timestamp():
         return float(began)
-    return None  # any client may start a run with any memo
-
-
-async def closed_state(run: RunInfo) -> ViewState:
-    """The final state of a closed run, also in a namespace without the engine's search attributes."""
-    view = await closed_view(run)
-    return visible_state(run) if view is None or run.ended_from_outside else view.state
+    return None
 
 
 def may_be_undone(state: ViewState) -> bool:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from temporalio.client import Client as Temporal
 
 from saga_activities.ledger.records import RunFilter
+from saga_workers.location.believed_outcomes import believed_view
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import closed_view, may_be_undone
@@ -25,7 +26,6 @@ from saga_workers.views.saga_view import (
     view_of_run,
     with_undo,
 )
-from saga_workers.views.unsigned_outcomes import believed_view
 from sagas.errors import UsageError
 from sagas.protocol.payloads import (
     BATCH_WORKFLOW,

@@ -20,6 +20,7 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.believed_outcomes import believed_view
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_history import readable_events
@@ -29,7 +30,6 @@ from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
 from saga_workers.views.notifications import with_notifications
 from saga_workers.views.run_facts import close_reason, iso_time, web_ui_link
-from saga_workers.views.unsigned_outcomes import believed_view
 from sagas.errors import UsageError
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.outcomes import Failure

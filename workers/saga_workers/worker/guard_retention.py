@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.exc import SQLAlchemyError
-from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
 from saga_activities.locks.tables import request_table
+from saga_workers.location.believed_outcomes import closed_outcome
+from saga_workers.location.locator import Locator
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.run_states import carried_start, closed_view
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
 
@@ -55,14 +57,14 @@ class GuardRetention:
 
     def __init__(
         self,
-        client: Client,
+        locator: Locator,
         databases: DatabaseConnections,
         *,
         retention: float = watermark.RETENTION,
         longest_transaction: float = _COMMIT_MARGIN,
         locks: str | None = None,
     ) -> None:
-        self._client = client
+        self._locator = locator
         self._databases = databases
         self._retention = retention
         self._longest_transaction = longest_transaction
@@ -78,7 +80,7 @@ class GuardRetention:
         """One round over all databases; errors are logged."""
         now = time.time()
         try:
-            oldest = await retention_horizon(self._client, before=now - self._retention + HORIZON_MARGIN)
+            oldest = await retention_horizon(self._locator, before=now - self._retention + HORIZON_MARGIN)
         except RPCError as error:
             log.warning("guard tables not purged, Temporal does not answer: %s", error.message)
             return []
@@ -119,64 +121,63 @@ def longest_attempt(definitions: Iterable[Definition]) -> float:
 
 # The retention horizon: the start of the oldest saga whose guard rows may still be needed, from Temporal's visibility.
 _RPC_TIMEOUT = timedelta(seconds=30)
-_PAGE_SIZE = 200
-"""Closed runs read at once; each is read with its memo."""
-
-RunPredicate = Callable[[WorkflowExecution], Awaitable[bool]]
+_FEW_RUNS = 200
+"""Closed runs that are read; each is read with its memo."""
 
 
-async def retention_horizon(client: Client, *, before: float) -> float | None:
+async def retention_horizon(locator: Locator, *, before: float) -> float | None:
     """The earliest start of a saga that is open, or has completed and can be undone; None if none is before ``before``.
 
     Times are seconds since the epoch. Every open workflow in the namespace counts, whatever its type: a horizon that is
     too low only keeps rows longer. Raises RPCError if Temporal does not answer.
     """
-    running = [
-        await _started_at(run) async for run in _list_workflows(client, "ExecutionStatus = 'Running'", page_size=1000)
-    ]
-    undoable = await _earliest_start(client, "ExecutionStatus = 'Completed'", 0.0, before, _can_be_undone)
+    running = [await _started_at(run) async for run in list_runs(locator.temporal, "ExecutionStatus = 'Running'")]
+    undoable = await _earliest_undoable(locator, 0.0, before)
     times = [began for began in (*running, undoable) if began is not None and began < before]
     return min(times, default=None)
 
 
-async def _earliest_start(
-    client: Client, query: str, since: float, until: float, predicate: RunPredicate
-) -> float | None:
-    """The earliest start in [since, until) of a run for which ``predicate`` holds.
+async def _earliest_undoable(locator: Locator, since: float, until: float) -> float | None:
+    """The earliest start in [since, until) of a completed saga that can be undone.
 
     Lists come newest first and may be long, so this bisects by counts and reads the oldest intervals first.
     """
+    query = "ExecutionStatus = 'Completed'"
     within = f"{query} AND StartTime >= '{_iso_time(since)}' AND StartTime < '{_iso_time(until)}'"
-    count = (await client.count_workflows(within, rpc_timeout=_RPC_TIMEOUT)).count
+    count = (await locator.temporal.count_workflows(within, rpc_timeout=_RPC_TIMEOUT)).count
     if count == 0:
         return None
-    if count <= _PAGE_SIZE or until - since < 1.0:
+    if count <= _FEW_RUNS or until - since < 1.0:
         return min(
             [
                 await _started_at(run)
-                async for run in _list_workflows(client, within, _PAGE_SIZE)
-                if await predicate(run)
+                async for run in list_runs(locator.temporal, within)
+                if await _may_be_undone(locator, run)
             ],
             default=None,
         )
     middle = (since + until) / 2
-    earlier = await _earliest_start(client, query, since, middle, predicate)
-    return earlier if earlier is not None else await _earliest_start(client, query, middle, until, predicate)
+    earlier = await _earliest_undoable(locator, since, middle)
+    return earlier if earlier is not None else await _earliest_undoable(locator, middle, until)
 
 
-def _list_workflows(client: Client, query: str, page_size: int) -> AsyncIterator[WorkflowExecution]:
-    return client.list_workflows(query, page_size=page_size, rpc_timeout=_RPC_TIMEOUT)
-
-
-async def _started_at(run: WorkflowExecution) -> float:
+async def _started_at(run: RunInfo) -> float:
     """The time at which the saga started: a continued run carries the start of the first one in its memo."""
     carried = await carried_start(run)
     return run.start_time.timestamp() if carried is None else carried
 
 
-async def _can_be_undone(run: WorkflowExecution) -> bool:
-    view = await closed_view(run)
-    return view is not None and view.can_undo
+async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
+    """A run whose outcome is not signed, and not in the ledger either, may be a saga of this project that somebody else
+    has closed: it keeps its rows. Runs without an outcome are no sagas. Those of another project have other keys.
+    """
+    claimed = await closed_view(run)
+    if claimed is None:
+        return False
+    if run.task_queue != locator.settings.temporal.task_queue:
+        return claimed.can_undo
+    outcome = await closed_outcome(locator, run)
+    return outcome.view is None or outcome.view.can_undo
 
 
 def _iso_time(timestamp: float) -> str:

@@ -42,6 +42,7 @@ from saga_workers.runtime.logs import leave_out_responses, log_attempt
 from saga_workers.schedules.scheduled_starts import ScheduledStarts
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.temporal.data_converter import with_exact_numbers
+from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
@@ -152,7 +153,9 @@ class SagaPlugin(SimplePlugin):
         bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers)
         activities = SagaActivities(
             dispatcher,
-            _definition_loader(Locator(client, self._ledger), self._project, self._trust),
+            _definition_loader(
+                Locator(client, self._ledger, keys=verifying_keys(settings)), self._project, self._trust
+            ),
             self._trust.verify_start,
             partial(look_before_reset, settings),
             watchers,

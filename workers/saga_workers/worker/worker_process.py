@@ -21,7 +21,9 @@ from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRu
 from saga_activities.concurrency import end_tasks
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.watermark import RETENTION
+from saga_workers.ledger.run_ledger import open_ledger
 from saga_workers.ledger.upkeep import maintain_ledger_forever
+from saga_workers.location.locator import Locator
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import stop_on_signals
@@ -109,8 +111,9 @@ def _freeze_loaded_objects() -> None:
 async def _run_retention(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
     """Clean up guards, ledger and stage area in the background, over connections of their own: attempts never wait."""
     databases = DatabaseConnections(project.settings.sql_connections(), pool_size=1)
+    run_ledger = open_ledger(project.settings)
     work = GuardRetention(
-        client,
+        Locator(client, run_ledger, project.settings),
         databases,
         retention=retention.total_seconds(),
         longest_transaction=longest_attempt(project.definitions.values()),
@@ -135,6 +138,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         yield
     finally:
         await end_tasks(tasks)
+        await run_ledger.close()
         await databases.close()
 
 
