@@ -35,12 +35,30 @@ note_keys: contextvars.ContextVar[NoteKeys | None] = contextvars.ContextVar("not
 """The keys for the notes of the current attempt; None in a worker that accepts calls of any client."""
 
 
+def attempt_number(info: activity.Info) -> int:
+    """The number of the attempt within its call, from 1.
+
+    Temporal counts from 1 again when anybody resets the activity (`temporal activity reset`), but keeps the time at
+    which it was scheduled first. Such an attempt is at least the second, so its word alone is not the last one about
+    the effect.
+    """
+    return info.attempt + 1 if _is_restarted(info) else info.attempt
+
+
+def _is_restarted(info: activity.Info) -> bool:
+    return info.attempt == 1 and not info.is_local and info.current_attempt_scheduled_time > info.scheduled_time
+
+
 def note_no_effect(outcome: Outcome, info: activity.Info) -> Outcome:
     """The outcome with what is known about the earlier attempts of its call.
 
     An attempt without an effect leaves the number of all of them in its last heartbeat, which Temporal hands to the
-    next attempt. After an attempt that could say nothing the number is too low.
+    next attempt. After an attempt that could say nothing the number is too low. Before an attempt that was restarted,
+    nobody knows how many there were: it replaces what they have left.
     """
+    if _is_restarted(info):
+        activity.heartbeat(raw_json(None), raw_json(_signed_note(0)))
+        return replace(outcome, nothing_before=False)
     clean = info.attempt == 1 or (not info.is_local and _is_noted(info.heartbeat_details[1:], info.attempt - 1))
     repeated = info.retry_policy is None or info.retry_policy.maximum_attempts != info.attempt
     if clean and outcome.kind == "failed" and outcome.retryable and repeated and not info.is_local:
@@ -67,7 +85,7 @@ async def attempt_context(saga: str, traceparent: str | None, clock: ServerClock
     info = activity.info()
     timeout = info.start_to_close_timeout or timedelta(seconds=30)
     return AttemptContext(
-        number=info.attempt,
+        number=attempt_number(info),
         scheduled_at=info.current_attempt_scheduled_time.timestamp(),
         deadline=await clock.deadline(info, timeout.total_seconds()),
         heartbeat=_no_heartbeat if info.is_local else _heartbeat(),

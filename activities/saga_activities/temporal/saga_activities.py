@@ -30,7 +30,7 @@ from saga_activities.input_checks import INPUT_CHECKS, CheckedInputs
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.server_clock import ServerClock
-from saga_activities.temporal.activity_attempt import attempt_context, must_end, note_no_effect
+from saga_activities.temporal.activity_attempt import attempt_context, attempt_number, must_end, note_no_effect
 from saga_activities.temporal.attempt_errors import not_performed_error, temporal_result, to_application_error
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from sagas.bulk.names import BULK_ACTIVITIES, CLAIM_ACTIVITY
@@ -128,7 +128,7 @@ class SagaActivities:
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
             ) from None
         watched = ObservedAttempt(
-            invocation.saga or info.workflow_type or "", invocation, invocation.earlier_attempts + info.attempt
+            invocation.saga or info.workflow_type or "", invocation, invocation.earlier_attempts + attempt_number(info)
         )
         with masking(invocation.sensitive_texts), contextlib.ExitStack() as watching:
             for watcher in self._observers:

@@ -17,12 +17,12 @@ from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
-from sagas.workflow.failures import activity_outcome, attempts_made
+from sagas.workflow.failures import attempts_made
 from sagas.workflow.limits import to_payload
 from sagas.workflow.origin_sender import OriginSender
 from sagas.workflow.received import activity_result
 from sagas.workflow.run_trust import latest_call
-from sagas.workflow.signed_answers import UNSIGNED_ANSWER, outcome_of_answer, outcome_of_failure
+from sagas.workflow.signed_answers import UNSIGNED_ANSWER, outcome_of_answer, outcome_of_failure, outcome_of_others
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext
 
@@ -106,7 +106,7 @@ class ActivityCalls:
                     # Anybody can say so; after an attempt with an effect the step must not be repeated.
                     outcome = Outcome("unknown", failure=UNSIGNED_ANSWER)
             else:
-                outcome = activity_outcome(error)
+                outcome = outcome_of_others(error)
             if not call.local and call.op != "do":
                 outcome = replace(outcome, counted=True)  # only a worker of this project may try without end
             if outcome.kind in ("unknown", "rejected") and outcome.attempt is None:

@@ -112,6 +112,16 @@ def outcome_of_failure(
     return Outcome("unknown", failure=UNSIGNED_ANSWER)
 
 
+def outcome_of_others(error: FailureError) -> Outcome:
+    """The outcome of a call whose failure no worker of the project has signed: of a task queue of its own, or a reply
+    to a command. Its words are those of a participant, or of anybody who reaches Temporal.
+    """
+    outcome = activity_outcome(error)
+    if outcome.failure is None or not isinstance(activity_failure(error), ApplicationError):
+        return outcome
+    return replace(outcome, failure=replace(outcome.failure, quotes=True))
+
+
 def _of_last_attempt(outcome: Outcome, error: FailureError, max_attempts: int, *, is_guarded: bool) -> Outcome:
     """The outcome of a failure after which Temporal usually repeats the attempt: everybody can read that of an earlier
     attempt, and send it once more as that of a later one.

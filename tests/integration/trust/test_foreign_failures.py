@@ -14,10 +14,11 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from saga_workers.serve.public_outcome import public_outcome
 from sagas import Rejected, action
-from sagas.protocol.size_limits import MAX_TYPE_CHARACTERS
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
 from sagas.text.exact_json import decode_json
-from tests.helpers.local_worker import make_project, running_worker
+from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
 
@@ -69,3 +70,27 @@ async def test_attempts_that_are_not_counted_end(temporal: TemporalServer, tmp_p
         assert "TTT" in parked["why"]
         assert "\x1b" not in parked["why"]
         assert len(parked["why"]) < MAX_TYPE_CHARACTERS + 200
+
+
+async def test_the_words_of_an_unsigned_rejection_are_quoted(temporal: TemporalServer, tmp_path: Path) -> None:
+    """Anybody who reaches Temporal may have said them, and who may only read outcomes is not told them."""
+    queue = f"other-{uuid.uuid4()}"
+
+    @activity.defn(dynamic=True)
+    async def foreign(args: Sequence[RawValue]) -> int:
+        raise ApplicationError("card 4711 " + "x" * 50_000, type="Rejected", non_retryable=True)
+
+    @action("refuses")
+    async def refuses() -> None:
+        raise Rejected("closed")
+
+    text = AWAY.replace("QUEUE", queue)
+    project = make_project(tmp_path, {"away": text}, [refuses], address=temporal.address)
+    async with running_worker(project) as client, Worker(client.temporal, task_queue=queue, activities=[foreign]):
+        run = await client.start("away", {})
+        await finished(client, run.id)
+        view = await client.view(run.id)
+    assert view.reason is not None
+    assert (view.reason.kind, view.reason.quotes) == ("rejected", True)
+    assert len(view.reason.message) <= MAX_MESSAGE_CHARACTERS
+    assert "4711" not in str(public_outcome(view)["reason"])

@@ -7,11 +7,12 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from temporalio.api.common.v1 import Payloads
+from temporalio.api.common.v1 import Payloads, WorkflowExecution
 from temporalio.api.enums.v1 import EventType, RetryState
 from temporalio.api.failure.v1 import ActivityFailureInfo, ApplicationFailureInfo, Failure
 from temporalio.api.workflowservice.v1 import (
     RecordActivityTaskHeartbeatByIdRequest,
+    ResetActivityRequest,
     RespondActivityTaskCompletedByIdRequest,
 )
 from temporalio.common import RawValue
@@ -27,6 +28,7 @@ from sagas.workflow.json_payloads import json_payload
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
 
 PROBED = """
 saga: probed
@@ -163,3 +165,62 @@ async def after_cancel(outcome: Outcome, *, final: bool) -> Outcome:
     return signed_answers.outcome_of_failure(
         "pay", RawValue(json_payload({})).payload, error, "pay 1", 3, call="1.1", is_guarded=False
     )
+
+
+RESTARTED = """
+saga: restarted
+steps:
+  - {id: pay, uses: charge, compensate: refund, retry: {max_attempts: 3, initial_interval: 1h, max_interval: 1h}}
+"""
+
+
+async def reset_activity(client: Client, id: str) -> None:
+    """Make Temporal count the attempts of `pay` from 1 again, as any client can: `temporal activity reset`."""
+    await client.temporal.workflow_service.reset_activity(
+        ResetActivityRequest(
+            namespace=client.temporal.namespace,
+            execution=WorkflowExecution(workflow_id=id),
+            id="pay",
+            identity="stranger",
+        )
+    )
+
+
+async def test_an_attempt_after_a_reset_of_its_activity_is_not_the_first(
+    tmp_path: Path, temporal: TemporalServer
+) -> None:
+    effects: list[str] = []
+
+    @action("charge")
+    async def charge(step: Step) -> None:
+        if effects:
+            raise Rejected("no")
+        effects.append("charge")
+        raise ConnectionError("lost")
+
+    @action("refund")
+    async def refund(step: Step) -> None:
+        effects.append("refund")
+
+    project = make_project(tmp_path, {"restarted": RESTARTED}, [charge, refund], address=temporal.address)
+    async with running_worker(project) as client:
+        id = f"restarted-{uuid.uuid4()}"
+        await client.start("restarted", {}, id=id)
+
+        async def has_failed() -> bool:
+            [step] = (await client.show(id))["steps"]
+            return step.get("next_attempt_at") is not None
+
+        await until(has_failed)
+        await reset_activity(client, id)
+
+        async def is_rejected() -> bool:
+            [step] = (await client.show(id))["steps"]
+            return step["state"] != "RUNNING" or (step["error"] or {}).get("type") == "Rejected"
+
+        await until(is_rejected)
+        if (await client.show(id))["state"] == "RUNNING":
+            await client.cancel(id)  # the rejection is not believed, and its next attempt is due in an hour
+        view = await finished(client, id)
+    assert view["state"] == "COMPENSATED"
+    assert effects == ["charge", "refund"]

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio.client import Client as Temporal
@@ -27,10 +27,13 @@ from sagas.protocol.payloads import (
     RETRY_NOTIFICATION_SIGNAL,
 )
 from sagas.protocol.saga_view import DeliveryState, ErrorView, NotificationView, SagaView
+from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
 from sagas.text.shell import saga_command
+from sagas.text.shortening import shorten_middle
 from sagas.workflow.summaries import run_summary
 
 _CONCURRENCY = 16
+_LONGEST_TIME = 40
 _CLOSING_DELAY = timedelta(hours=1)
 _CLOSED_STATES: Mapping[WorkflowExecutionStatus | None, DeliveryState] = {
     WorkflowExecutionStatus.COMPLETED: "DELIVERED",
@@ -60,14 +63,32 @@ async def _with_delivery_state(row: NotificationView, run: RunInfo) -> Notificat
     return replace(
         row,
         state="PENDING" if run.running else "SKIPPED" if skipped else _CLOSED_STATES.get(run.status, "STOPPED"),
-        closed=closed if skipped and isinstance(closed, str) else None,
-        attempts=attempts if isinstance(attempts, int) else None,
-        error=ErrorView(type=str(error.get("type")), message=str(error.get("message")))
+        closed=_short(closed, MAX_MESSAGE_CHARACTERS) if skipped else None,
+        attempts=attempts if type(attempts) is int and attempts >= 0 else None,
+        error=ErrorView(
+            type=_short(error.get("type"), MAX_TYPE_CHARACTERS) or "Error",
+            message=_short(error.get("message"), MAX_MESSAGE_CHARACTERS) or "",
+        )
         if isinstance(error, Mapping)
         else None,
-        next_attempt_at=next_attempt_at if isinstance(next_attempt_at, str) else None,
-        ended_at=ended_at if isinstance(ended_at, str) else None,
+        next_attempt_at=_time(next_attempt_at),
+        ended_at=_time(ended_at),
     )
+
+
+def _short(value: Any, limit: int) -> str | None:
+    return shorten_middle(value, limit) if isinstance(value, str) else None
+
+
+def _time(value: Any) -> str | None:
+    """The value, if it is a time as :func:`format_timestamp` writes it."""
+    if not isinstance(value, str) or len(value) > _LONGEST_TIME:
+        return None
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return value
 
 
 async def _delivery_status(run: RunInfo) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from saga_activities.temporal.activity_attempt import note_keys
+from saga_activities.temporal.activity_attempt import attempt_number, note_keys
 from saga_activities.temporal.attempt_errors import not_performed_error
 from saga_activities.temporal.saga_activities import SagaActivities
 from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER, UNSIGNED_TYPE
@@ -112,7 +112,7 @@ class _Verifying(worker.ActivityInboundInterceptor):
             raise not_performed_error(
                 f"{info.activity_type} is not signed with a key of this worker; set the same worker.definition_key for "
                 "all workers of the project",
-                info.attempt,
+                attempt_number(info),
                 UNSIGNED_TYPE,
             )
         note_keys.set(_KeysOfCall(self._keys, _answer_content(info, input, signature), signature.key))
