@@ -18,6 +18,7 @@ from saga_cli.wait import exit_code
 from saga_workers.batch.batch_view import read_batch
 from saga_workers.client import Client
 from saga_workers.reconcile.current_views import current_view
+from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.relay.check_back import entry_status
 from saga_workers.start.existing_sagas import Unverified
 from saga_workers.start.row_starts import final_state
@@ -129,6 +130,8 @@ async def test_the_ledger_knows_better_than_a_forged_end(bank: Bank) -> None:
     assert seen is not None
     assert (seen.state, seen.incomplete) == ("COMPLETED", None)
     assert await final_state(client.locator, id) == "COMPLETED"
+    assert (await write_row(client.locator, id)).startswith("not repaired: COMPENSATED (unverified)")
+    assert bank.states() == {id: "COMPLETED"}
     again = await client.start("transfer", input)
     assert (again.started, again.source) == (False, "ledger")
     view = await client.view(id)

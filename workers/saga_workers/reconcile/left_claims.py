@@ -26,7 +26,7 @@ from saga_workers.views.bulk_view import BULK_DELETED, claimed_view, view_in_bul
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import compress_state, unpack_state
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.saga_view import UNVERIFIED, SagaView
 from sagas.text.shell import saga_command
 
 MAX_CLAIMS = 100_000
@@ -110,6 +110,8 @@ async def _release_or_advise(locator: Locator, claim: Claim) -> str:
 
 def describe_continued(view: SagaView, saga_id: str) -> str:
     """Return what has become of a saga that was continued in a new run."""
+    if view.is_unverified:
+        return f"it is {view.state} {UNVERIFIED}"
     match view.state:
         case "COMPENSATED":
             return "undone; it is COMPENSATED"

@@ -30,6 +30,7 @@ from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_view import read_view
 from saga_workers.views.stuck import terminated_reasons
 from sagas.errors import RefusedError, SagaError
+from sagas.protocol.saga_view import UNVERIFIED
 from sagas.settings import Settings
 from sagas.text.shell import saga_command
 
@@ -131,6 +132,8 @@ async def _release_lock(locator: Locator, settings: Settings, saga_id: str, hold
         return "its locks have been released meanwhile"
     if (await locator.within_temporal().locate(saga_id)).home is not None:
         view = await read_view(locator.within_temporal(), saga_id)
+        if view.is_unverified:
+            return f"not released: it is {view.state} {UNVERIFIED}"
         if view.state == "TERMINATED" and terminated_reasons(view):
             again = saga_command("resume", saga_id)
             return f"not released: its effects are still there; continue it first: {again}"

@@ -193,7 +193,7 @@ class SagaTrigger:
                 self._metrics.signalled(self._definition.saga, message.topic)
                 return
         view = await read_view(locator, saga_id)
-        if not _already_received(view, by, reject):
+        if view.is_unverified or not _already_received(view, by, reject):
             raise PoisonMessage(f"{saga_id} has already ended {view.state}")
 
 
