@@ -38,9 +38,9 @@ note_keys: contextvars.ContextVar[NoteKeys | None] = contextvars.ContextVar("not
 def attempt_number(info: activity.Info) -> int:
     """The number of the attempt within its call, from 1.
 
-    Temporal counts from 1 again when anybody resets the activity (`temporal activity reset`), but keeps the time at
-    which it was scheduled first. Such an attempt is at least the second, so its word alone is not the last one about
-    the effect.
+    Temporal counts from 1 again when anybody resets the activity (`temporal activity reset`), or the run while the
+    activity waits for its next attempt, but keeps the time at which it was scheduled first. Such an attempt is at least
+    the second, so its word alone is not the last one about the effect.
     """
     return info.attempt + 1 if _is_restarted(info) else info.attempt
 

@@ -291,7 +291,7 @@ async def test_the_retention_covers_the_longest_attempt(shop: Shop) -> None:
 
 @pytest.mark.parametrize("can_undo", [False, True])
 async def test_a_saga_that_a_stranger_has_closed_keeps_its_rows(quiet_shop: Shop, can_undo: bool) -> None:
-    """Who takes a workflow task of the project closes the saga with any view: nobody knows whether it can be undone."""
+    """Anybody can take a workflow task of the project and close the saga with any view; it may be one to undo."""
     client, _ = quiet_shop
     queue, id = client.project.settings.temporal.task_queue, f"closed-{uuid.uuid4()}"
     view = {"id": id, "saga": "undoable", "state": "COMPLETED", "steps": [], "can_undo": can_undo}

@@ -7,13 +7,16 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
 from temporalio.api.common.v1 import Payloads, WorkflowExecution
 from temporalio.api.enums.v1 import EventType, RetryState
 from temporalio.api.failure.v1 import ActivityFailureInfo, ApplicationFailureInfo, Failure
 from temporalio.api.workflowservice.v1 import (
     RecordActivityTaskHeartbeatByIdRequest,
     ResetActivityRequest,
+    ResetWorkflowExecutionRequest,
     RespondActivityTaskCompletedByIdRequest,
+    SignalWorkflowExecutionRequest,
 )
 from temporalio.common import RawValue
 from temporalio.converter import DataConverter
@@ -186,9 +189,39 @@ async def reset_activity(client: Client, id: str) -> None:
     )
 
 
-async def test_an_attempt_after_a_reset_of_its_activity_is_not_the_first(
-    tmp_path: Path, temporal: TemporalServer
-) -> None:
+async def reset_run(client: Client, id: str) -> None:
+    """Make a new run of what was scheduled before, as any client can: `temporal workflow reset`."""
+    handle = client.temporal.get_workflow_handle(id)
+    history = await handle.fetch_history()
+    completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    task = next(event.event_id for event in history.events if event.event_type == completed)
+    await client.temporal.workflow_service.signal_workflow_execution(
+        SignalWorkflowExecutionRequest(
+            namespace=client.temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=id),
+            signal_name="another-task",
+        )
+    )
+
+    async def later_task() -> int | None:
+        events = (await handle.fetch_history()).events
+        return next(
+            (event.event_id for event in events if event.event_type == completed and event.event_id > task), None
+        )
+
+    await client.temporal.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=id, run_id=(await handle.describe()).run_id),
+            workflow_task_finish_event_id=await until(later_task),
+            request_id=str(uuid.uuid4()),
+            reason="a test",
+        )
+    )
+
+
+@pytest.mark.parametrize("of", ["activity", "run"])
+async def test_an_attempt_after_a_reset_is_not_the_first(tmp_path: Path, temporal: TemporalServer, of: str) -> None:
     effects: list[str] = []
 
     @action("charge")
@@ -212,7 +245,7 @@ async def test_an_attempt_after_a_reset_of_its_activity_is_not_the_first(
             return step.get("next_attempt_at") is not None
 
         await until(has_failed)
-        await reset_activity(client, id)
+        await (reset_activity(client, id) if of == "activity" else reset_run(client, id))
 
         async def is_rejected() -> bool:
             [step] = (await client.show(id))["steps"]

@@ -49,7 +49,7 @@ class Locator:
 
     @property
     def keys(self) -> SigningKeys | None:
-        """None if what closed runs say cannot be verified, or the project accepts anything."""
+        """The keys that verify what closed runs say; None without any, or if the project accepts anything."""
         if self._keys is None and self.settings is not None:
             self._keys = verifying_keys(self.settings)
         return self._keys

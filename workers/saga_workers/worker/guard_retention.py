@@ -174,7 +174,7 @@ async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
     claimed = await closed_view(run)
     if claimed is None:
         return False
-    if run.task_queue != locator.settings.temporal.task_queue:
+    if locator.settings is None or run.task_queue != locator.settings.temporal.task_queue:
         return claimed.can_undo
     outcome = await closed_outcome(locator, run)
     return outcome.view is None or outcome.view.can_undo
