@@ -315,7 +315,7 @@ def test_concurrent_up_commands_start_one_stack(project: Project) -> None:
 def test_a_copied_project_gets_its_own_stack(project: Project) -> None:
     original = project.up("--only", "postgres")
     copy = Project(project.root.parent / "copy")
-    shutil.copytree(project.root, copy.root, ignore=shutil.ignore_patterns(".s.PGSQL.*"))  # it copies no socket
+    shutil.copytree(project.root, copy.root)  # it fails at a socket
     try:
         assert copy.status()["postgres"] == {"state": "stopped", "pid": None}
         assert copy.up("--only", "postgres")["postgres"]["address"] != original["postgres"]["address"]

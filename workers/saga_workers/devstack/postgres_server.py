@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _SERVER_OPTIONS = {
     "listen_addresses": HOST,
-    "unix_socket_directories": "..",  # relative to the cluster: the folder of the service, whatever its name
     "max_connections": "200",
     "max_prepared_transactions": "50",
     "wal_level": "logical",
@@ -41,8 +40,10 @@ _METHOD = "scram-sha-256"
 _PROOF = f"require_auth={_METHOD}"
 """Without it a program that has taken the port of a server that ended could ask for the password in clear."""
 
-_SOCKET_PATH_BYTES = 103
-"""The longest path of a Unix socket that every system accepts."""
+_SOCKETS = Path("/tmp")  # noqa: S108, each folder in it has a name that cannot be guessed
+"""Where the folders of Unix sockets are: not in the project, because programs that copy a folder fail at a socket; and
+the same one for all processes of a project, whatever their environment.
+"""
 
 
 class PostgresService(Service):
@@ -61,24 +62,20 @@ class PostgresService(Service):
         return self.folder.data_folder(self.name) / "password"
 
     @property
-    def socket_folder(self) -> Path | None:
-        """The folder of the server's Unix socket, which only this user may enter; None if a client cannot name it.
+    def socket_folder(self) -> Path:
+        """The folder of the server's Unix socket, which only this user may enter.
 
         Who takes the port of a server that ended can pass the proof of a client on to the new server, and use its
         session; nobody else can take the socket.
         """
-        home = self.folder.data_folder(self.name)
-        is_usable = len(os.fsencode(home / ".s.PGSQL.65535")) <= _SOCKET_PATH_BYTES and "," not in str(home)
-        return home if is_usable else None
+        return _SOCKETS / f"saga-{self.folder.owner()}"
 
     def url(self, ports: Mapping[str, int], database: str) -> str:
         """The URL of a database for people: as its owner, who is no superuser."""
         return f"{self._account(database)}@{HOST}:{ports['port']}/{quote(database, safe='')}?{_PROOF}"
 
     def _url_of_processes(self, ports: Mapping[str, int], database: str) -> str:
-        """The URL of a database for the project's processes: over the Unix socket, if a client can name it."""
-        if self.socket_folder is None:
-            return self.url(ports, database)
+        """The URL of a database for the project's processes: over the Unix socket."""
         where = f"host={quote(str(self.socket_folder), safe='')}&port={ports['port']}"
         return f"{self._account(database)}@/{quote(database, safe='')}?{where}&{_PROOF}"
 
@@ -95,10 +92,9 @@ class PostgresService(Service):
 
     def prepare(self, data: Mapping[str, str]) -> Mapping[str, str]:
         """Run initdb, once. The finished cluster is renamed last, so that an incomplete one is never used."""
+        self._make_socket_folder()
         if (self.cluster / "PG_VERSION").exists():
             self._remove_stale_pid_file()
-            for leftover in self.folder.data_folder(self.name).glob(".s.PGSQL.*"):
-                leftover.unlink(missing_ok=True)  # the socket of a killed server, and its lock file with a pid
             return data
         home = self.folder.data_folder(self.name)
         home.mkdir(mode=0o700, exist_ok=True)
@@ -132,6 +128,26 @@ class PostgresService(Service):
         draft.rename(self.cluster)
         return data
 
+    def _make_socket_folder(self) -> None:
+        """Make it anew: a killed server leaves its socket, and a lock file with a pid.
+
+        Its name cannot be guessed. Raises SagaError if another user has it nevertheless.
+        """
+        folder = self.socket_folder
+        self.stopped()
+        try:
+            folder.mkdir(mode=0o700)
+            if (user := unprivileged_command()[1]) is not None:
+                os.chown(folder, user, user)
+        except OSError as error:
+            raise SagaError(
+                f"the folder {folder} for the socket of PostgreSQL cannot be made: {error.strerror}; remove it, and "
+                "make sure that you may write there"
+            ) from error
+
+    def stopped(self) -> None:
+        shutil.rmtree(self.socket_folder, ignore_errors=True)
+
     def _remove_stale_pid_file(self) -> None:
         """Remove the lock file of a killed server, whose pid may have been reused by another program.
 
@@ -150,6 +166,7 @@ class PostgresService(Service):
         argv = [*prefix, str(program_folder() / "postgres"), "-D", str(self.cluster), "-p", str(ports["port"])]
         for option, value in _SERVER_OPTIONS.items():
             argv += ["-c", f"{option}={value}"]
+        argv += ["-c", f"unix_socket_directories={self.socket_folder}"]
         return Launch(argv, self.folder.data_folder(self.name), environment_without("PG"), user)
 
     def not_ready(self, ports: Mapping[str, int]) -> str | None:
@@ -176,7 +193,7 @@ class PostgresService(Service):
 
         arguments = psycopg_arguments()
         return psycopg.connect(
-            host=str(self.socket_folder or HOST),
+            host=str(self.socket_folder),
             port=ports["port"],
             user=database_roles.SUPERUSER,
             password=self._superuser_password(),

@@ -60,6 +60,10 @@ class Service(ABC):
         """Do what is necessary each time the service has become ready; idempotent."""
         return
 
+    def stopped(self) -> None:
+        """Remove what is useless after the process has ended; idempotent."""
+        return
+
     @abstractmethod
     def addresses(self, ports: Mapping[str, int], data: Mapping[str, str]) -> dict[str, str]:
         """The addresses of the service, for `dev status`."""

@@ -161,13 +161,6 @@ class Stack:
         """Create the tables in the databases of the embedded PostgreSQL; for others, use `saga setup`."""
         current = load_settings(self.settings.root, self.settings.config_file)
         own = [connection for connection in current.sql_connections() if connection.embedded]
-        postgres = self.services["postgres"]
-        if isinstance(postgres, PostgresService) and postgres.socket_folder is None:
-            self.report(
-                "the name of this project's folder is too long, or has a comma, for a Unix socket, so its processes "
-                "connect to PostgreSQL over 127.0.0.1, where another user of this machine can take the port of a "
-                "server that ended"
-            )
         if own:
             import asyncio
 
@@ -387,6 +380,7 @@ class Stack:
     def _stop(self, service: Service, record: ServiceRecord) -> ServiceRecord:
         if record.process is not None:
             stop_process(record.process, number=service.stop_signal, grace=service.grace)
+        service.stopped()
         record = dataclasses.replace(record, wanted=False, process=None)
         self.folder.write(service.name, record)
         return record
