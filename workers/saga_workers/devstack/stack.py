@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from saga_workers.devstack import ports as tcp
+from saga_workers.devstack import schedules
 from saga_workers.devstack.dev_folder import DevFolder, ServiceRecord
 from saga_workers.devstack.kafka_server import KafkaService, broker_unavailable_reason
 from saga_workers.devstack.os_process import find_marked, start_process, stop_process
@@ -80,6 +81,7 @@ class Stack:
                 self.report(
                     f"the settings name the Temporal server {self.settings.temporal.address}, so none is started"
                 )
+                schedules.report_missing_setup(self.settings, self.report)
             while pending:
                 wave = [name for name in pending if not set(self.services[name].after) & set(pending)]
                 for running in [self._ensure_started(self.services[name]) for name in wave]:
@@ -89,6 +91,8 @@ class Stack:
                     self._set_up_databases()
                 if "kafka" in wave:
                     self._set_up_topics()
+                if "temporal" in wave:
+                    schedules.set_up_schedules(self.settings, self.report)
                 pending = [name for name in pending if name not in wave]
             self._report_missing_setup()
 

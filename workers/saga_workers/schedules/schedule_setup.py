@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from temporalio.client import Client as Temporal
 from temporalio.client import Schedule, ScheduleAlreadyRunningError, ScheduleUpdate, ScheduleUpdateInput
@@ -10,6 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.runtime.logs import fields
 from saga_workers.schedules.schedule_status import ScheduleStatus, read_status, scheduled
+from sagas.definition.model import Definition
 from sagas.project import Project
 
 log = logging.getLogger("saga.worker")
@@ -48,9 +50,25 @@ async def set_up_when_worker_starts(temporal: Temporal, project: Project) -> Non
     """Create and update the schedules of the definitions. Errors are logged: a worker serves without schedules, too."""
     for definition in scheduled(project):
         try:
-            status = await read_status(temporal, project, definition)
-            if status.need is not None:
-                await set_up_schedule(temporal, status)
-                log.info("schedule set up: %s", status.why, extra=fields(saga=definition.saga))
+            if (why := await _set_up_if_needed(temporal, project, definition)) is not None:
+                log.info("schedule set up: %s", why, extra=fields(saga=definition.saga))
         except RPCError as error:
             log.warning("schedule not set up: %s", error.message, extra=fields(saga=definition.saga))
+
+
+async def set_up_missing_schedules(temporal: Temporal, project: Project, report: Callable[[str], object]) -> None:
+    """Create and update the schedules of the definitions, with a line for each that is new, other or refused."""
+    for definition in scheduled(project):
+        try:
+            if (why := await _set_up_if_needed(temporal, project, definition)) is not None:
+                report(f"schedule of {definition.saga} set up: {why}")
+        except RPCError as error:
+            report(f"schedule of {definition.saga} not set up: {error.message}")
+
+
+async def _set_up_if_needed(temporal: Temporal, project: Project, definition: Definition) -> str | None:
+    """Why the schedule was created or updated; None if nothing was wrong. Raises RPCError."""
+    status = await read_status(temporal, project, definition)
+    if status.need is not None:
+        await set_up_schedule(temporal, status)
+    return status.why
