@@ -91,7 +91,9 @@ class BulkRowStarter(RowStarter):
         return new, self._wait_for_others(waiting) if waiting and self.wait_for_end else None
 
     def _is_same(self, row: StartRow, earlier: KnownSaga) -> bool:
-        return earlier.saga == self._saga and earlier.input_digest in (None, input_digest(row.request.input))
+        if earlier.saga != self._saga:
+            return False
+        return row.any_input or earlier.input_digest in (None, input_digest(row.request.input))
 
     def _refuse(self, row: StartRow, why: str) -> None:
         self.refuse([row], f"{row.location}: {row.id} cannot be started: {why}")
@@ -134,9 +136,11 @@ class BulkRowStarter(RowStarter):
         places = {row.id: row for row in rows}
         waiting: list[str] = []
         self._refuse_inputs(rows, result.get("refused", {}))
+        others = [id for id, earlier in result["existing"].items() if not earlier["same"] and places[id].any_input]
+        sagas = await self._ledger.known_sagas(others) if others else {}
         for id, earlier in result["existing"].items():
             tally.started -= 1
-            if not earlier["same"]:
+            if not earlier["same"] and not (id in sagas and self._is_same(places[id], sagas[id])):
                 self._refuse(places[id], _ANOTHER_START)
                 continue
             tally.existing += 1

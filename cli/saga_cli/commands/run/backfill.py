@@ -33,10 +33,14 @@ def backfill(
     from_: Annotated[str, typer.Option("--from", help="the first time: a date, or a timestamp")],
     to: Annotated[str, typer.Option("--to", help="the last time, included: a date, or a timestamp")],
     concurrency: Annotated[
-        int | None, typer.Option(help="maximum sagas running at once; default 1, with overlap allow_all 10", min=1)
+        int | None,
+        typer.Option(
+            help="maximum sagas running at once; default 1, with overlap allow_all 10, or 2000 with --bulk", min=1
+        ),
     ] = None,
     rate: Annotated[float | None, typer.Option(help="maximum starts per second", min=0.001)] = None,
     detach: Annotated[bool, typer.Option("--detach", help="start the sagas and do not wait")] = False,
+    bulk: Annotated[bool, typer.Option("--bulk", help="many sagas in one workflow; needs a ledger")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the times and the ids, and start nothing")] = False,
 ) -> int:
     """Start a saga for each time of a schedule from --from to --to, in their order; each time has one saga.
@@ -62,10 +66,19 @@ def backfill(
         raise UsageError("--to is before --from", help="for example --from 2026-03-01 --to 2026-03-31")
     if first > now:
         raise UsageError("--from is in the future, and a backfill starts sagas for past times only")
+    side_by_side = trigger.overlap == "allow_all"
+    if bulk and concurrency is None and not side_by_side:
+        raise UsageError(
+            f"--bulk runs many sagas at once, and those of {name} run one after the other (overlap {trigger.overlap})",
+            help="--concurrency N says how many may run at once",
+        )
+    if concurrency is None and not bulk:
+        concurrency = _SIDE_BY_SIDE if side_by_side else 1
     options = RunOptions(
         f"backfill-{name}-{first:%Y%m%dT%H%M%SZ}-{last:%Y%m%dT%H%M%SZ}",
+        bulk=bulk,
         rate=rate,
-        concurrency=concurrency or (_SIDE_BY_SIDE if trigger.overlap == "allow_all" else 1),
+        concurrency=concurrency,
         detach=detach,
     )
     tallies: list[Tally] = []
