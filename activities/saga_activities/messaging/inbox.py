@@ -27,7 +27,7 @@ InboxStatus = Literal["DONE", "REJECTED", "DEAD"]
 
 _COLUMNS = "(consumer, event_id, topic, topic_id, topic_partition, topic_offset, digest, status, reason, received_at)"
 _VALUES = "(:consumer, :event_id, :topic, :topic_id, :partition, :offset, :digest, :status, :reason, :at)"
-_SELECT_ENTRY = (
+_SELECT_ROW = (
     "SELECT topic, topic_partition, topic_offset, digest, status, reason FROM saga_inbox"
     " WHERE consumer = :consumer AND event_id = :event_id"
 )
@@ -38,8 +38,8 @@ _RAISE_VERSION = (
 
 
 @dataclass(frozen=True, slots=True)
-class InboxEntry:
-    """One message of one consumer. ``digest``: of its content."""
+class InboxRow:
+    """The row of one message of one consumer. ``digest``: of its content."""
 
     consumer: str
     event_id: str
@@ -61,9 +61,9 @@ class TopicUse:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The existing entry of a message that was recorded before.
+    """The existing row of a message that was recorded before.
 
-    ``other``: topic/partition/offset of a message with the same id and other content, which the entry belongs to; None
+    ``other``: topic/partition/offset of a message with the same id and other content, which the row belongs to; None
     if it is the same message.
     """
 
@@ -82,19 +82,19 @@ def _on_conflict(dialect: str) -> str:
 
 
 async def record(
-    sql: SqlSession, entry: InboxEntry, status: InboxStatus, reason: str | None = None
+    sql: SqlSession, message: InboxRow, status: InboxStatus, reason: str | None = None
 ) -> Duplicate | None:
-    """Insert the entry of a message; returns the existing one if it was recorded before, else None."""
+    """Insert the row of a message; returns the existing one if it was recorded before, else None."""
     dialect = sql.dialect
     touched = await sql.execute(
         f"{_insert_ignore(dialect, 'saga_inbox')} {_COLUMNS} VALUES {_VALUES}{_on_conflict(dialect)}",
-        consumer=entry.consumer,
-        event_id=entry.event_id,
-        topic=entry.topic,
-        topic_id=entry.topic_id,
-        partition=entry.partition,
-        offset=entry.offset,
-        digest=entry.digest,
+        consumer=message.consumer,
+        event_id=message.event_id,
+        topic=message.topic,
+        topic_id=message.topic_id,
+        partition=message.partition,
+        offset=message.offset,
+        digest=message.digest,
         status=status,
         reason=None if reason is None else reason.replace("\0", ""),  # PostgreSQL's text cannot contain it
         at=time.time(),
@@ -102,15 +102,15 @@ async def record(
     if touched:
         return None
     # On MySQL a plain read would not see the row that the insert has waited for, if the transaction has read before.
-    read = f"{_SELECT_ENTRY} LOCK IN SHARE MODE" if dialect in MYSQL_DIALECTS else _SELECT_ENTRY
-    row: Mapping[str, Any] = await sql.one(read, consumer=entry.consumer, event_id=entry.event_id)
-    is_same = row["digest"] == entry.digest
+    read = f"{_SELECT_ROW} LOCK IN SHARE MODE" if dialect in MYSQL_DIALECTS else _SELECT_ROW
+    row: Mapping[str, Any] = await sql.one(read, consumer=message.consumer, event_id=message.event_id)
+    is_same = row["digest"] == message.digest
     place = "{topic}/{topic_partition}/{topic_offset}".format_map(row)
     return Duplicate(row["status"], row["reason"], None if is_same else place)
 
 
 async def topic_uses(engine: AsyncEngine, topic: str, topic_id: str) -> list[TopicUse]:
-    """The consumers that have handled messages of a topic, as far as their entries are kept. Reads all entries."""
+    """The consumers that have handled messages of a topic, as far as their rows are kept. Reads all rows."""
     statement = (
         "SELECT consumer, count(*), max(received_at) FROM saga_inbox"
         " WHERE topic = :topic AND topic_id = :topic_id GROUP BY consumer ORDER BY consumer"
@@ -158,16 +158,16 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{shorten(text, 40)}…"
 
 
-async def purge(engine: AsyncEngine, older_than: float, batch_size: int = 1_000) -> int:
-    """Delete at most ``batch_size`` entries received before ``older_than`` (seconds since the epoch).
+async def purge(engine: AsyncEngine, older_than: float, limit: int = 1_000) -> int:
+    """Delete at most ``limit`` rows received before ``older_than`` (seconds since the epoch).
 
-    Returns the number of deleted entries.
+    Returns the number of deleted rows.
     """
     one_portion = (
         "SELECT consumer, event_id FROM saga_inbox WHERE received_at < :before ORDER BY received_at LIMIT :portion"
     )
     async with engine.connect() as connection:
-        rows = (await connection.execute(sa.text(one_portion), {"before": older_than, "portion": batch_size})).all()
+        rows = (await connection.execute(sa.text(one_portion), {"before": older_than, "portion": limit})).all()
         delete = sa.text("DELETE FROM saga_inbox WHERE consumer = :consumer AND event_id = :event_id")
         for row in rows:
             await connection.execute(delete, {"consumer": row[0], "event_id": row[1]})

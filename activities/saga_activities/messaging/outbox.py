@@ -200,7 +200,7 @@ _EVENT_FIELDS = ("topic", "key", "value", "headers", "hold")
 _POLL_INTERVALS = Backoff(0.02, 0.5, factor=1.5)
 """Seconds between two polls of the outbox while a step waits for the relay."""
 
-_STATUS_BATCH = 500
+_READ_AT_ONCE = 500
 
 
 def read_events(items: Any, invocation: Invocation) -> list[Event]:
@@ -298,8 +298,8 @@ async def _unpublished(engine: AsyncEngine, ids: list[str]) -> tuple[list[str], 
     waiting, why = [], ""
     async with engine.connect() as connection:
         events = outbox_table.c
-        for start in range(0, len(ids), _STATUS_BATCH):
-            some = events.event_id.in_(ids[start : start + _STATUS_BATCH])
+        for start in range(0, len(ids), _READ_AT_ONCE):
+            some = events.event_id.in_(ids[start : start + _READ_AT_ONCE])
             rows = await connection.execute(select(events.event_id, events.status, events.note).where(some))
             for row in rows:
                 if row.status != PUBLISHED:

@@ -50,8 +50,8 @@ async def one_after_the_other(
 
 
 async def receive_twice(guard_database: GuardDatabase) -> None:
-    entry = inbox.InboxEntry("shop", str(uuid4()), "orders", "id", 0, 7, "digest")
-    first, second = await one_after_the_other(guard_database, lambda sql: inbox.record(sql, entry, "DONE"))
+    row = inbox.InboxRow("shop", str(uuid4()), "orders", "id", 0, 7, "digest")
+    first, second = await one_after_the_other(guard_database, lambda sql: inbox.record(sql, row, "DONE"))
     assert (first.kind, first.result) == ("done", None)
     assert (second.kind, second.result) == ("done", inbox.Duplicate("DONE", None)), second
 

@@ -25,7 +25,7 @@ finding."""
 MAX_RECHECKED = 2_000
 """Maximum number of sagas that are read again: a finding is dropped if its saga has changed meanwhile."""
 
-_BATCH_SIZE = 500
+_READ_AT_ONCE = 500
 """Events that are looked up in an outbox by one query."""
 
 
@@ -78,9 +78,9 @@ async def _published(engine: Any, event_ids: Sequence[str]) -> set[str]:
     published: set[str] = set()
     events = outbox_table.c
     async with engine.connect() as connection:
-        for at in range(0, len(event_ids), _BATCH_SIZE):
+        for at in range(0, len(event_ids), _READ_AT_ONCE):
             query = sa.select(events.event_id).where(
-                events.event_id.in_(event_ids[at : at + _BATCH_SIZE]),
+                events.event_id.in_(event_ids[at : at + _READ_AT_ONCE]),
                 events.status.in_((NEW, PUBLISHED)),
             )
             published |= set((await connection.execute(query)).scalars())

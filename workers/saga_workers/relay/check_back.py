@@ -40,7 +40,7 @@ CHECK_INTERVALS = Backoff(60.0, 3600.0)
 """Seconds an event is held before its saga is asked, and between two checks; most sagas are over before the first."""
 
 CHECK_PERIOD = 10.0
-_BATCH_SIZE = 200
+_CHECKED_AT_ONCE = 200
 _ATTEMPT_TIMEOUT = 30.0
 
 _DUE = "status = 'HELD' AND COALESCE(next_check_at, created_at + :first) <= {now}"
@@ -68,7 +68,7 @@ class CheckBack:
         self._temporal: Temporal | None = None
 
     async def check(self, name: str, engine: AsyncEngine) -> int:
-        """Check the due events of one outbox, at most one batch of them; returns their number.
+        """Check the due events of one outbox, at most ``_CHECKED_AT_ONCE`` of them; returns their number.
 
         Raises SQLAlchemyError.
         """
@@ -110,7 +110,7 @@ class CheckBack:
         due = _DUE.format(now=now_sql(engine.dialect.name))
         columns = "id, event_id, topic, saga_id, step, generation, created_at, checks"
         table = outbox_rows(engine.dialect.name).name
-        select = text(f"SELECT {columns} FROM {table} WHERE {due} ORDER BY id LIMIT {_BATCH_SIZE}")
+        select = text(f"SELECT {columns} FROM {table} WHERE {due} ORDER BY id LIMIT {_CHECKED_AT_ONCE}")
         take = text(f"UPDATE {table} SET next_check_at = :later WHERE id = :id AND {due}")
         first, taken = self._intervals.first, []
         async with engine.connect() as connection:

@@ -160,7 +160,7 @@ class ConsumerHandler:
         return outcome
 
     async def _run_effect(self, record: ConsumedRecord, handle: Handle, sql: SqlSession) -> Any:
-        recorded = await inbox.record(sql, await self._inbox_entry(record), "DONE")
+        recorded = await inbox.record(sql, await self._inbox_row(record), "DONE")
         if recorded is not None:
             if recorded.other is not None:
                 value = {"reason": _used_id_message(record, recorded), "details": _dead_letter_details(record)}
@@ -260,10 +260,10 @@ class ConsumerHandler:
     ) -> inbox.Duplicate | None:
         """Record an outcome; returns the one that the inbox has already."""
         reason = printable(reason[:_MAX_REASON])
-        entry = await self._inbox_entry(record)
+        row = await self._inbox_row(record)
 
         async def body(sql: SqlSession) -> inbox.Duplicate | None:
-            recorded = await inbox.record(sql, entry, status, reason)
+            recorded = await inbox.record(sql, row, status, reason)
             if (recorded is None or recorded.other is not None) and reply:
                 await self._reply(sql, record, REJECTED_OUTCOME, {"reason": reason, "details": dict(details)})
             return recorded
@@ -335,12 +335,12 @@ class ConsumerHandler:
 
         return (await self._run_transaction(body, 5.0)).kind == "done"
 
-    async def _inbox_entry(self, record: ConsumedRecord) -> inbox.InboxEntry:
+    async def _inbox_row(self, record: ConsumedRecord) -> inbox.InboxRow:
         if not record.was_read:  # it is given up before that
             with suppress(PoisonMessage):
                 await read_message(record)
         name, place = self._consumer.name, (record.topic, record.topic_id, record.partition, record.offset)
-        return inbox.InboxEntry(name, record.id, *place, record.digest)
+        return inbox.InboxRow(name, record.id, *place, record.digest)
 
 
 def usable_saga_id(saga_id: str | None) -> str:

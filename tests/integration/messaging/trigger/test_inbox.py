@@ -440,7 +440,7 @@ async def test_purging_deletes_old_rows_in_batches(setup: ConsumerSetup) -> None
     async with setup.engine.begin() as connection:
         await connection.execute(text(old), {"name": setup.name})
     # The limit is older than the rows of other tests, which may share the database.
-    assert [await inbox.purge(setup.engine, 2000.0, batch_size=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert [await inbox.purge(setup.engine, 2000.0, limit=2) for _ in range(4)] == [2, 2, 1, 0]
     young = {f"{setup.topic}-0-{number}" for number in (5, 6)}
     assert {id for id, _ in await setup.inbox()} == young
     await handle(setup.record(6, 6))
