@@ -169,7 +169,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         end_servers(config._tmp_path_factory.getbasetemp())  # pyright: ignore[reportAttributeAccessIssue]
     if RUN_FOLDER is not None and not config.stash.get(HAS_FAILED, False):
-        RUN_FOLDER.remove()
+        RUN_FOLDER.remove_at_exit()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

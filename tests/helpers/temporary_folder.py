@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from multiprocessing import util
 from pathlib import Path
 
 import psutil
@@ -51,6 +52,10 @@ class RunFolder:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             self._lock = _lock_file(self.path).open("w")
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove_at_exit(self) -> None:
+        """Remove it after multiprocessing has removed its own folder in it, with the priority -100."""
+        util.Finalize(None, self.remove, exitpriority=-200)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
