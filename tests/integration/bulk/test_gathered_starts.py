@@ -124,3 +124,16 @@ async def test_a_server_that_is_killed_loses_and_repeats_nothing(bank_project: t
         await client.close()
     assert [answer.json()["outcome"]["state"] for answer in answers] == ["COMPLETED"] * total
     assert set(bank.balances().values()) == {90}
+
+
+async def test_a_lone_start_takes_no_workflow_task_for_its_claim(bank: Bank) -> None:
+    bank.open_accounts(1)
+    start = await starts(bank.client)
+    handle = bank.client.temporal.get_workflow_handle(str((await start(1)).bulk_id))
+    await handle.result()
+    tasks = [
+        event.event_id
+        async for event in handle.fetch_history_events()
+        if event.HasField("workflow_task_completed_event_attributes")
+    ]
+    assert len(tasks) == 2  # of its start, and of the end of its only step

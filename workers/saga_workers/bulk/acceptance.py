@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Awaitable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from temporalio.client import WorkflowFailureError, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError, TemporalError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -47,23 +53,48 @@ def refusal_of(error: WorkflowFailureError) -> str | None:
 
 async def wait_accepted(handle: WorkflowHandle[Any, Any], ids: Collection[str]) -> Acceptance | None:
     """Return what has become of the ids of a bulk workflow; None if no worker tells in time."""
+    # With an id of its own, repeats wait for the same update: Temporal holds only few that no worker has answered.
+    update = handle.execute_update(CLAIMED_UPDATE, id=CLAIMED_UPDATE, result_type=dict)
+    try:
+        return await _wait_accepted(handle, ids, update)
+    except RPCError:
+        return None
+
+
+async def start_accepted(
+    temporal: Client, start: WithStartWorkflowOperation[Any, Any], id: str, ids: Collection[str]
+) -> Acceptance | None:
+    """Start the bulk workflow ``id``, as :func:`wait_accepted`. Sent with the start, the update takes no workflow task
+    of its own.
+
+    Raises RPCError if Temporal does not answer, or refuses the start.
+    """
+    update = temporal.execute_update_with_start_workflow(
+        CLAIMED_UPDATE, start_workflow_operation=start, id=CLAIMED_UPDATE, result_type=dict
+    )
+    return await _wait_accepted(temporal.get_workflow_handle(id), ids, update)
+
+
+async def _wait_accepted(
+    handle: WorkflowHandle[Any, Any], ids: Collection[str], update: Awaitable[Mapping[str, Any]]
+) -> Acceptance | None:
     try:
         async with asyncio.timeout(CLAIM_TIMEOUT):
-            claimed = await _claimed(handle)
+            claimed = await _claimed(handle, update)
     except WorkflowFailureError as error:
         return Acceptance(frozenset(ids), refusal_of(error))
     except RPCError as error:
-        # Temporal has deleted it.
-        return Acceptance(frozenset(ids)) if error.status is RPCStatusCode.NOT_FOUND else None
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return Acceptance(frozenset(ids))  # Temporal has deleted it
     except (TimeoutError, TemporalError):
         return None
     return Acceptance({*claimed["existing"], *claimed.get("alone", ())}, refused=claimed.get("refused", {}))
 
 
-async def _claimed(handle: WorkflowHandle[Any, Any]) -> Mapping[str, Any]:
+async def _claimed(handle: WorkflowHandle[Any, Any], update: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
     try:
-        # With an id of its own, repeats wait for the same update: Temporal holds only few that no worker has answered.
-        return await handle.execute_update(CLAIMED_UPDATE, id=CLAIMED_UPDATE, result_type=dict)
+        return await update
     except WorkflowUpdateFailedError:
         return await handle.result()
     except RPCError as error:

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from temporalio.client import WorkflowHandle
+from temporalio.client import WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import (
     SearchAttributeKey,
     SearchAttributePair,
@@ -19,6 +19,7 @@ from temporalio.service import RPCError
 
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.ledger.records import Claim
+from saga_workers.bulk.acceptance import Acceptance, start_accepted
 from saga_workers.location.locator import Locator
 from saga_workers.start.existing_sagas import ExistingSagas
 from saga_workers.start.start_limits import MAX_BULK_INPUT
@@ -240,6 +241,31 @@ class SagaStarter:
 
         Raises UsageError if there is no ledger, an id or a label is not valid, or an input is too large.
         """
+        request, headers, options = self._bulk_start(sagas, again=again, batch=batch, chunk_size=chunk_size)
+        with start_headers(headers):
+            return await self._temporal.start_workflow(BULK_WORKFLOW, request, **options)
+
+    async def start_bulk_accepted(self, sagas: Sequence[BulkRow]) -> tuple[str, Acceptance | None]:
+        """Start one workflow as :meth:`start_bulk` does; its id, and what a worker has answered: see `wait_accepted`.
+
+        Raises UsageError, and RPCError if Temporal does not answer, or refuses the start.
+        """
+        request, headers, options = self._bulk_start(sagas)
+        conflict = WorkflowIDConflictPolicy.USE_EXISTING  # the request may be sent again until a worker has answered
+        with start_headers(headers):
+            start = WithStartWorkflowOperation[Any, Any](BULK_WORKFLOW, request, id_conflict_policy=conflict, **options)
+            ids = [saga.id for saga in sagas]
+            return options["id"], await start_accepted(self._temporal, start, options["id"], ids)
+
+    def _bulk_start(
+        self,
+        sagas: Sequence[BulkRow],
+        *,
+        again: bool = False,
+        batch: str | None = None,
+        chunk_size: int = MAX_MEMBERS,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """The input, the headers and the options of a bulk workflow."""
         self._locator.ledger.require()
         for saga in sagas:
             if (size := len(encode_json(saga.request.input))) > MAX_BULK_INPUT:
@@ -252,16 +278,15 @@ class SagaStarter:
         for _, _, labels in rows:
             _label_texts(labels)
         workflow_id = f"{BULK_PREFIX}{self._definition.saga}-{uuid7()}"
-        with start_headers(self._signed_headers(workflow_id, {id: input for id, input, _ in rows})):
-            return await self._temporal.start_workflow(
-                BULK_WORKFLOW,
-                {"saga": self._definition.saga, "sagas": rows, "again": again, "chunk_size": chunk_size},
-                id=workflow_id,
-                task_queue=self._task_queue,
-                static_summary=run_summary(f"{len(rows)} × {self._definition.saga}"),
-                static_details=self._static_details,
-                search_attributes=self._search_attributes(extra),
-            )
+        request = {"saga": self._definition.saga, "sagas": rows, "again": again, "chunk_size": chunk_size}
+        options: dict[str, Any] = {
+            "id": workflow_id,
+            "task_queue": self._task_queue,
+            "static_summary": run_summary(f"{len(rows)} × {self._definition.saga}"),
+            "static_details": self._static_details,
+            "search_attributes": self._search_attributes(extra),
+        }
+        return request, self._signed_headers(workflow_id, {id: input for id, input, _ in rows}), options
 
     def check_claim(self, claim: Claim, input: Any) -> None:
         """Raise RefusedError unless the saga that has claimed this id may count as this start."""

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError
 
 from saga_activities.ledger.records import Claim
-from saga_workers.bulk.acceptance import NotClaimed, wait_accepted
+from saga_workers.bulk.acceptance import Acceptance, NotClaimed, wait_accepted
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_limits import MAX_SHARED_INPUTS, shared_size
 from saga_workers.start.start_requests import BulkRow, StartRequest, StartResult
@@ -154,11 +153,10 @@ class SharedStarts:
                 waiting.setdefault(noted.bulk_id, []).append(start)
             else:
                 _fail([start], NotClaimed(start.id))
-        bulk_handle = self._starter.locator.temporal.get_workflow_handle
         await asyncio.gather(
             self._start_bulk(new),
             self._answer_each([start for start in starts if start.id in claims], claims),
-            *(self._answer_accepted(bulk_handle(id), some) for id, some in waiting.items()),
+            *(self._wait_accepted(id, some) for id, some in waiting.items()),
         )
 
     async def _answer_repeats(self, starts: Sequence[_Start]) -> None:
@@ -182,13 +180,15 @@ class SharedStarts:
         if not starts:
             return
         try:
-            handle = await self._starter.start_bulk([BulkRow(start.id, start.request) for start in starts])
+            id, accepted = await self._starter.start_bulk_accepted(
+                [BulkRow(start.id, start.request) for start in starts]
+            )
         except RPCError as error:
             if refusal_reason(error) is None:
                 raise
             await self._start_parts(starts)
             return
-        await self._answer_accepted(handle, starts)
+        await self._answer_accepted(id, accepted, starts)
 
     async def _start_parts(self, starts: Sequence[_Start]) -> None:
         """Find the start that Temporal refuses: it must not keep the others from starting."""
@@ -199,12 +199,15 @@ class SharedStarts:
         await self._start_bulk(starts[:half])
         await self._start_bulk(starts[half:])
 
-    async def _answer_accepted(self, handle: WorkflowHandle[Any, Any], starts: Sequence[_Start]) -> None:
+    async def _wait_accepted(self, bulk_id: str, starts: Sequence[_Start]) -> None:
+        handle = self._starter.locator.temporal.get_workflow_handle(bulk_id)
+        await self._answer_accepted(bulk_id, await wait_accepted(handle, [start.id for start in starts]), starts)
+
+    async def _answer_accepted(self, bulk_id: str, accepted: Acceptance | None, starts: Sequence[_Start]) -> None:
         """Answer when a worker has accepted the bulk workflow. Without an answer in time nobody knows whether one will:
         who starts the saga again waits for the same workflow."""
-        accepted = await wait_accepted(handle, [start.id for start in starts])
         if accepted is None:
-            self._note_unclaimed(starts, handle.id)
+            self._note_unclaimed(starts, bulk_id)
             for start in starts:
                 _fail([start], NotClaimed(start.id))
             return
@@ -213,7 +216,7 @@ class SharedStarts:
             if (why := accepted.refused.get(start.id)) is not None:
                 _fail([start], UsageError(why))
             elif start.id not in accepted.elsewhere:
-                self._succeed(start, StartResult(start.id, "", True, bulk_id=handle.id))
+                self._succeed(start, StartResult(start.id, "", True, bulk_id=bulk_id))
         others = [start for start in starts if start.id in accepted.elsewhere]
         await self._answer_each(others, await self._known(others))
 

@@ -25,7 +25,10 @@ from temporalio.client import (
     OutboundInterceptor,
     Plugin,
     StartWorkflowInput,
+    StartWorkflowUpdateWithStartInput,
+    UpdateWithStartStartWorkflowInput,
     WorkflowHandle,
+    WorkflowUpdateHandle,
 )
 from temporalio.envconfig import ClientConfigProfile
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
@@ -236,10 +239,20 @@ class HeaderInterceptor(Interceptor):
 
 class _StartHeadersOutbound(OutboundInterceptor):
     async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:
-        headers = _start_headers.get()
-        if headers:
-            input.headers = {**input.headers, **{name: to_header(value) for name, value in headers.items()}}
+        _add_start_headers(input)
         return await super().start_workflow(input)
+
+    async def start_update_with_start_workflow(
+        self, input: StartWorkflowUpdateWithStartInput
+    ) -> WorkflowUpdateHandle[Any]:
+        _add_start_headers(input.start_workflow_input)
+        return await super().start_update_with_start_workflow(input)
+
+
+def _add_start_headers(input: StartWorkflowInput | UpdateWithStartStartWorkflowInput) -> None:
+    headers = _start_headers.get()
+    if headers:
+        input.headers = {**input.headers, **{name: to_header(value) for name, value in headers.items()}}
 
 
 async def signal_granted_saga(client: Client, workflow_id: str) -> Literal["signalled", "gone"]:
