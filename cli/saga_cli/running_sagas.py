@@ -78,13 +78,11 @@ def row_text(row: dict[str, Any]) -> str:
 
 async def _matching(locator: Locator, settings: Settings, where: str, *, nested: bool) -> list[str]:
     from saga_cli.shared_options import saga_filter
-    from saga_workers.temporal.temporal_runs import list_runs
-    from saga_workers.views.saga_list import visibility_query
+    from saga_workers.views.saga_list import list_saga_runs
 
     asked = saga_filter(settings, where=f"({where}) AND ExecutionStatus = 'Running'")
     warn(target_line(settings))
-    query = visibility_query(asked)
-    ids = [run.id async for run in list_runs(locator.temporal, query) if nested or run.parent_id is None]
+    ids = [run.id async for run in list_saga_runs(locator.temporal, asked) if nested or run.parent_id is None]
     return [*ids, *(id for id in await _in_bulk(locator, settings, where) if id not in ids)]
 
 

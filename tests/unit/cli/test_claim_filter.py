@@ -18,6 +18,7 @@ CLAIM = Claim("t-2", "bulk~transfer-1", "transfer", "", datetime(2026, 5, 20, 10
         ("WorkflowType = 'transfer'", True),
         ("WorkflowType='transfer'and WorkflowType = 'other'", False),
         ("WorkflowType = \"transfer\" AND SagaLabels = 'from=it\\'s'", True),
+        ("SagaLabels = 'from=it''s' AND WorkflowId = \"t-2\"", True),
         ("SagaLabels = 'from=a' AND SagaLabels = 'from=b'", False),
         ("SagaLabels = 'odd'", False),
         ("`WorkflowId` = 't-2' AND StartTime > '2026-05-20T09:59:59Z'", True),

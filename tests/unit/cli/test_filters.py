@@ -19,7 +19,28 @@ def test_since_is_a_duration_or_a_timestamp() -> None:
 
 
 def test_a_name_cannot_inject_into_the_filter() -> None:
-    assert r"WorkflowType = 'a\' OR 1 = 1'" in visibility_query(SagaFilter(saga="a' OR 1 = 1"))
+    assert "WorkflowType = 'a'' OR 1 = 1'" in visibility_query(SagaFilter(saga="a' OR 1 = 1"))
+
+
+@pytest.mark.parametrize("name", ["a\\b", 'a"b', "a\nb", "\\' OR 1 = 1", "a\\"])
+def test_a_value_without_a_literal_is_left_to_the_reader(name: str) -> None:
+    query = visibility_query(SagaFilter(saga=name, labels={"day": name}))
+    assert "SagaLabels IS NOT NULL" in query
+    assert "WorkflowType STARTS_WITH 'a'" in query or "WorkflowType IS NOT NULL" in query
+    assert "OR 1" not in query
+
+
+@pytest.mark.parametrize(
+    "where", [r"WorkflowId = 'a\d'", "SagaLabels = 'a\"b'", r"(a = 'x') OR WorkflowId IN ('a', 'a\\b')", 'a = "x""y"']
+)
+def test_a_filter_that_compares_a_value_without_a_literal_is_refused(where: str) -> None:
+    with pytest.raises(UsageError, match="Temporal cannot compare"):
+        visibility_query(SagaFilter(where=where))
+
+
+@pytest.mark.parametrize("where", ["WorkflowId = 'it''s'", r"WorkflowId = 'it\'s'", 'WorkflowId = "it\'s"', "a = 1"])
+def test_other_filters_are_not_refused(where: str) -> None:
+    assert f"({where})" in visibility_query(SagaFilter(where=where))
 
 
 @pytest.mark.parametrize(("text", "total", "count"), [(None, 5, None), ("1%", 250, 2), ("20", 5, 20), ("0", 5, 0)])

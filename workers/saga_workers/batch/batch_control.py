@@ -12,7 +12,7 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowUpdateFailedError
 
 from saga_activities.ledger.records import BATCH_LABEL, RunFilter
-from saga_workers.batch.batch_view import sagas_query, unknown_batch_error
+from saga_workers.batch.batch_view import sagas_of_batch, unknown_batch_error
 from saga_workers.batch.reporter import query_record, read_record
 from saga_workers.bulk.bulk_updates import update_bulk_workflow
 from saga_workers.interventions import ask_each
@@ -20,7 +20,8 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_history import first_input
 from saga_workers.temporal.run_states import visible_state
-from saga_workers.temporal.temporal_runs import count_pollers, describe_run, list_runs
+from saga_workers.temporal.temporal_runs import count_pollers, describe_run
+from saga_workers.views.saga_list import list_saga_runs
 from sagas.bulk.names import CANCEL_UPDATE
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.cancel import CancelResponse
@@ -78,8 +79,8 @@ class CancelReport:
 
 async def running_sagas(locator: Locator, batch: str, task_queue: str) -> list[str]:
     """The ids of the sagas of a batch that run, also in bulk workflows. Nested sagas follow their parents."""
-    query = sagas_query(batch, task_queue, "ExecutionStatus = 'Running'")
-    ids = [run.id async for run in list_runs(locator.temporal, query) if run.parent_id is None]
+    running = sagas_of_batch(batch, task_queue, "ExecutionStatus = 'Running'")
+    ids = [run.id async for run in list_saga_runs(locator.temporal, running) if run.parent_id is None]
     ids += await locator.ledger.running_in_bulk(batch)
     return list(dict.fromkeys(ids))
 
@@ -192,7 +193,7 @@ async def _failed_in_ledger(locator: Locator, batch: str, sagas: list[FailedSaga
 
 async def _failed_in_temporal(temporal: Temporal, batch: str, task_queue: str, sagas: list[FailedSaga]) -> None:
     seen: set[str] = set()
-    async for run in list_runs(temporal, sagas_query(batch, task_queue)):
+    async for run in list_saga_runs(temporal, sagas_of_batch(batch, task_queue)):
         if run.id in seen or run.parent_id is not None:
             continue
         seen.add(run.id)

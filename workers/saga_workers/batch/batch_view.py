@@ -14,9 +14,10 @@ from saga_workers.batch.reporter import read_record
 from saga_workers.location.believed_outcomes import closed_outcome, closed_state
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import visible_state
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs, quote
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.views.run_facts import iso_time
-from saga_workers.views.saga_list import SagaFilter, visibility_query
+from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from sagas.errors import UsageError
 from sagas.protocol.batch_record import BatchRecord
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
@@ -135,11 +136,10 @@ def unknown_batch_error(batch: str) -> UsageError:
 async def list_batches(temporal: Temporal, task_queue: str, limit: int) -> AsyncIterator[BatchEntry]:
     """The batches whose records Temporal has, newest first; of each its newest record."""
     seen: set[str] = set()
-    query = (
-        f"WorkflowType = '{BATCH_WORKFLOW}' AND TaskQueue = {quote(task_queue)} AND ExecutionStatus != 'ContinuedAsNew'"
-    )
+    queue = keyword_condition("TaskQueue", task_queue)
+    query = f"WorkflowType = '{BATCH_WORKFLOW}' AND {queue} AND ExecutionStatus != 'ContinuedAsNew'"
     async for run in list_runs(temporal, query):
-        if run.id in seen or not run.id.startswith(BATCH_PREFIX):
+        if run.id in seen or run.task_queue != task_queue or not run.id.startswith(BATCH_PREFIX):
             continue
         seen.add(run.id)
         record = await read_record(temporal, run.id.removeprefix(BATCH_PREFIX), run.run_id)
@@ -150,9 +150,9 @@ async def list_batches(temporal: Temporal, task_queue: str, limit: int) -> Async
             return
 
 
-def sagas_query(batch: str, task_queue: str, more: str | None = None) -> str:
-    """Temporal's list filter for the sagas of a batch."""
-    return visibility_query(SagaFilter(labels={BATCH_LABEL: batch}, task_queue=task_queue, where=more))
+def sagas_of_batch(batch: str, task_queue: str, more: str | None = None) -> SagaFilter:
+    """The sagas of a batch; ``more``: a condition in Temporal's list filter syntax."""
+    return SagaFilter(labels={BATCH_LABEL: batch}, task_queue=task_queue, where=more)
 
 
 class _BatchReader:
@@ -215,7 +215,7 @@ class _BatchReader:
 
     async def _newest_runs(self, more: str | None) -> AsyncIterator[RunInfo]:
         seen: set[str] = set()
-        async for run in list_runs(self._temporal, sagas_query(self._batch, self._task_queue, more)):
+        async for run in list_saga_runs(self._temporal, sagas_of_batch(self._batch, self._task_queue, more)):
             if run.parent_id is None and run.id not in seen:
                 seen.add(run.id)
                 yield run

@@ -18,7 +18,8 @@ from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
 from saga_activities.guard.tables import guard_table
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
-from saga_workers.temporal.temporal_runs import list_runs, namespace_retention, quote
+from saga_workers.temporal.temporal_runs import describe_run, list_runs, namespace_retention
+from saga_workers.temporal.visibility_filter import has_literal, quote
 from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings
 
@@ -93,9 +94,11 @@ async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence
 
 
 async def _without_run(temporal: Temporal, ids: Sequence[str]) -> list[str]:
-    """The ids of which the visibility store has no run, neither open nor closed."""
-    there: set[str] = set()
-    for start in range(0, len(ids), _IDS_AT_ONCE):
-        names = ", ".join(quote(id) for id in ids[start : start + _IDS_AT_ONCE])
+    """The ids of which Temporal has no run, neither open nor closed."""
+    # Only of these the store can be asked by their ids.
+    literals = [id for id in ids if has_literal(id)]
+    there = {id for id in set(ids) - set(literals) if await describe_run(temporal, id) is not None}
+    for start in range(0, len(literals), _IDS_AT_ONCE):
+        names = ", ".join(quote(id) for id in literals[start : start + _IDS_AT_ONCE])
         there |= {run.id async for run in list_runs(temporal, f"WorkflowId IN ({names})")}
     return [id for id in ids if id not in there]

@@ -25,8 +25,8 @@ from saga_workers.reconcile.current_views import combined_view, current_view, cu
 from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.databases import open_command_engine
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs, namespace_retention
-from saga_workers.views.saga_list import SagaFilter, visibility_query
+from saga_workers.temporal.temporal_runs import RunInfo, namespace_retention
+from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from sagas.errors import SagaError
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
@@ -105,9 +105,7 @@ async def _saga_views(
         where = f"ExecutionStatus = 'Running' OR CloseTime >= '{since}'"
     bases: dict[str, RunInfo] = {}
     undos: dict[str, RunInfo] = {}
-    async for run in list_runs(
-        locator.temporal, visibility_query(SagaFilter(where=where, task_queue=settings.temporal.task_queue))
-    ):
+    async for run in list_saga_runs(locator.temporal, SagaFilter(where=where, task_queue=settings.temporal.task_queue)):
         runs = undos if run.id.endswith(UNDO_SUFFIX) else bases
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
         if runs is bases and saga_id in runs:

@@ -141,11 +141,6 @@ async def list_runs(temporal: Temporal, query: str) -> AsyncIterator[RunInfo]:
             return
 
 
-def quote(text: str) -> str:
-    """A string literal in a list filter."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 async def namespace_retention(temporal: Temporal) -> float:
     """Seconds for which Temporal keeps a closed run."""
     request = DescribeNamespaceRequest(namespace=temporal.namespace)

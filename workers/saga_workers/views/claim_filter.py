@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 
 from saga_activities.ledger.records import Claim, RunFilter
 from saga_workers.location.locator import Locator
+from saga_workers.temporal.visibility_filter import LITERAL, literal_value
 
 MAX_CLAIMS = 100_000
 
-_LITERAL = r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\""
-_CONDITION = re.compile(rf"\s*`?(\w+)`?\s*(=|>=|<=|>|<|\bSTARTS_WITH\b)\s*(?:{_LITERAL})\s*", re.IGNORECASE)
+_CONDITION = re.compile(rf"\s*`?(\w+)`?\s*(=|>=|<=|>|<|\bSTARTS_WITH\b)\s*(?:{LITERAL})\s*", re.IGNORECASE)
 _AND = re.compile(r"AND\b", re.IGNORECASE)
 
 
@@ -41,7 +41,7 @@ def parse_claim_filter(where: str) -> ClaimFilter | None:
         if match is None:
             return None
         name, operator = match.group(1), match.group(2).upper()
-        value = re.sub(r"\\(.)", r"\1", match.group(3) if match.group(3) is not None else match.group(4))
+        value = literal_value(match, 3)
         match name, operator:
             case "WorkflowType", "=":
                 if saga not in (None, value):

@@ -16,6 +16,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from saga_workers.temporal.run_history import start_of_run
 from saga_workers.temporal.temporal_client import start_headers
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
+from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.definition.times import format_timestamp
 from sagas.errors import RefusedError, UsageError, did_you_mean
 from sagas.protocol.operator_names import recorded_name
@@ -101,11 +102,11 @@ async def list_exhausted(temporal: Temporal, task_queue: str | None) -> AsyncIte
     """The ids, each once, of sagas with a notification that was given up and has not been sent again since."""
     query = f"WorkflowType = '{NOTIFICATION_WORKFLOW}' AND ExecutionStatus = 'Failed'"
     if task_queue is not None:
-        query += f" AND TaskQueue = '{task_queue}'"
+        query += f" AND {keyword_condition('TaskQueue', task_queue)}"
     seen: set[str] = set()
     async for run in list_runs(temporal, query):
         newest = await describe_run(temporal, run.id)
-        if newest is None or newest.run.run_id != run.run_id:
+        if task_queue not in (None, run.task_queue) or newest is None or newest.run.run_id != run.run_id:
             continue
         saga_id = (await _delivery_status(run)).get("saga_id")
         if isinstance(saga_id, str) and saga_id not in seen:

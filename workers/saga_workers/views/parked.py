@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.temporal_runs import list_runs, quote
-from saga_workers.views.saga_list import SagaFilter, ledger_views, visibility_query
+from saga_workers.temporal.visibility_filter import has_literal, quote
+from saga_workers.views.saga_list import SagaFilter, ledger_views, list_saga_runs
 from saga_workers.views.saga_view import read_view
 from sagas.errors import UsageError
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -72,9 +72,7 @@ async def read_parked(
         where = f"({criteria.where}) AND {where}"
     narrowed = SagaFilter(criteria.saga, (), criteria.since, criteria.labels, where, criteria.task_queue)
     ids = list(
-        dict.fromkeys(
-            [run.id.removesuffix(UNDO_SUFFIX) async for run in list_runs(locator.temporal, visibility_query(narrowed))]
-        )
+        dict.fromkeys([run.id.removesuffix(UNDO_SUFFIX) async for run in list_saga_runs(locator.temporal, narrowed)])
     )
     gate = asyncio.Semaphore(_CONCURRENCY)
 
@@ -159,7 +157,7 @@ def _resolve_command(saga: str, step: str, op: str, why: str, members: list[Park
     first = members[0]
     if first.source is not None:
         return saga_command("show", first.saga_id)
-    if len(members) == 1:
+    if len(members) == 1 or not has_literal(saga):
         return first.commands[0] if first.commands else saga_command("show", first.saga_id)
     where = f"WorkflowType = {quote(saga)}"
     # Other arguments belong to one saga, a corrected definition to all of them.

@@ -14,7 +14,8 @@ from saga_workers.location.believed_outcomes import believed_view
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import closed_view, may_be_undone
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs, quote
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.visibility_filter import keyword_condition, list_condition, require_literals
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view, view_in_bulk
 from saga_workers.views.run_facts import web_ui_link
@@ -67,25 +68,53 @@ class SagaFilter:
     labels: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
     task_queue: str | None = None
+    workflow_id: str | None = None
+
+    def selects(self, run: RunInfo) -> bool:
+        """Return whether a run that Temporal lists has exactly the values that are asked for.
+
+        The store of the development server finds values by words without regard to case, and see
+        :mod:`saga_workers.temporal.visibility_filter`.
+        """
+        labels = run.attributes.get("SagaLabels", ())
+        return (
+            self.saga in (None, run.workflow_type)
+            and (self.saga is not None or self.task_queue in (None, run.task_queue))
+            and self.workflow_id in (None, run.id)
+            and all(f"{name}={value}" in labels for name, value in self.labels.items())
+        )
 
 
 def visibility_query(criteria: SagaFilter) -> str:
-    """The list filter for Temporal. Raises UsageError if there is no such state."""
+    """The list filter for Temporal; what it selects has to be compared again, see :meth:`SagaFilter.selects`.
+
+    Raises UsageError if there is no such state, or if the filter compares a value that Temporal cannot compare.
+    """
     parts = ["ExecutionStatus != 'ContinuedAsNew'"]
     parts += [f"WorkflowType != '{type}'" for type in _OTHER_TYPES]
     if criteria.saga is not None:
-        parts.append(f"WorkflowType = {quote(criteria.saga)}")
+        parts.append(keyword_condition("WorkflowType", criteria.saga))
     elif criteria.task_queue is not None:
         # The namespace may hold other workflows; only the task queue tells sagas apart.
-        parts.append(f"TaskQueue = {quote(criteria.task_queue)}")
+        parts.append(keyword_condition("TaskQueue", criteria.task_queue))
     if criteria.states:
         parts.append("(" + " OR ".join(f"({_state_query(state)})" for state in criteria.states) + ")")
     if criteria.since is not None:
         parts.append(f"StartTime >= '{criteria.since.astimezone(UTC).isoformat()}'")
-    parts += [f"SagaLabels = {quote(f'{name}={value}')}" for name, value in criteria.labels.items()]
+    parts += [list_condition("SagaLabels", f"{name}={value}") for name, value in criteria.labels.items()]
+    if criteria.workflow_id is not None:
+        parts.append(keyword_condition("WorkflowId", criteria.workflow_id))
     if criteria.where:
+        require_literals(criteria.where)
         parts.append(f"({criteria.where})")
     return " AND ".join(parts)
+
+
+async def list_saga_runs(temporal: Temporal, criteria: SagaFilter) -> AsyncIterator[RunInfo]:
+    """The runs that match, newest first. Raises UsageError if the filter is invalid."""
+    async for run in list_runs(temporal, visibility_query(criteria)):
+        if criteria.selects(run):
+            yield run
 
 
 def _state_query(state: str) -> str:
@@ -205,7 +234,7 @@ async def _newest_runs(temporal: Temporal, criteria: SagaFilter, size: int) -> A
     """The newest run of each saga, in pages of ``size``."""
     seen: set[str] = set()
     runs: list[RunInfo] = []
-    async for run in list_runs(temporal, visibility_query(criteria)):
+    async for run in list_saga_runs(temporal, criteria):
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
         if saga_id in seen:
             continue

@@ -28,17 +28,15 @@ from saga_workers.temporal.temporal_runs import (
     RunDescription,
     RunInfo,
     describe_run,
-    list_runs,
     no_poller_message,
     nobody_answers,
-    quote,
 )
 from saga_workers.views.answering import DUE, Workers
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.notifications import exhausted_reasons, list_exhausted
 from saga_workers.views.parked_holders import ParkedHolders, wait_messages
 from saga_workers.views.run_facts import iso_time
-from saga_workers.views.saga_list import SagaFilter, visibility_query
+from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from saga_workers.views.saga_view import QUERY_TIMEOUT, bare_view, parse_activity_id, read_view, view_at
 from sagas.bulk.names import BULK_ACTIVITIES
 from sagas.protocol.outcomes import OTHER_ARGUMENTS
@@ -127,7 +125,7 @@ async def list_stuck(
         count += 1
         yield view
     for status in ("ExecutionStatus = 'Running'", _FROM_OUTSIDE):
-        async for runs in _portions(list_runs(temporal, _with_status(criteria, status))):
+        async for runs in _portions(list_saga_runs(temporal, _with_status(criteria, status))):
             for view in await asyncio.gather(*(look(run) for run in runs)):
                 if view is not None and view.id not in seen and count < limit:
                     seen.add(view.id)
@@ -195,16 +193,16 @@ def deleted_run_view(deleted: DeletedRun) -> SagaView:
 async def list_terminated(locator: Locator, task_queue: str, limit: int) -> list[RunInfo]:
     """The newest runs of sagas that were terminated or timed out."""
     runs: list[RunInfo] = []
-    async for run in list_runs(locator.temporal, _with_status(SagaFilter(task_queue=task_queue), _FROM_OUTSIDE)):
+    async for run in list_saga_runs(locator.temporal, _with_status(SagaFilter(task_queue=task_queue), _FROM_OUTSIDE)):
         runs.append(run)
         if len(runs) == limit:
             break
     return runs
 
 
-def _with_status(criteria: SagaFilter, status: str) -> str:
+def _with_status(criteria: SagaFilter, status: str) -> SagaFilter:
     where = status if criteria.where is None else f"({criteria.where}) AND {status}"
-    return visibility_query(replace(criteria, where=where))
+    return replace(criteria, where=where)
 
 
 def _is_asked_for(criteria: SagaFilter, deleted: DeletedRun) -> bool:
@@ -237,11 +235,8 @@ async def _stuck_in_bulk(
 
 async def _matches(temporal: Temporal, criteria: SagaFilter, saga_id: str) -> bool:
     """Return whether the saga matches the filter; the notification that led to it has no labels and the like."""
-    where = f"WorkflowId = {quote(saga_id)}"
-    query = visibility_query(
-        replace(criteria, where=where if criteria.where is None else f"({criteria.where}) AND {where}")
-    )
-    return [run async for run in list_runs(temporal, query)] != []
+    runs = list_saga_runs(temporal, replace(criteria, workflow_id=saga_id))
+    return [run async for run in runs] != []
 
 
 async def _with_exhausted_notifications(locator: Locator, saga_id: str, web_ui: str | None) -> SagaView | None:

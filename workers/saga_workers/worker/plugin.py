@@ -151,13 +151,12 @@ class SagaPlugin(SimplePlugin):
         chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
         ledger = self._project.settings.ledger.connection
         bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers)
+        locator = Locator(client, self._ledger, keys=verifying_keys(settings))
         activities = SagaActivities(
             dispatcher,
-            _definition_loader(
-                Locator(client, self._ledger, keys=verifying_keys(settings)), self._project, self._trust
-            ),
+            _definition_loader(locator, self._project, self._trust),
             self._trust.verify_start,
-            partial(look_before_reset, settings),
+            partial(look_before_reset, settings, locator),
             watchers,
             locks,
             bulk,
