@@ -60,6 +60,14 @@ steps:
   - {id: credit, uses: say, with: {text: credit}, compensate: {uses: say, with: {text: withdraw}}}
 """
 
+OUTER = """
+saga: outer
+steps:
+  - {id: open, uses: say, with: {text: open}, compensate: {uses: say, with: {text: close}}}
+  - {id: move, uses: saga, with: {name: moving, input: {}}}
+  - {id: after, uses: say, with: {text: after}, compensate: {uses: say, with: {text: before}}}
+"""
+
 
 class Shop:
     """A project whose actions record what they do."""
@@ -82,7 +90,7 @@ class Shop:
             action("say")(say),
             action("broken")(broken),
         ]
-        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK, "moving": MOVING, "pair": PAIR}
+        texts = {"own": OWN, "waiting": WAITING, "stuck": STUCK, "moving": MOVING, "pair": PAIR, "outer": OUTER}
         self.project = make_project(folder, texts, self.actions, address=server.address, variables={"text": "hello"})
 
     def with_keys(self, *keys: str, accept: str = "signed") -> Project:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError
 
 from saga_workers.client import Client
 from tests.helpers.local_worker import finished, running_worker
@@ -34,15 +36,16 @@ async def completed(client: Client, id: str) -> str:
 
 
 async def approve(client: Client, id: str) -> None:
-    await client.temporal.get_workflow_handle(id).signal("approved", {})
+    with contextlib.suppress(RPCError):  # it may have ended
+        await client.temporal.get_workflow_handle(id).signal("approved", {})
 
 
 async def closed(client: Client, id: str, run_id: str) -> WorkflowExecutionStatus | None:
     """The status with which the run has closed."""
 
     async def status() -> Any:
-        found = await client.temporal.get_workflow_handle(id, run_id=run_id).describe()
-        return found.status
+        description = await client.temporal.get_workflow_handle(id, run_id=run_id).describe()
+        return description.status
 
     async def is_closed() -> bool:
         return await status() is not WorkflowExecutionStatus.RUNNING
@@ -83,6 +86,24 @@ async def test_a_saga_whose_undo_runs_goes_backward(shop: Shop, client: Client) 
     assert (await client.temporal.get_workflow_handle(f"{id}~undo").describe()).status is not None
     assert await reason(client, id) == REASON
     assert shop.said.count("credit") == 1
+
+
+@pytest.mark.parametrize("reset", ["outer", "nested"])
+async def test_a_nested_saga_that_was_undone_goes_backward(shop: Shop, client: Client, reset: str) -> None:
+    id = (await client.start("outer", {})).id
+    nested = f"{id}/move"
+    await until(lambda: "debit" in shop.said)
+    await until(lambda: waits(client, nested))
+    await approve(client, nested)
+    assert (await finished(client, id))["state"] == "COMPLETED"
+    await client.undo(id, reason="a test", who="anna")
+    assert (await finished(client, id))["state"] == "COMPENSATED"
+    again = id if reset == "outer" else nested
+    run_id = await reset_after_debit(client, again)
+    await approve(client, nested)
+    assert await closed(client, again, run_id) is WorkflowExecutionStatus.FAILED
+    assert await reason(client, again) == REASON
+    assert [shop.said.count(what) for what in ("open", "debit", "credit", "after")] == [1, 1, 1, 1]
 
 
 async def test_a_refused_undo_is_none(shop: Shop, client: Client) -> None:
