@@ -318,6 +318,11 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "`heartbeat` is nearly as long as `timeout`",
         "keep `heartbeat` below four fifths of the `timeout`; Temporal's Web UI flags it",
     ),
+    "SAGA234": _warning(
+        "`settle` is shorter than the `timeout` of an attempt",
+        "let it be as long as the participant may still be busy with a request, or leave it out: default is one minute "
+        "or twice the `timeout`, the longer",
+    ),
     "SAGA260": _warning(
         "an update that overwrites what others have written in between",
         "compute it in the statement (`set x = x + :n`), compare a version that was read and write `expect_rows: 1`, "

@@ -167,6 +167,18 @@ class Locks:
     until: Literal["commit", "final"] = "final"
 
 
+MIN_SETTLE = 60.0
+"""Default of `settle`, in seconds, unless the step's `timeout` is long."""
+
+
+def default_settle(timeout: float) -> float:
+    """How long a late effect may still appear, unless the author says so.
+
+    An attempt that ended for this side, be it at its timeout, may go on for the participant, whose patience is unknown.
+    """
+    return max(MIN_SETTLE, 2 * timeout)
+
+
 @dataclass(frozen=True, slots=True)
 class StepDefinition:
     """One step of the graph. ``needs`` is always explicit, even if the author left it out.
@@ -187,7 +199,7 @@ class StepDefinition:
     compensate: Compensation | None = None
     confirm: Operation | None = None
     probe: Probe | None = None
-    settle: float = 30.0
+    settle: float = MIN_SETTLE
     priority: int | None = None
     fairness_key: str | None = None
     execution: Execution = "remote"

@@ -19,6 +19,7 @@ from sagas.definition.model import (
     is_nested,
     is_read,
 )
+from sagas.definition.parser.operation_builder import has_reply_probe
 from sagas.errors import UsageError
 from sagas.protocol.schedule_order import ScheduleTimes
 from sagas.simulation import Environment, Script, SimulatedRun, sample_input, simulate
@@ -250,6 +251,18 @@ def _rejection_sentence(step: StepDefinition) -> str:
     return " A rejection after an attempt without an answer is retried, because that attempt may be in progress."
 
 
+def _probe_sentence(step: StepDefinition) -> str:
+    if step.probe is None:
+        return ""
+    uses = step.probe.operation.uses
+    if step.probe.operation.seals:
+        return f" If {uses} finds no effect, it has sealed the key, so there will be none."
+    return (
+        f" If {uses} finds no effect, it is believed when no attempt has ended for {describe_duration(step.settle)} "
+        "(settle)."
+    )
+
+
 def describe_rejection(step: StepDefinition) -> str | None:
     """Return what the answer of an HTTP service has to be for a rejection, as a phrase; None for another action."""
     if step.do.uses != "http":
@@ -299,7 +312,10 @@ def explain_guarantee(step: StepDefinition) -> str:
         when = "after the commit point" if step.compensate else "right after that"
         return f"Staged unread, audited, and published in one atomic commit {when}: once, or never."
     if step.do.uses == REQUEST:
-        return "The command is written once; its effect happens exactly once if the participant honours the key in it."
+        command = (
+            "The command is written once; its effect happens exactly once if the participant honours the key in it."
+        )
+        return command if has_reply_probe(step) else f"{command}{_probe_sentence(step)}"
     if step.do.uses in EMITTERS:
         when = "at the commit point" if step.do.holds else "soon after"
         return f"The events are rows of one transaction on {step.do.connection}, published {when}: each once, or none."
@@ -312,7 +328,8 @@ def explain_guarantee(step: StepDefinition) -> str:
         return f"The effect and the guard's row are one transaction on {step.do.connection}: it happens exactly once."
     if step.do.idempotent:
         key = "Exactly once only if the participant honours the idempotency key it is sent with every attempt."
-        return f"{key}{_rejection_sentence(step)}"
+        return f"{key}{_rejection_sentence(step)}{_probe_sentence(step)}"
     if step.probe is not None:
-        return f"The participant does not honour the key; {step.probe.operation.uses} is called before any retry."
+        uses = step.probe.operation.uses
+        return f"The participant does not honour the key; {uses} is called before any retry.{_probe_sentence(step)}"
     return "The participant does not honour the key: after a lost response it is unknown whether it took effect."

@@ -219,7 +219,10 @@ class HttpService(Connection):
         False,
     )
     settle: Annotated[float | None, duration()] = setting(
-        None, "how long a late effect may still appear; default: the step's timeout", "30s"
+        None,
+        "how long after the end of the last attempt an effect may still appear; default: one minute or twice the "
+        "step's timeout, the longer",
+        "2m",
     )
     headers: Annotated[Mapping[str, str], replace(TABLE, read=_read_headers)] = setting(
         {}, "headers of every request; not for secrets", {"accept": "application/json"}, repr=False

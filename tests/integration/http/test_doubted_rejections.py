@@ -75,6 +75,18 @@ async def test_the_probe_is_asked(temporal: TemporalServer, server: PaymentServe
     assert server.ledger()["balance"] == "12.50"
 
 
+@pytest.mark.slow
+async def test_the_probe_is_not_believed_while_the_request_may_be_in_progress(
+    temporal: TemporalServer, server: PaymentServer, tmp_path: Path
+) -> None:
+    """The service works on the request long after the last attempt, as it says itself, and books in the end."""
+    server.faults({"delay_before": 20.0}, IN_PROGRESS, IN_PROGRESS)
+    usual = (BOOK + PROBE).replace("    settle: 1s\n", "").replace("timeout: 2s", "timeout: 4s")
+    story = await run(temporal, server, tmp_path, usual)
+    assert (story["state"], story["steps"][0]["outcome"]) == ("COMPLETED", "done")
+    assert server.ledger()["balance"] == "12.50"
+
+
 @pytest.mark.parametrize("where", ["connection", "step"])
 async def test_a_participant_that_remembers_its_rejections_is_believed(
     temporal: TemporalServer, server: PaymentServer, tmp_path: Path, where: str

@@ -13,7 +13,7 @@ from sagas.definition.checks.isolation import check_isolation, check_locks
 from sagas.definition.checks.keys import check_keys
 from sagas.definition.checks.kinds import check_kinds, check_participants
 from sagas.definition.checks.messaging import check_messaging, check_notifications, check_requests, check_triggers
-from sagas.definition.checks.probes import check_probes
+from sagas.definition.checks.probes import check_probes, check_settle
 from sagas.definition.checks.rejections import check_rejections
 from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.sql_parameters import check_sql_parameters
@@ -29,6 +29,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_kinds(draft, report)
     check_participants(draft, report)
     check_probes(draft, report)
+    check_settle(draft, report)
     check_rejections(draft, report)
     check_http_headers(draft, report)
     check_activity_options(draft, report)

@@ -12,6 +12,7 @@ from sagas.definition.diagnostics import Report
 from sagas.definition.input_schema import UndeclaredProperty, schema_at, single_type
 from sagas.definition.model import Probe
 from sagas.definition.parser.draft import SagaDraft, StepDraft
+from sagas.definition.times import format_duration
 
 if TYPE_CHECKING:
     from sagas.actions.registry import Action
@@ -41,6 +42,19 @@ def check_probes(draft: SagaDraft, report: Report) -> None:
             says = "its action returns neither Done nor Absent, and it" if uses in draft.project.actions else "it"
             message = f"the probe of `{step.id}` can never have a result: {says} has neither `done` nor `absent`"
             report.add("SAGA222", operation.position, message, help)
+
+
+def check_settle(draft: SagaDraft, report: Report) -> None:
+    """Warn where a probe is believed to find nothing while an attempt of the step could still be waiting."""
+    for step in draft.steps:
+        do, probe, settle = step.step.do, step.step.probe, step.step.settle
+        if do.guarded or probe is None or probe.operation.seals or settle >= do.timeout:
+            continue
+        message = (
+            f"the probe of `{step.id}` is believed to find nothing {format_duration(settle)} after an attempt that may "
+            f"take {format_duration(do.timeout)}, and its effect may come later"
+        )
+        report.add("SAGA234", step.parsed.node_of("settle" if "settle" in step.parsed else "probe"), message)
 
 
 def answers(draft: SagaDraft, step: StepDraft) -> bool:

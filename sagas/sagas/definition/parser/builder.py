@@ -31,6 +31,7 @@ from sagas.definition.model import (
     ScheduleTrigger,
     StepDefinition,
     StepKind,
+    default_settle,
 )
 from sagas.definition.parser.draft import (
     OperationDraft,
@@ -169,7 +170,7 @@ def _build_step(parsed: ParsedMapping, needs: tuple[str, ...], context: BuildCon
         compensate=compensate,
         confirm=confirm,
         probe=_build_probe(probe, other("probe", probe)) if probe else reply_probe(do) if uses == REQUEST else None,
-        settle=parsed.get("settle", facts.settle if facts.settle is not None else do.timeout),
+        settle=parsed.get("settle", facts.settle if facts.settle is not None else default_settle(do.timeout)),
         priority=parsed.get("priority"),
         fairness_key=parsed.get("fairness_key"),
         execution=_execution(parsed, do, context),

@@ -151,7 +151,12 @@ STEP = MappingType(
             Boolean(),
             "true: after a rejection no attempt with the same key has an effect, not even an earlier one",
         ),
-        Field("settle", Duration(zero=True), "how long a late effect may still appear, default the timeout"),
+        Field(
+            "settle",
+            Duration(zero=True),
+            "how long after the end of the last attempt an effect may still appear, so that the probe is not believed "
+            "to find none; default one minute or twice the `timeout`, the longer",
+        ),
         Field("check", CHECK, "a read that runs, with those of all other steps, before the first effect"),
         Field("pivot", Boolean(), "true: the point of no return"),
         Field("effect", Choice(("none",)), "`none`: the step only reads"),

@@ -206,5 +206,13 @@ GRAPH_MISTAKES = [
     Mistake(
         "SAGA232", "too little time", saga("  - {id: a, uses: shop.book, pivot: true, retry: {give_up_after: ⟦40s}}\n")
     ),
+    Mistake(
+        "SAGA234",
+        "too short",
+        saga(
+            "  - {id: a, uses: bank.charge, with: {amount: '1'}, pivot: true, settle: ⟦5s,\n"
+            "     probe: {uses: bank.find, with: {}, task_queue: bank}}\n"
+        ),
+    ),
     Mistake("SAGA233", "heartbeat", saga("  - {id: a, uses: shop.book, pivot: true, timeout: 10s, heartbeat: ⟦9s}\n")),
 ]

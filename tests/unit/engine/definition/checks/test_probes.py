@@ -10,6 +10,7 @@ import pytest
 from sagas.actions.registry import Absent, Action, Actions, Done, Unknown
 from sagas.definition.loader import parse_text
 from sagas.definition.parser.draft import ProjectContext
+from sagas.presentation.explain import explain_guarantee
 from sagas.simulation import Script, simulate
 from tests.unit.engine.definition.mistake import ACTIONS, CONNECTIONS, Price
 
@@ -78,6 +79,14 @@ def test_other_warnings_are_kept() -> None:
     assert codes(NEVER, named) == ["SAGA222", "SAGA305"]
 
 
+@pytest.mark.parametrize("settle", ["", "settle: 30s", "settle: 29s"])
+@pytest.mark.parametrize("seals", [True, False])
+def test_a_probe_that_is_believed_before_an_attempt_can_have_ended(settle: str, seals: bool) -> None:
+    actions = Actions([*ACTIONS.values(), Action("look", anything, seals=seals)])
+    reported = codes("{uses: look, with: {}}", ", ".join(filter(None, (f"{CHARGE}, pivot: true", settle))), actions)
+    assert reported == (["SAGA234"] if settle == "settle: 29s" and not seals else [])
+
+
 def test_a_probe_of_a_guarded_step_is_unused() -> None:
     assert codes(NEVER, "uses: shop.book, pivot: true") == ["SAGA118"]
 
@@ -98,3 +107,17 @@ def test_a_simulated_inconclusive_probe_stays_inconclusive(expressions: str, sta
     definition, _ = parse_text(text, "a.saga.yaml", ProjectContext(ACTIONS, CONNECTIONS))
     assert definition is not None
     assert simulate(definition, {}, Script({"a": "crash after effect"})).state == state
+
+
+@pytest.mark.parametrize("more", ["", ", idempotent: false"])
+def test_explain_says_when_a_probe_that_finds_nothing_is_believed(more: str) -> None:
+    def explained(probe: str, **options: Any) -> str:
+        actions = Actions([*ACTIONS.values(), Action("look", anything, **options)])
+        text = f"saga: shop\nsteps:\n  - {{id: a, {CHARGE}, pivot: true, probe: {probe}{more}}}\n"
+        definition, _ = parse_text(text, "a.saga.yaml", ProjectContext(actions, CONNECTIONS))
+        assert definition is not None
+        return explain_guarantee(definition.steps[0])
+
+    asked = "{uses: look, with: {}}"
+    assert "If look finds no effect, it is believed when no attempt has ended for 60 s (settle)." in explained(asked)
+    assert "If look finds no effect, it has sealed the key" in explained(asked, seals=True)

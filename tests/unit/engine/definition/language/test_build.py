@@ -116,9 +116,18 @@ def test_after_the_pivot_a_step_is_retriable() -> None:
 
 def test_defaults_of_the_language() -> None:
     step = only("uses: shop.tell, pivot: true")
-    assert (step.name, step.do.timeout, step.settle, step.max_parallel) == ("a", 30, 30, 1)
+    assert (step.name, step.do.timeout, step.settle, step.max_parallel) == ("a", 30, 60, 1)
     assert step.do.retry == Retry(12, 1, 2, 60, None, None)
     assert (step.on_failure, step.execution, step.do.with_) == ("compensate", "remote", {})
+
+
+def test_an_effect_may_appear_for_twice_the_timeout_but_at_least_a_minute() -> None:
+    assert [
+        only(f"{step}, timeout: {timeout}").settle
+        for step in ("uses: bank.charge, with: {amount: '1'}, pivot: true", "uses: bank.blind, pivot: true")
+        for timeout in ("2s", "30s", "5m")
+    ] == [60, 60, 600] * 2
+    assert only("uses: kafka.request, with: {topic: t, value: 1}, pivot: true").settle == 600
 
 
 def test_defaults_of_the_saga_hold_where_a_step_has_none() -> None:
