@@ -22,6 +22,8 @@ from saga_activities.bulk.effects import TIME_FOR_ITEMS, ChunkEffects, NeedsSave
 from saga_activities.bulk.guard_scripts import EntryScript, make_script, run_scripts
 from saga_activities.bulk.result_room import result_size
 from saga_activities.concurrency import uncancellable
+from saga_activities.guard import commit_wait
+from saga_activities.guard.commit_wait import await_commit
 from saga_activities.guard.database_errors import (
     ClassifiedError,
     classify_database_error,
@@ -31,7 +33,6 @@ from saga_activities.guard.database_errors import (
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.script_transactions import (
-    COMMIT_GRACE,
     outcome_of_error,
     refused_write_outcome,
     timeout_outcome,
@@ -140,6 +141,8 @@ class ChunkPerformer:
                 outcome, concerns_all = Outcome("unknown", failure=failure, infrastructure=True), True
                 for item in part:
                     item.commit_lost = True
+                if attempt.deadline - time.time() < _LEAST_TIME:
+                    break
             except _NoConnection as error:  # a part would wait for the rest of the time, and find none either
                 outcome, concerns_all = outcome_of_error(error), True
                 break
@@ -208,11 +211,37 @@ class ChunkPerformer:
                 if tx.kept_changes and isinstance(error, Exception):
                     raise ChangesKept("the chunk of this entry failed") from error
             raise
-        await uncancellable(_commit(tx))
+        await uncancellable(self._commit(tx, attempt, scripts))
         progress.made = True
         for item, script in running:
             item.outcome = _outcome_of(script)
             progress.committed += result_size(script)
+
+    async def _commit(self, tx: ChunkTransaction, attempt: AttemptContext, scripts: Sequence[EntryScript]) -> None:
+        """Raises LostCommit also if only the response is lost: the repetition then finds what is stored."""
+        try:
+            committed = await await_commit(
+                tx.commit(None), attempt.deadline, lambda: self._find_inserted_row(attempt, scripts)
+            )
+            if committed:
+                raise LostCommit("its effect is there")
+        except BaseException:
+            await _roll_back(tx)
+            raise
+        await tx.release()
+
+    async def _find_inserted_row(self, attempt: AttemptContext, scripts: Sequence[EntryScript]) -> bool | None:
+        """Read on another connection a row that the transaction has inserted; None: it is not there, or not yet."""
+        rows = [(script.key, op) for script in scripts if script.commits for op in script.inserted]
+        if not rows:
+            return None
+        key, op = rows[0]
+        async with asyncio.timeout(commit_wait.COMMIT_GRACE):
+            tx = await self._begin(key, attempt, IDLE_GRACE)
+            try:
+                return op in await tx.rows() or None
+            finally:
+                await _roll_back(tx)
 
     async def _begin(
         self, key: EntryKey, attempt: AttemptContext, idle_limit: float, *, read_only: bool = False
@@ -306,19 +335,6 @@ def _outcome_of_error(error: BaseException, statement_error: BaseException | Non
     if isinstance(error, ActionNotRegistered):
         return Outcome("failed", failure=Failure("NotFoundError", str(error)), not_started=True)
     return outcome_of_error(error, statement_error)
-
-
-async def _commit(tx: ChunkTransaction) -> None:
-    try:
-        async with asyncio.timeout(COMMIT_GRACE):
-            await tx.commit(None)
-    except TimeoutError as error:
-        await _roll_back(tx)
-        raise LostCommit("no response in time") from error
-    except BaseException:
-        await _roll_back(tx)
-        raise
-    await tx.release()
 
 
 async def _roll_back(tx: ChunkTransaction) -> None:

@@ -29,8 +29,10 @@ from sqlalchemy.sql.elements import TextClause
 from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_database_error, message_of
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession, StatementResult
+from saga_activities.guard.sqlstates import TRANSACTION_TIMEOUT
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
+    LONGER_TIMEOUT,
     BelowWatermark,
     GuardRow,
     LostCommit,
@@ -167,7 +169,8 @@ class PostgresTransaction:
         except psycopg.Error as error:
             classified = classify_database_error(error)
             if self._raw.closed or (classified is not None and classified.connection_lost):
-                raise LostCommit(message_of(error)) from error
+                help = f"; {LONGER_TIMEOUT}" if error.sqlstate == TRANSACTION_TIMEOUT else ""
+                raise LostCommit(f"{message_of(error)}{help}") from error
             error.add_note(f"{STATEMENT_NOTE}{self._final_statement}")
             raise
         if self.sql.used:

@@ -16,7 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.action_errors import action_failure
 from saga_activities.concurrency import uncancellable
-from saga_activities.guard import database_errors, rules
+from saga_activities.guard import commit_wait, database_errors, rules
+from saga_activities.guard.commit_wait import await_commit
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.mysql import MysqlTransaction
 from saga_activities.guard.postgresql import PostgresTransaction
@@ -53,10 +54,6 @@ ACQUIRE_FRACTION = 0.9
 """The fraction of an attempt's time that it may wait for a connection. The rest is for reporting that none was free,
 before Temporal times the attempt out and it counts as unknown."""
 
-COMMIT_GRACE = 10.0
-"""Seconds for a COMMIT, even beyond its attempt's deadline, and for the re-read after a lost one: the effect exists by
-then, so a late outcome is better than none."""
-
 
 @dataclass(frozen=True, slots=True)
 class SentCommit:
@@ -70,6 +67,8 @@ class SentCommit:
 
 class ScriptTransactions:
     """Runs scripts on the database of one connection."""
+
+    final_statement = "COMMIT"
 
     def __init__(self, name: str, engine: AsyncEngine, *, isolation: str | None = None) -> None:
         self.name = name
@@ -107,7 +106,7 @@ class ScriptTransactions:
             return outcome_of_error(ChangesKept("it changes nothing")) if tx.kept_changes else verdict.outcome
         # Once COMMIT is sent, only its response tells the outcome.
         sent = SentCommit(entry_key, op, scheduled_at, args_hash)
-        return await uncancellable(self._commit(tx, verdict, sent))
+        return await uncancellable(self._commit(tx, verdict, sent, deadline))
 
     async def _begin(self, entry_key: EntryKey, limits: TransactionLimits) -> GuardTransaction:
         return await begin_transaction(self.engine, entry_key, limits)
@@ -155,36 +154,45 @@ class ScriptTransactions:
             await _roll_back(tx)
             raise
 
-    async def _commit(self, tx: GuardTransaction, result: ScriptResult, sent: SentCommit) -> Outcome:
+    async def _commit(self, tx: GuardTransaction, result: ScriptResult, sent: SentCommit, deadline: float) -> Outcome:
         try:
-            async with asyncio.timeout(COMMIT_GRACE):
-                await tx.commit(result.row_write)
+            stored = await await_commit(tx.commit(result.row_write), deadline, lambda: self._find_effect(sent))
         except (LostCommit, TimeoutError) as error:
             await _roll_back(tx)
             return await self._recheck_commit(sent, error)
         except Exception as error:  # noqa: BLE001 - the database reported it: rolled back for certain
             await _roll_back(tx)
             return outcome_of_error(error, None)
+        if stored is not None:
+            await _roll_back(tx)  # of a connection whose response is lost
+            return stored
         await tx.release()
         return result.outcome
 
     async def _recheck_commit(self, sent: SentCommit, error: Exception) -> Outcome:
-        """After a lost COMMIT: if the row exists, it happened; if not, the outcome is unknown, since it may still."""
-        limits = TransactionLimits(sent.scheduled_at, time.time() + COMMIT_GRACE, self.isolation)
-        tx: GuardTransaction | None = None
-        stored: Outcome | None = None
-        why = f"the response to COMMIT was lost: {database_errors.message_of(error)}"
+        """After a lost COMMIT: if the effect is there, it happened; if not, the outcome is unknown, since it may
+        still."""
+        why = f"the response to {self.final_statement} was lost: {database_errors.message_of(error)}"
         try:
-            async with asyncio.timeout(COMMIT_GRACE):
-                tx = await begin_transaction(self.engine, sent.entry_key, limits)
-                stored = rules.stored_outcome(sent.op, await tx.rows(), sent.args_hash)
+            stored = await self._find_effect(sent)
         except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
+            stored = None
             why = f"{why}; the check of its outcome failed too: {database_errors.message_of(second)}"
-        finally:
-            await _roll_back(tx)
         if stored is not None:
             return stored
         return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
+
+    async def _find_effect(self, sent: SentCommit) -> Outcome | None:
+        """Read on another connection what the operation has stored; None: nothing, or nothing yet."""
+        seconds = commit_wait.COMMIT_GRACE
+        limits = TransactionLimits(sent.scheduled_at, time.time() + seconds, self.isolation)
+        tx: GuardTransaction | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                tx = await begin_transaction(self.engine, sent.entry_key, limits)
+                return rules.stored_outcome(sent.op, await tx.rows(), sent.args_hash)
+        finally:
+            await _roll_back(tx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +212,7 @@ async def _roll_back(tx: GuardTransaction | None) -> None:
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=COMMIT_GRACE)
+        await asyncio.wait({task}, timeout=commit_wait.COMMIT_GRACE)
         raise
 
 

@@ -16,11 +16,12 @@ Healing = Literal["never", "perhaps"]
 
 LOCK_TIMEOUT = "55P03"
 TIMED_OUT = "57014"
+TRANSACTION_TIMEOUT = "25P04"
 
 _INFRASTRUCTURE = (
     "08",  # the connection
     "25006",  # read_only_sql_transaction: the server is a standby, as after a failover
-    "25P03", "25P04",  # idle_in_transaction_session_timeout, transaction_timeout
+    "25P03", TRANSACTION_TIMEOUT,  # idle_in_transaction_session_timeout, transaction_timeout
     "40",  # the transaction was rolled back: a deadlock, a serialization failure
     "53",  # a lack of resources: disk, memory, connections
     LOCK_TIMEOUT,
@@ -28,7 +29,7 @@ _INFRASTRUCTURE = (
     "58",  # the operating system
     "XA1",  # the branch of an XA transaction was rolled back
 )  # fmt: skip
-_CONNECTION_LOST = ("08", "25P03", "25P04", "40003", "57P01", "57P02", "57P05")
+_CONNECTION_LOST = ("08", "25P03", TRANSACTION_TIMEOUT, "40003", "57P01", "57P02", "57P05")
 
 _OF_THE_CONNECTION = ("26000", "42P05")
 """A prepared statement exists already, or not any more: a pooler has exchanged the server's connection, or a function

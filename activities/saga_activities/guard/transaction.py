@@ -73,6 +73,10 @@ class LostCommit(Exception):
     """COMMIT was sent, and its outcome is unknown."""
 
 
+LONGER_TIMEOUT = "if the database needs longer for what it checks at COMMIT, set a longer `timeout`"
+"""The advice after a COMMIT that was given up because the time of its attempt was over."""
+
+
 class ChangesKept(Exception):
     """The rollback of an attempt, or of an entry of a chunk, has left changes, because a table has no transactions."""
 

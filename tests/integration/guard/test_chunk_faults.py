@@ -17,7 +17,7 @@ from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk import chunk_performer
 from saga_activities.bulk.chunk_performer import ChunkPerformer
 from saga_activities.connections import DatabaseConnections
-from saga_activities.guard import watermark
+from saga_activities.guard import commit_wait, watermark
 from sagas.actions.batch import BatchStep, Item
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions, action
 from sagas.actions.step import Step
@@ -28,6 +28,7 @@ from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import FaultProxy, fault_proxy
+from tests.helpers.new_databases import new_database
 from tests.helpers.waiting import LIMIT
 from tests.integration.guard.conftest import GuardDatabase, new_attempt, open_guard_database
 from tests.integration.guard.test_lost_commit import COMMIT
@@ -122,12 +123,36 @@ async def behind_proxy(request: pytest.FixtureRequest) -> AsyncIterator[Proxied]
 @pytest.mark.parametrize("fault", ["cut_after", "cut_before", "swallow_answer"])
 async def test_a_lost_commit_is_repeated(behind_proxy: Proxied, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     database, proxy = behind_proxy
-    monkeypatch.setattr(chunk_performer, "COMMIT_GRACE", 1.0)
+    monkeypatch.setattr(commit_wait, "COMMIT_GRACE", 1.0)
     sagas = ids(6)
     proxy.arm(COMMIT[database.kind], fault)
     assert kinds(await perform(database, [call(id) for id in sagas])) == ["done"] * 6
     assert proxy.triggered == 1
     assert [await counts_of(database, id) for id in sagas] == [(1, 1, 1)] * 6
+
+
+async def test_the_commit_of_a_chunk_has_the_time_of_its_attempt(
+    postgres_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_wait, "COMMIT_GRACE", 0.3)
+    database = await open_guard_database("postgres", new_database(postgres_server))
+    await make_tables(database)
+    await database.rows(
+        "create function check_slowly() returns trigger language plpgsql as"
+        " 'begin perform pg_sleep(1); return null; end'"
+    )
+    await database.rows(
+        "create constraint trigger slow after insert on chunk_note deferrable initially deferred"
+        " for each row execute function check_slowly()"
+    )
+    sagas = ids(3)
+    assert kinds(await perform(database, [call(id) for id in sagas])) == ["done"] * 3
+    assert [await counts_of(database, id) for id in sagas] == [(1, 1, 1)] * 3
+    late = ids(4)
+    outcomes = await perform(database, [call(id) for id in late], seconds=3.0)
+    assert kinds(outcomes) == ["unknown"] * 4
+    assert all("set a longer `timeout`" in str(outcome) for outcome in outcomes)
+    await database.connections.close()
 
 
 async def test_a_lost_commit_is_unknown_while_nobody_answers(behind_proxy: Proxied) -> None:

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from saga_activities.guard import rules, script_transactions
+from saga_activities.guard import commit_wait, rules
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.fault_proxy import POSTGRESQL_COMMIT, FaultProxy, fault_proxy
+from tests.helpers.new_databases import new_database
 from tests.integration.guard.conftest import GuardDatabase, clock, new_address, open_guard_database
 
 COMMIT = {"postgres": POSTGRESQL_COMMIT, "mariadb": b"\x03COMMIT"}
@@ -99,7 +100,7 @@ async def test_a_commit_response_that_never_arrives(
     behind_proxy: tuple[GuardDatabase, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard_database, proxy = behind_proxy
-    monkeypatch.setattr(script_transactions, "COMMIT_GRACE", 1.5)
+    monkeypatch.setattr(commit_wait, "COMMIT_GRACE", 1.5)
     address = guard_database.current = new_address()
     proxy.arm(COMMIT[guard_database.kind], "swallow_answer")
     outcome = await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())
@@ -118,3 +119,60 @@ async def test_without_the_recheck_a_committed_effect_is_unknown(
     outcome = await guard_database.guard.do(address, "h", guard_database.body("applied"), **clock())
     assert outcome.kind == "unknown"
     assert (await guard_database.state(address)).applied == 1
+
+
+SECONDS = 3.0
+"""Seconds for which the COMMIT of the slow database works; the shortest time of a COMMIT is made less than that."""
+
+
+@pytest_asyncio.fixture
+async def slow(postgres_server: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[GuardDatabase]:
+    """A database whose COMMIT checks something for seconds."""
+    monkeypatch.setattr(commit_wait, "COMMIT_GRACE", 0.5)
+    opened = await open_guard_database("postgres", new_database(postgres_server))
+    await opened.rows(
+        "create function check_slowly() returns trigger language plpgsql as "
+        f"'begin perform pg_sleep({SECONDS}); return null; end'"
+    )
+    await opened.rows(
+        "create constraint trigger slow after insert on effects deferrable initially deferred"
+        " for each row execute function check_slowly()"
+    )
+    yield opened
+    await opened.connections.close()
+
+
+async def test_a_commit_has_the_time_of_its_attempt(slow: GuardDatabase) -> None:
+    address = slow.current = new_address()
+    outcome = await slow.guard.do(address, "h", slow.body("applied"), **clock())
+    assert (outcome.kind, outcome.result) == ("done", {"effect": "applied"})
+    assert (await slow.guard.confirm(address, slow.body("confirmed"), **clock())).kind == "done"
+    undone = await slow.guard.undo(
+        address, slow.body("undone"), confirmed_body=slow.body("undone_confirmed"), **clock()
+    )
+    assert (undone.kind, undone.result) == ("done", {"effect": "undone_confirmed"})
+    state = await slow.state(address)
+    assert (state.applied, state.confirmed, state.undone_confirmed) == (1, 1, 1)
+
+
+async def test_a_commit_that_exceeds_the_time_of_its_attempt_names_the_limit(slow: GuardDatabase) -> None:
+    address = slow.current = new_address()
+    outcome = await slow.guard.do(address, "h", slow.body("applied"), **clock(2.0))
+    assert (outcome.kind, outcome.infrastructure) == ("unknown", True)
+    assert outcome.failure is not None
+    assert "which is what the `timeout` of the step left for COMMIT" in outcome.failure.message
+    assert outcome.failure.message.endswith("set a longer `timeout`")
+    assert (await slow.guard.seal(address, **clock())).marker == "sealed"
+    assert (await slow.state(address)).applied == 0
+
+
+async def test_a_commit_that_the_server_ends_names_the_limit(
+    slow: GuardDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_wait, "COMMIT_GRACE", 60.0)
+    address = slow.current = new_address()
+    outcome = await slow.guard.do(address, "h", slow.body("applied"), **clock(1.0))
+    assert (outcome.kind, outcome.infrastructure) == ("unknown", True)
+    assert outcome.failure is not None
+    assert "due to transaction timeout; if the database needs longer" in outcome.failure.message
+    assert outcome.failure.message.endswith("set a longer `timeout`")

@@ -11,11 +11,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from saga_activities.guard import result_codec
-from saga_activities.guard.database_errors import message_of
+from saga_activities.guard import commit_wait, result_codec
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.script_transactions import (
-    COMMIT_GRACE,
     GuardScript,
     ScriptTransactions,
     SentCommit,
@@ -26,7 +24,7 @@ from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.transaction_id import TransactionId
 from saga_activities.session_settings import session_arguments
 from sagas.errors import InfrastructureError
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Outcome
 
 StoreResult = Callable[[str | None], Awaitable[None]]
 """Stores the result of a run in the guard, outside the transaction to prepare."""
@@ -109,14 +107,15 @@ class RowTransactions(ScriptTransactions):
     READ COMMITTED whatever the connection's isolation: what is read after the wait for a lock must be current.
     """
 
-    async def _recheck_commit(self, sent: SentCommit, error: Exception) -> Outcome:
-        """The operation continues from whatever is there, so it is simply repeated."""
-        why = f"the response to COMMIT was lost: {message_of(error)}"
-        return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
+    async def _find_effect(self, sent: SentCommit) -> Outcome | None:
+        """Nothing is looked for: the operation continues from whatever is there, so it is simply repeated."""
+        return None
 
 
 class Preparation(ScriptTransactions):
     """The transaction of run ``run`` that prepares the effect of a step."""
+
+    final_statement = "PREPARE"
 
     def __init__(
         self,
@@ -152,16 +151,12 @@ class Preparation(ScriptTransactions):
             if (await connection.execute(_STORE_RESULT, values)).rowcount != 1:
                 raise InfrastructureError("a later attempt of this step has taken over")
 
-    async def _recheck_commit(self, sent: SentCommit, error: Exception) -> Outcome:
+    async def _find_effect(self, sent: SentCommit) -> Outcome | None:
         """After a lost PREPARE: it happened if the transaction is there; if not, it may still come."""
-        why = f"the response to PREPARE was lost: {message_of(error)}"
-        try:
-            async with asyncio.timeout(COMMIT_GRACE):
-                if await self._prepared.is_prepared(self._id):
-                    return Outcome.done(result_codec.decode(self._result), attempt=None)
-        except Exception as second:  # noqa: BLE001 - the outcome stays unknown, with both reasons
-            why = f"{why}; the check of its outcome failed too: {message_of(second)}"
-        return Outcome("unknown", failure=Failure("Infrastructure", why), infrastructure=True)
+        async with asyncio.timeout(commit_wait.COMMIT_GRACE):
+            if await self._prepared.is_prepared(self._id):
+                return Outcome.done(result_codec.decode(self._result), attempt=None)
+        return None
 
 
 def _seconds_until(deadline: float) -> float:

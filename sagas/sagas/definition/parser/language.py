@@ -45,7 +45,7 @@ MAX_PARALLEL = 200
 
 _WITH = Field("with", Arguments(), "the arguments; may contain expressions")
 _TASK_QUEUE = Field("task_queue", String(), "Temporal task queue of the worker that serves it")
-_TIMEOUT = Field("timeout", Duration(), "how long one attempt may take, default 30s")
+_TIMEOUT = Field("timeout", Duration(), "how long one attempt may take, its COMMIT included, default 30s")
 _HEARTBEAT = Field(
     "heartbeat", Duration(), "for long actions: an attempt without a heartbeat for this long counts as dead"
 )
