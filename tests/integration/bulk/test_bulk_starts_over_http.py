@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from saga_workers.serve.api import SagaApi, check_bulk
 from saga_workers.serve.api_tokens import Callers
 from saga_workers.start import saga_starter, shared_starts
 from saga_workers.temporal.temporal_client import connect
-from sagas.errors import UsageError
+from sagas.errors import RefusedError, UsageError
 from sagas.project import Project
 from sagas.settings import Secret, load_settings
 from sagas.settings.serve import ServeSettings, ServeToken
@@ -47,8 +48,21 @@ async def serving(
     await client.close()
 
 
+_test = {"mark": ""}
+"""The mark of the current test in its ids: Temporal keeps the sagas of all tests."""
+
+
+@pytest.fixture(autouse=True)
+def ids_of_its_own() -> None:
+    _test["mark"] = uuid.uuid4().hex[:8]
+
+
+def saga_id(number: int) -> str:
+    return f"w-{_test['mark']}-{number}"
+
+
 def withdrawal(number: int, amount: int = 10, **fields: Any) -> dict[str, Any]:
-    return {"input": {"id": f"w-{number}", "account": f"a{number}", "amount": amount}, **fields}
+    return {"input": {"id": saga_id(number), "account": f"a{number}", "amount": amount}, **fields}
 
 
 async def bulk_workflows(bank: Bank) -> int:
@@ -69,10 +83,10 @@ async def test_each_caller_gets_the_outcome_of_its_saga(bank: Bank, monkeypatch:
         assert [answer.status_code for answer in answers] == [200] * 60
         for number, answer in enumerate(answers, 1):
             document = answer.json()
-            assert (document["id"], document["started"], document["run_id"]) == (f"w-{number}", True, "")
+            assert (document["id"], document["started"]) == (saga_id(number), True)
             assert document["outcome"]["state"] == ("COMPENSATED" if number % 10 == 0 else "COMPLETED")
         assert answers[9].json()["outcome"]["reason"]["message"] == "no money"
-        assert (await caller.get("/sagas/w-3")).json() == answers[2].json()["outcome"]
+        assert (await caller.get(f"/sagas/{saga_id(3)}")).json() == answers[2].json()["outcome"]
         started = await bulk_workflows(bank)
 
         again = await asyncio.gather(*(post(**withdrawal(3)) for _ in range(5)))
@@ -133,34 +147,50 @@ async def test_a_start_that_no_worker_has_claimed_is_repeated(
     """A worker may still refuse it, and nobody would ever tell the caller."""
     monkeypatch.setattr(acceptance, "CLAIM_TIMEOUT", 0.3)
     project, url = bank_project
-    async with serving(project, monkeypatch) as caller:
+    own = Client(await connect(project.settings), project)
+    bank = Bank(own, project, url)
+    bank.open_accounts(2)
+    starter = await own.starter("withdrawal")
+    shared = shared_starts.SharedStarts(starter)
 
-        async def post(number: int, amount: int = 10) -> httpx.Response:
-            return await caller.post("/sagas/withdrawal", json=withdrawal(number, amount, wait="10s"))
+    async def start(number: int, amount: int = 10) -> shared_starts.StartResult:
+        return await shared.start(starter.make_request(withdrawal(number, amount)["input"]))
 
-        async def repeat(number: int) -> httpx.Response:
-            while (answer := await post(number)).status_code == 503:
-                pass
-            return answer
+    async def repeat(number: int) -> shared_starts.StartResult:
+        while True:
+            with contextlib.suppress(acceptance.NotClaimed):
+                return await start(number)
 
-        answers = await asyncio.gather(post(1), post(2), post(1))
-        assert [(answer.status_code, answer.json()["id"]) for answer in answers] == [
-            (503, "w-1"),
-            (503, "w-2"),
-            (503, "w-1"),
-        ]
-        assert (answers[0].headers["retry-after"], (await post(1, 11)).status_code) == ("5", 503)
-        with psycopg.connect(url) as connection:
-            connection.execute("insert into account values ('a1', 100), ('a2', 100)")
-        repeated = asyncio.create_task(repeat(1))
-        async with running_worker(project) as client:
-            bank = Bank(client, project, url)
-            answer = await repeated
-            assert (answer.status_code, answer.json().get("started")) == (200, True), answer.text
-            assert ((await repeat(2)).json()["outcome"]["state"], (await post(1, 11)).status_code) == ("COMPLETED", 409)
-            assert await bulk_workflows(bank) <= 2  # that of the first start, and that of the others
-            assert bank.balances() == {"a1": 90, "a2": 90}
-            await client.close()
+    answers = await asyncio.gather(start(1), start(2), start(1), return_exceptions=True)
+    unclaimed = [answer.saga_id for answer in answers if isinstance(answer, acceptance.NotClaimed)]
+    assert unclaimed == [saga_id(1), saga_id(2), saga_id(1)]
+    with pytest.raises(acceptance.NotClaimed):
+        await start(1, 11)
+    repeated = asyncio.create_task(repeat(1))
+    async with running_worker(project) as client:
+        results = [await repeated, await repeat(2)]
+        assert [result.started for result in results] == [True, True]
+        for id in {result.bulk_id for result in results if result.bulk_id is not None}:  # None: it has ended already
+            await client.temporal.get_workflow_handle(id).result()
+        with pytest.raises(RefusedError, match="another input"):
+            await start(1, 11)
+        assert await bulk_workflows(bank) == 1
+        await client.close()
+    await own.close()
+    assert bank.balances() == {"a1": 90, "a2": 90}
+
+
+async def test_without_a_worker_a_shared_start_is_answered_with_its_id(
+    bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptance, "CLAIM_TIMEOUT", 0.3)
+    async with serving(bank_project[0], monkeypatch) as caller:
+        answers = await asyncio.gather(
+            *(caller.post("/sagas/withdrawal", json=withdrawal(number)) for number in range(1, 21))
+        )
+    for number, answer in enumerate(answers, 1):
+        assert answer.json()["id"] == saga_id(number)
+        assert (answer.status_code, answer.headers.get("retry-after")) in ((202, None), (503, "5"))
 
 
 @pytest.mark.slow

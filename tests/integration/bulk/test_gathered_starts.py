@@ -22,9 +22,11 @@ from tests.helpers.database_servers import HOST
 from tests.helpers.free_ports import free_port
 from tests.helpers.local_worker import running_worker
 from tests.helpers.processes import CommandProcess
-from tests.helpers.waiting import LIMIT, until, until_in_thread
+from tests.helpers.waiting import LIMIT, until_in_thread
 from tests.integration.bulk.conftest import Bank
-from tests.integration.bulk.test_bulk_starts_over_http import bulk_workflows, withdrawal
+from tests.integration.bulk.test_bulk_starts_over_http import bulk_workflows, ids_of_its_own, saga_id, withdrawal
+
+__all__ = ["ids_of_its_own"]  # a fixture of every test here
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -44,46 +46,44 @@ async def test_the_first_begins_at_once_and_later_ones_share_the_next(
     bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptance, "CLAIM_TIMEOUT", LIMIT)
-    monkeypatch.setattr(shared_starts, "_CLAIMED_WITHIN", LIMIT)
+    monkeypatch.setattr(shared_starts, "_ENDED_WITHIN", LIMIT)
     project, url = bank_project
     own = Client(await connect(project.settings), project)
     bank = Bank(own, project, url)
     bank.open_accounts(21)
     start = await starts(own)
-    first = asyncio.create_task(start(1))
-    await until(lambda: bulk_workflows(bank))  # although no worker runs, and nobody else has come
+    first = await start(1)  # although no worker runs, and nobody else has come
+    assert (first.started, first.bulk_id, first.run_id != "") == (True, None, True)
     later = [asyncio.create_task(start(number)) for number in range(2, 22)]
     async with running_worker(project) as client:
-        results = await asyncio.gather(first, *later)
-        workflows = [result.bulk_id for result in results]
-        assert len(set(workflows[1:])) == 1
-        assert workflows[0] not in workflows[1:]
-        for id in set(workflows):
+        (shared,) = {result.bulk_id for result in await asyncio.gather(*later)}
+        for id in (saga_id(1), shared):
             await client.temporal.get_workflow_handle(str(id)).result()
+        assert await bulk_workflows(bank) == 1
         await client.close()
     await own.close()
     assert set(bank.balances().values()) == {90}
 
 
 async def test_nobody_waits_for_a_neighbour_that_takes_long(bank: Bank) -> None:
-    bank.open_accounts(2)
+    bank.open_accounts(4)
     start = await starts(bank.client)
     with psycopg.connect(bank.url) as holding:
         holding.execute("select 1 from account where id = 'a1' for update")
-        first = await start(1)
-        second = await start(2)
+        first, _ = await asyncio.gather(start(1), start(2))
+        second, _ = await asyncio.gather(start(3), start(4))
         await bank.client.temporal.get_workflow_handle(str(second.bulk_id)).result()
-        assert bank.states() == {"w-2": "COMPLETED"}
+        assert saga_id(1) not in bank.states()
     await bank.client.temporal.get_workflow_handle(str(first.bulk_id)).result()
-    assert bank.balances() == {"a1": 90, "a2": 90}
+    assert set(bank.balances().values()) == {90}
 
 
 async def test_starts_that_come_together_share_a_workflow(bank: Bank) -> None:
-    bank.open_accounts(11)
-    start = await starts(bank.client, limit=10)
-    results = await asyncio.gather(*(start(number) for number in range(1, 12)))
+    bank.open_accounts(10)
+    start = await starts(bank.client, limit=5)
+    results = await asyncio.gather(*(start(number) for number in range(1, 11)))
     sizes = Counter(result.bulk_id for result in results)
-    assert sorted(sizes.values()) == [1, 10]
+    assert sorted(sizes.values()) == [5, 5]
     for id in sizes:
         await bank.client.temporal.get_workflow_handle(str(id)).result()
     assert set(bank.balances().values()) == {90}
@@ -126,10 +126,11 @@ async def test_a_server_that_is_killed_loses_and_repeats_nothing(bank_project: t
     assert set(bank.balances().values()) == {90}
 
 
-async def test_a_lone_start_takes_no_workflow_task_for_its_claim(bank: Bank) -> None:
-    bank.open_accounts(1)
+async def test_the_claim_of_shared_starts_takes_no_workflow_task(bank: Bank) -> None:
+    bank.open_accounts(2)
     start = await starts(bank.client)
-    handle = bank.client.temporal.get_workflow_handle(str((await start(1)).bulk_id))
+    result, _ = await asyncio.gather(start(1), start(2))
+    handle = bank.client.temporal.get_workflow_handle(str(result.bulk_id))
     await handle.result()
     tasks = [
         event.event_id

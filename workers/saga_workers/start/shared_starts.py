@@ -60,8 +60,8 @@ class _GatheredStarts:
 
 
 class SharedStarts:
-    """Starts bulk workflows: the first start at once, and those that arrive while others are under way together, at
-    most ``limit``.
+    """Starts the first saga at once, in a workflow of its own, and those that arrive while it is under way together in
+    a bulk workflow, at most ``limit``.
 
     An id that the ledger knows is answered from there; the workflow claims the others. If no worker does so in time,
     they do not count as started: it may still refuse the workflow. Who starts them again waits for the same workflow.
@@ -124,9 +124,10 @@ class SharedStarts:
                 waiting.result.cancel()
 
     async def _wait_for_ends(self, starts: Iterable[_Start]) -> None:
-        """Wait until the bulk workflows that these starts have begun have ended, but not for long."""
-        ids = {result.bulk_id for start in starts if (result := _result(start)) is not None and result.started}
-        workflows = [self._starter.locator.temporal.get_workflow_handle(id) for id in ids if id is not None]
+        """Wait until the workflows that these starts have begun have ended, but not for long."""
+        results = [result for start in starts if (result := _result(start)) is not None and result.started]
+        ids = {result.bulk_id or result.id for result in results}
+        workflows = [self._starter.locator.temporal.get_workflow_handle(id) for id in ids]
         ends = [asyncio.ensure_future(workflow.result()) for workflow in workflows]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ENDED_WITHIN):
@@ -136,7 +137,11 @@ class SharedStarts:
 
     async def _answer_gathered(self, gathered: _GatheredStarts) -> None:
         # A caller that has given up need not be started.
-        await self._answer([start for start in gathered.starts.values() if not start.result.done()])
+        starts = [start for start in gathered.starts.values() if not start.result.done()]
+        if len(starts) == 1 and not gathered.repeats and self._noted(starts[0].id) is None:
+            await self._answer_alone(starts[0])  # a bulk workflow of one takes longer than a workflow of its own
+            return
+        await self._answer(starts)
         await self._answer_repeats(gathered.repeats)
 
     async def _answer(self, starts: Sequence[_Start]) -> None:
