@@ -28,6 +28,8 @@ MAX_RETRY_AFTER = 3600.0
 MAX_EXCERPT = 500
 _PASSING = (401, 407, 408, 409, 421, 423, 425, 429)
 """Statuses of 4xx that another attempt may not get: credentials, a conflict, a lock, a limit of calls."""
+_OTHER_ARGUMENTS = 400
+"""The answer to a key that was used with other arguments: it is no word about those."""
 _BYTE_ORDER_MARK = "\ufeff"
 _AS_TEXT = "correct the service, or take the body as text with `result: response.text`"
 _UNRECORDED_HEADERS = ("set-cookie", "authorization", "proxy-authorization", "www-authenticate")
@@ -189,8 +191,9 @@ def _escaped_character(escape: re.Match[str]) -> str:
 
 
 def definite_statuses(status: int, arguments: Mapping[str, Any]) -> str:
-    """The list for ``rejected`` that includes this status; empty for one that usually passes or concerns the caller."""
-    if not 400 <= status <= 499 or status in _PASSING:
+    """The list for ``rejected`` that includes this status; empty for one that usually passes or concerns the
+    caller."""
+    if not 400 <= status <= 499 or status in (*_PASSING, _OTHER_ARGUMENTS):
         return ""
     return ", ".join(sorted({str(pattern) for pattern in (*written_statuses(arguments, "rejected"), status)}))
 

@@ -118,6 +118,32 @@ def count_hidden_attempt(state: Entry | OperationState) -> None:
     state.retry_baseline += 1
 
 
+def count_earlier_run(run: SagaRun, state: Entry | OperationState, operation: Operation) -> bool:
+    """Count an attempt of an earlier run of the saga before the first one of this run, if no guard knows of it.
+
+    Returns whether one is counted.
+    """
+    if not run.repeats or state.min_attempts or operation.guarded:
+        return False
+    doubt(run, state)
+    return True
+
+
+def doubt(run: SagaRun, state: Entry | OperationState) -> None:
+    """Count an attempt that nobody knows of."""
+    count_hidden_attempt(state)
+    state.outcome = "unknown"
+    if isinstance(state, Entry):
+        state.last_attempt_ended_at = run.now
+
+
+def believed_promises(run: SagaRun, operation: Operation) -> Operation:
+    """The operation without what its participant promises for one request only: an earlier run of the saga may have
+    sent another one under the same key, and the rejection may be about that.
+    """
+    return replace(operation, remembers_rejections=False) if run.repeats else operation
+
+
 def counting_operation(entry: Entry, flight: Flight) -> Entry | OperationState | None:
     """The operation that counts the attempts of a call; None for a call without an effect."""
     return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)

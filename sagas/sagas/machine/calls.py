@@ -336,7 +336,8 @@ def _new_call(
     suffix, number = ("", 0) if op in ("do", "probe", "seal") else (op, 0)
     if op == "undo" and entry.undo is not None and not engine:
         number = entry.undo.alternate
-    remembers_rejections = operation.remembers_rejections or is_read(step) or op == "probe"
+    believed = call_attempts.believed_promises(run, operation)
+    remembers_rejections = believed.remembers_rejections or is_read(step) or op == "probe"
     usual: dict[str, Any] = {
         "retry": call_attempts.with_at_least_one_attempt(operation.retry),
         "heartbeat": operation.heartbeat,

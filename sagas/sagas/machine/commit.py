@@ -179,6 +179,7 @@ def confirm_entry(run: SagaRun, entry: Entry) -> None:
     entry.state, confirm.state = "CONFIRMING", "RUNNING"
     if confirm.started_at is None:
         confirm.started_at = run.now
+    call_attempts.count_earlier_run(run, confirm, step.confirm)
     mark = calls.guard_decides_first(step, step.confirm) and not confirm.guard_decided
     calls.send_or_park(run, entry, "confirm", "confirm-mark" if mark else "confirm", confirm)
 
@@ -192,7 +193,8 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     operation = run.step(entry).confirm
     assert operation is not None
     if not mark:
-        call_attempts.end_operation_call(confirm, operation, outcome, attempts)
+        believed = call_attempts.believed_promises(run, operation)
+        call_attempts.end_operation_call(confirm, believed, outcome, attempts)
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.guard_decided = True
         if entry.decision is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.model import backoff, is_nested, is_read
+from sagas.definition.model import backoff, has_effect, is_nested, is_read
 from sagas.machine import (
     builtin_actions,
     call_attempts,
@@ -161,6 +161,13 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         entry.started_at = run.now
         corrections.carry_over(run, entry)
     _register_operations(run, entry)
+    calls_participant = has_effect(step) and not is_nested(step)
+    may_have_run = calls_participant and call_attempts.count_earlier_run(run, entry, step.do)
+    if may_have_run and call_attempts.is_single_attempt(step):
+        message = "an earlier run of the saga may have called the participant, which does not honour the key"
+        entry.error = Failure("EarlierRun", message).to_json()
+        run.post(LookUpEffect(entry, "pivot" if step.pivot else "retry"))
+        return
     try:
         if step.do.uses in ("require", "pass", "finish"):
             attempt_ended(run, entry, builtin_actions.evaluate(run, entry), 1)
@@ -261,7 +268,8 @@ def _merged_outcome(run: SagaRun, entry: Entry, outcome: Outcome, before: int) -
     step = run.step(entry)
     if is_read(step) or is_nested(step):
         return outcome.kind
-    return outcomes.merge_outcome(step.do, outcome, before, entry.outcome, step.execution)
+    operation = call_attempts.believed_promises(run, step.do)
+    return outcomes.merge_outcome(operation, outcome, before, entry.outcome, step.execution)
 
 
 def attempts_ended(run: SagaRun, entry: Entry) -> None:

@@ -91,15 +91,18 @@ class Machine:
         parent: str | None = None,
         plan: ExecutionPlan | None = None,
         undo_scope: str = "",
+        repeats: bool = False,
     ) -> None:
         """``generations``: of single entries, by entry id, where an earlier run of the saga got further.
 
         ``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
 
-        ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`.
+        ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`. ``repeats``: an earlier run of the saga may have
+        made its calls.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
         self._run.entry_generations = dict(generations or {})
+        self._run.repeats = repeats
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -285,7 +288,7 @@ def _saga_started(run: SagaRun, began_at: float | None) -> None:
     run.kept_bytes = state_budget.budgeted_size(run.input)
     locks.request_at_start(run)
     _commit_at_start(run)
-    if run.definition.deadline is not None and not run.plan.forward_only:
+    if run.definition.deadline is not None and not run.plan.forward_only and not run.pivot_in_place:
         run.deadline_at = run.now + run.definition.deadline
         run.start_timer("deadline", run.definition.deadline, "deadline")
     if run.definition.warn_after is not None:

@@ -123,6 +123,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["entry_generations"] = run.entry_generations
     if run.pivot_in_place:
         data["pivot_in_place"] = True
+    if run.repeats:
+        data["repeats"] = True
     if run.child_row_locks:
         data["child_row_locks"] = run.child_row_locks
     for name in RUN_FIELDS:
@@ -166,6 +168,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.locks = restore_record(LockState, data["locks"]) if "locks" in data else None
     run.entry_generations = dict(data.get("entry_generations", {}))
     run.pivot_in_place = data.get("pivot_in_place", False)
+    run.repeats = data.get("repeats", False)
     run.child_row_locks = data.get("child_row_locks", [])
     run.timers = {id: (float(timer[0]), timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: restore_record(ParkedOperation, parked) for parked in data["parked"]}

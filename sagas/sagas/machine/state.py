@@ -261,6 +261,8 @@ class SagaRun:
         self.cancel_requested = False
         self.pivot_in_place = False
         """The pivot was done before a reset of the run, which has not come to it again."""
+        self.repeats = False
+        """An earlier run of the saga may have made the calls of this one, after which it was reset or deleted."""
         self.compensating = False
         self.savepoint: str | None = None
         """The savepoint at which the rollback stops; None: everything is undone."""

@@ -16,7 +16,7 @@ from sagas.protocol.saga_view import Decision, SagaView
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The run begins. ``began_at``: when the saga was first started, if its run was deleted since."""
+    """The run begins. ``began_at``: when the saga was first started, which is not when its first task ran."""
 
     at: float
     began_at: float | None = None

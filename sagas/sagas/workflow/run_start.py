@@ -113,10 +113,17 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         plan=header.plan,
         parent=info.parent.workflow_id if info.parent else None,
         undo_scope=_undo_scope_in_memo() if info.parent else "",
+        repeats=resumed.who is not None,
     )
     if resumed.who is not None:
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
-    return RunStart("begins", machine, Started(at=workflow.time(), began_at=resumed.began_at), header.attributes)
+    began_at = _recorded_start() if resumed.began_at is None else resumed.began_at
+    return RunStart("begins", machine, Started(workflow.time(), began_at), header.attributes)
+
+
+def _recorded_start() -> float:
+    """When Temporal has recorded the start of the current run: the same time in each run that a reset makes of it."""
+    return workflow.info().workflow_start_time.timestamp()
 
 
 def drop_forged_outcome() -> None:
@@ -362,7 +369,7 @@ async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> 
     if not answer.get("taken"):
         raise refused_error("this saga has left its bulk workflow before, and has gone on in another run")
     if machine.started_at is None:
-        return RunStart("begins", machine, Started(at=workflow.time()), attributes)
+        return RunStart("begins", machine, Started(workflow.time(), _recorded_start()), attributes)
     return RunStart("detached", machine, TimerFired(id="detached", at=workflow.time()), attributes)
 
 

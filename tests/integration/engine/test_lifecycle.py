@@ -104,14 +104,14 @@ async def test_a_reset_run_reuses_stored_results_without_duplicates(env: Environ
     assert await env.effects() == ["a", "b"]
 
 
-async def test_a_reset_of_an_undone_run_is_late_and_compensates(env: Environment) -> None:
+async def test_a_reset_of_an_undone_run_begins_nothing(env: Environment) -> None:
     env.plan["do b"] = [Rejected("no")]
     async with env.serving(PLAIN) as client:
         saga = (await run_saga(client, "plain"))["id"]
         env.plan.clear()
         await _reset(client.temporal, saga)
         story = await finished(client, saga)
-    assert (story["state"], story["reason"]["kind"], states(story)["a"]) == ("COMPENSATED", "late", "COMPENSATED")
+    assert (story["state"], story["reason"]["kind"], states(story)["a"]) == ("COMPENSATED", "terminated", "PENDING")
     assert await env.effects() == []
 
 

@@ -70,7 +70,9 @@ class FaultyParticipant:
         if key in self.responses:
             arguments, response = self.responses[key]
             if arguments != body and self.fault != "same key, other arguments":
-                return JSONResponse({"error": "other arguments"}, 422)
+                return JSONResponse(
+                    {"error": "other arguments"}, 422 if self.fault == "rejects other arguments" else 400
+                )
             if arguments == body and not is_repeated:
                 return JSONResponse(response, 201)
         done = self.running[key] = asyncio.get_running_loop().create_future()

@@ -85,6 +85,24 @@ async def test_each_broken_promise_is_reported_by_its_check_alone(settings: Sett
     assert set(promises) == ({fault} if fault else set())
 
 
+async def test_other_arguments_are_refused_but_not_rejected(settings: Settings) -> None:
+    """Nothing has happened, a saga would think, although the first arguments had their effect."""
+    async with serving(FaultyParticipant("rejects other arguments").app) as url:
+        results = await run_participant_test(settings, step_at(settings, url), timeout=10)
+    [broken] = [result for result in results if result.verdict == "failed"]
+    assert (broken.check, broken.proposal) == ("same key, other arguments", None)
+    assert "it rejected other arguments (422)" in (broken.problem or "")
+
+
+async def test_no_advice_takes_the_status_of_other_arguments_for_a_rejection(settings: Settings) -> None:
+    async with serving(FaultyParticipant().app) as url:
+        results = await run_participant_test(settings, step_at(settings, url), timeout=10)
+    [check] = [result for result in results if result.check == "same key, other arguments"]
+    assert check.verdict == "passed"
+    assert "400 Bad Request" in check.steps[1][1]
+    assert "write `rejected" not in check.steps[1][1]
+
+
 @pytest.mark.slow
 async def test_what_only_a_count_shows_passes_without_one(settings: Settings) -> None:
     assert await broken_promises(settings, "response cut off", count=None) == {}
@@ -108,8 +126,8 @@ async def test_the_reference_participant_passes_and_keeps_nothing(settings: Sett
             ]
     reference.close()
     assert too_large.status_code == 413
-    # The last one: what was rejected under a key stays rejected.
-    assert statuses == [400, 400, 400, 422, 422]
+    # The last one: a key that was rejected is not taken for other arguments either.
+    assert statuses == [400, 400, 400, 422, 400]
 
 
 @pytest.mark.slow

@@ -57,6 +57,11 @@ async def _same_key_other_arguments(trial: Trial) -> None:
     other = await trial.with_other_arguments()
     if other.kind == "done" and other.result != first.result:
         raise BrokenPromise("the participant did the key once more, with other arguments")
+    if other.kind == "rejected" and (status := _status(other)):
+        raise BrokenPromise(
+            f"it rejected other arguments ({status}) after it had done the key: that says that nothing has happened; "
+            "answer with a status that is not in `rejected`, such as 400"
+        )
     if other.kind != "done" and not _is_refusal(other):
         raise BrokenPromise(f"the participant neither refused nor repeated its first response: {describe(other)}")
     _expect_same(first, await trial.again(), "the first request, sent again after that,")
@@ -164,7 +169,7 @@ CHECKS = (
     ),
     PromiseCheck(
         "same key, other arguments",
-        "a key that comes with other arguments is refused, or gets the first response",
+        "a key that comes with other arguments is refused, but not rejected, or gets the first response",
         _same_key_other_arguments,
     ),
     PromiseCheck(
@@ -273,8 +278,8 @@ def _expect_same(first: Outcome, later: Outcome, what: str) -> None:
 def _expect_refusal(outcome: Outcome, what: str) -> None:
     if outcome.kind == "rejected" or _is_failed_reply(outcome):
         return
-    status = outcome.failure.details.get("status", 0) if outcome.failure is not None else 0
-    proposal = f"rejected: [{status}]" if 400 <= status < 500 else None
+    status = _status(outcome)
+    proposal = f"rejected: [{status}]" if 400 < status < 500 else None
     raise BrokenPromise(f"{what} was not rejected: {describe(outcome)}", proposal or _refusing_body(outcome))
 
 
@@ -293,8 +298,13 @@ def _refusing_body(outcome: Outcome) -> str | None:
 
 def _is_refusal(outcome: Outcome) -> bool:
     """True if the participant says that it did nothing: a rejection, or any status of a client's mistake."""
-    status = outcome.failure.details.get("status", 0) if outcome.failure is not None else 0
-    return outcome.kind == "rejected" or _is_failed_reply(outcome) or 400 <= status < 500
+    return outcome.kind == "rejected" or _is_failed_reply(outcome) or 400 <= _status(outcome) < 500
+
+
+def _status(outcome: Outcome) -> int:
+    """The HTTP status of a response that was not done; 0 for a reply over Kafka, and without a response."""
+    status = outcome.failure.details.get("status") if outcome.failure is not None else None
+    return status if isinstance(status, int) else 0
 
 
 def _is_failed_reply(outcome: Outcome) -> bool:

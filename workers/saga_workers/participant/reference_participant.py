@@ -78,7 +78,7 @@ class ReferenceParticipant:
                 if reason == "undo" or self._row(key, "undo"):
                     return 409, {"error": "this key has been undone"}
                 if first_arguments != written:
-                    return 422, {"error": "this key was used with other arguments"}
+                    return 400, {"error": "this key was used with other arguments"}
                 return _reply(stored)
             return self._store(key, "do", self._new_reservation(key, arguments))
 

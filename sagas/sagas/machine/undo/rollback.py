@@ -216,6 +216,7 @@ def compensate_entry(run: SagaRun, entry: Entry) -> None:
 def _send_undo(run: SagaRun, entry: Entry) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
+    call_attempts.count_earlier_run(run, undo, calls.current_alternate(step, undo))
     mark = calls.guard_decides_first(step, calls.current_alternate(step, undo)) and not undo.guard_decided
     calls.send_or_park(run, entry, "undo", "undo-mark" if mark else "undo", undo)
 
@@ -263,7 +264,8 @@ def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     assert undo is not None
     if counted:
         operation = step.do if step.compensate is None else calls.current_alternate(step, undo)
-        call_attempts.end_operation_call(undo, operation, outcome, attempts)
+        believed = call_attempts.believed_promises(run, operation)
+        call_attempts.end_operation_call(undo, believed, outcome, attempts)
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":

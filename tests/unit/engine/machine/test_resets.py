@@ -6,7 +6,7 @@ import pytest
 
 from sagas.definition.model import Locks
 from sagas.protocol.messages import CancelRequested, RunWasReset
-from tests.unit.engine.machine.driver import MachineDriver, outcome, saga, step
+from tests.unit.engine.machine.driver import MachineDriver, op, outcome, probe, saga, step, undo
 
 PAYS = saga(step("hold"), step("pay", kind="pivot"))
 
@@ -78,3 +78,53 @@ def test_a_rollback_seals_the_highest_generation_of_a_step_that_failed_first() -
     driver.answers["b~seal"] = outcome("done")
     driver.cancel().run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])
+
+
+CALLS = saga(step("hold", on=None), step("pay", kind="pivot"))
+
+
+def test_a_rejection_of_a_participant_after_a_reset_is_no_proof() -> None:
+    """The earlier run may have called it with the same key, and with other arguments."""
+    driver = MachineDriver(CALLS, answers={"hold": "rejected"}, hold=["hold"]).start()
+    reset(driver, pivot_done=False).end("hold", "rejected").run()
+    assert (driver.state, driver.undone, driver.row("hold")["outcome"]) == ("COMPENSATED", ["hold"], "unknown")
+    assert driver.story["reason"]["kind"] == "rejected"
+
+
+def test_a_call_after_a_reset_tells_the_worker_that_it_is_not_the_first() -> None:
+    remembers = op("act.pay", {}, remembers_rejections=True)
+    driver = MachineDriver(saga(step("hold"), step("pay", do=remembers, on=None)), hold=["hold", "pay"]).start()
+    reset(driver, pivot_done=False).end("hold")
+    assert (driver.call("pay").earlier_attempts, driver.call("pay").remembers_rejections) == (1, False)
+    assert driver.row("pay")["attempts"] == 0
+
+
+@pytest.mark.parametrize(("says", "calls"), [("absent", 2), ("found", 1)])
+def test_a_participant_that_ignores_keys_is_probed_before_it_is_called_again(says: str, calls: int) -> None:
+    careless = step("hold", on=None, idempotent=False, probe=probe(seals=True))
+    driver = MachineDriver(saga(step("first"), careless), answers={"hold~probe": says}, hold=["first"]).start()
+    reset(driver, pivot_done=False).end("first").run()
+    assert [call.op for call in driver.calls if call.entry == "hold"] == ["probe", "do"][:calls]
+    assert driver.state == "COMPLETED"
+
+
+def test_a_participant_that_ignores_keys_and_cannot_be_probed_is_undone() -> None:
+    careless = step("hold", on=None, idempotent=False)
+    driver = MachineDriver(saga(step("first"), careless), hold=["first"]).start()
+    reset(driver, pivot_done=False).end("first").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["hold", "first"])
+    assert "an earlier run" in driver.story["reason"]["message"]
+
+
+def test_an_undo_that_is_rejected_after_a_reset_has_no_alternate() -> None:
+    undone = step("hold", on=None, compensate=undo("un.hold", "other", on=None))
+    driver = MachineDriver(saga(undone, step("b")), answers={"hold~undo": "rejected"}, hold=["b"]).start()
+    reset(driver, pivot_done=False).end("b", "rejected").run()
+    assert (driver.state, set(driver.undone)) == ("PARKED", {"hold"})
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_run_that_was_reset_to_its_first_task_learns_of_it_before_it_begins(restore: bool) -> None:
+    driver = MachineDriver(CALLS, answers={"hold": "rejected"}, restore=restore)
+    reset(driver, pivot_done=False).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["hold"])
