@@ -39,6 +39,7 @@ from sagas.protocol.outcomes import Failure, Outcome, mask_failure
 from sagas.protocol.payloads import (
     BULK_PREFIX,
     LOAD_ACTIVITY,
+    NESTED_ACTIVITY,
     REFUSED_TYPE,
     RESET_ACTIVITY,
     SCHEDULE_ACTIVITIES,
@@ -65,6 +66,9 @@ LookBeforeReset = Callable[[str, str | None, float], Awaitable[Mapping[str, Any]
 """Looks up the effects that a saga had before its run was reset. Called with the ids of the saga and of its pivot, and
 the time of its start."""
 
+LookUpNested = Callable[[str, str], Awaitable[Mapping[str, Any]]]
+"""Looks up the end of a nested saga. Called with its id and that of its parent. Raises what Temporal's client does."""
+
 _BUSY_INTERVAL = timedelta(seconds=2)
 """Until a start is verified again for which this worker had no time."""
 
@@ -78,6 +82,7 @@ class SagaActivities:
         loader: DefinitionLoader,
         verify_start: VerifyStart,
         look_before_reset: LookBeforeReset,
+        look_up_nested: LookUpNested,
         observers: Sequence[AttemptObserver] = (),
         locks: LockActivities | None = None,
         bulk: BulkActivities | None = None,
@@ -94,6 +99,7 @@ class SagaActivities:
         self._verify_start = verify_start
         self._schedules = schedules
         self._look_before_reset = look_before_reset
+        self._look_up_nested = look_up_nested
         self._observers = tuple(observers)
 
     @activity.defn(dynamic=True)
@@ -119,6 +125,8 @@ class SagaActivities:
             return await _perform_schedule_activity(self._schedules, info.activity_type, argument)
         if info.activity_type == RESET_ACTIVITY:
             return await self._look_before_reset(argument["saga_id"], argument["pivot"], argument["since"])
+        if info.activity_type == NESTED_ACTIVITY:
+            return await self._look_up_nested(argument["id"], argument["parent"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:

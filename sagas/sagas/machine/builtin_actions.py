@@ -19,6 +19,7 @@ from sagas.machine.state import Entry, Flight, SagaRun
 from sagas.protocol.messages import CancelSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, idempotency_key
+from sagas.text.shell import saga_command
 
 NESTED = "saga"
 """The action that runs a nested saga."""
@@ -238,10 +239,10 @@ def child_ended(run: SagaRun, entry: Entry, event: SagaEnded, flight: Flight) ->
         run.residue += [{**row.to_json(), "saga": row.saga or child_saga_id(run, entry)} for row in nested]
     if flight.call_kind == "undo":
         return _undo_outcome(event)
-    return _forward_outcome(event)
+    return _forward_outcome(event, child_saga_id(run, entry))
 
 
-def _forward_outcome(event: SagaEnded) -> Outcome:
+def _forward_outcome(event: SagaEnded, saga_id: str) -> Outcome:
     view = event.view
     reason = view.reason if view else None
     output = view.output if view else None
@@ -267,15 +268,19 @@ def _forward_outcome(event: SagaEnded) -> Outcome:
             failure = Failure(REFUSED_TYPE, message, {"cannot_heal": True})
             return Outcome("failed", failure=failure, attempt=1, retryable=False)
         case "TERMINATED":
-            message = "the nested saga was terminated or no longer exists: check what it left"
+            message = (
+                f"the nested saga {saga_id} was terminated, or its run was deleted: continue a terminated one with "
+                f"`{saga_command('resume', saga_id)}`; then `retry` takes its end, or starts a deleted one again"
+            )
             return Outcome("unknown", failure=Failure("Terminated", message), retryable=False, park_reason=message)
 
 
 def _undo_outcome(event: SagaEnded) -> Outcome:
     if event.state in ("COMPENSATED", "RESIDUE"):
         return Outcome.done(None)
+    why = f": {event.view.reason.message}" if event.view is not None and event.view.reason is not None else ""
     message = {
-        "REFUSED": "the nested saga refuses to be undone",
+        "REFUSED": f"the nested saga refuses to be undone{why}",
         "TERMINATED": "the undo of the nested saga was terminated or no longer exists",
     }.get(event.state, f"the undo of the nested saga ended {event.state}")
     return Outcome("failed", failure=Failure(event.state, message), retryable=False, park_reason=message)

@@ -46,12 +46,16 @@ class AttemptsMade:
     unsure: bool = True
 
 
+ChildState = Literal["COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "REFUSED"]
+"""How a nested saga, or its undo, has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class SagaEnded:
     """A nested saga (or its undo) has ended or vanished. ``view`` is None if unknown."""
 
     id: str
-    state: Literal["COMPLETED", "COMPENSATED", "RESIDUE", "TERMINATED", "REFUSED"]
+    state: ChildState
     at: float
     view: SagaView | None = None
 

@@ -102,6 +102,8 @@ SLOT_CANCEL_ACTIVITY = "saga.slot-cancel"
 SCHEDULE_ACTIVITIES = (SLOT_ACTIVITY, SLOT_STATE_ACTIVITY, SLOT_CANCEL_ACTIVITY)
 RESET_ACTIVITY = "saga.reset"
 """Of a run that Temporal's reset has made: it asks whether the saga had been undone before."""
+NESTED_ACTIVITY = "saga.nested"
+"""Of a run whose nested saga was started by another run of it: it asks how that one has ended."""
 DETACHED_HEADER = "saga-detached"
 """Header of a run that goes on with a saga of a bulk workflow: the signature of its input."""
 BULK_MEMO = "saga-bulk"

@@ -10,7 +10,6 @@ from temporalio.exceptions import (
     ApplicationError,
     ApplicationErrorCategory,
     CancelledError,
-    ChildWorkflowError,
     FailureError,
     RetryState,
     TimeoutError,
@@ -25,7 +24,7 @@ from sagas.text.json_values import encodable
 from sagas.workflow.json_payloads import failure_details, raw_json
 
 if TYPE_CHECKING:
-    from sagas.protocol.messages import Finish
+    from sagas.protocol.messages import ChildState, Finish
 
 _TIMEOUTS: Mapping[TimeoutType | None, str] = {
     TimeoutType.START_TO_CLOSE: "no response within the `timeout` of the attempt",
@@ -106,9 +105,8 @@ def attempts_made(error: FailureError, maximum: int) -> int | None:
     return maximum if used_up or maximum == 1 else None
 
 
-def child_result(error: ChildWorkflowError, saga_id: str, saga: str) -> tuple[str, SagaView | None]:
+def child_result(cause: BaseException | None, saga_id: str, saga: str) -> tuple[ChildState, SagaView | None]:
     """The state and the view of a nested saga that did not complete, from its closing failure."""
-    cause = error.cause
     if isinstance(cause, ApplicationError):
         view = read_foreign_view(failure_details(cause), saga_id)
         if cause.type == "SagaCompensated":

@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
@@ -17,6 +17,7 @@ from sagas.protocol.messages import (
     CancelRequested,
     CancelSaga,
     ChildParked,
+    ChildState,
     Finish,
     ReportParked,
     SagaEnded,
@@ -27,6 +28,7 @@ from sagas.protocol.payloads import CANCEL_SIGNAL, PARKED_SIGNAL, UNDO_SCOPE_MEM
 from sagas.protocol.saga_view import ChildView, SagaView
 from sagas.text.json_values import encodable
 from sagas.workflow.client_values import LAST_SECOND, number
+from sagas.workflow.earlier_children import EarlierChild
 from sagas.workflow.failures import child_result, refused_view
 from sagas.workflow.json_payloads import UnreadableValue, raw_json
 from sagas.workflow.limits import to_payload
@@ -47,6 +49,7 @@ class NestedSagas:
     def __init__(self, context: CommandContext) -> None:
         self._context = context
         self._started: dict[str, workflow.ChildWorkflowHandle[Any, Any]] = {}
+        self._earlier: dict[str, EarlierChild] = {}
 
     def start(self, command: StartSaga) -> None:
         self._context.tasks.start(command.id, self._run(command, command.saga_id, command.input))
@@ -55,13 +58,16 @@ class NestedSagas:
         request = {"reason": command.message, "who": workflow.info().workflow_id}
         self._context.tasks.start(command.id, self._run(command, command.saga_id + UNDO_SUFFIX, request))
 
+    def take_up(self, command: StartSaga | UndoSaga) -> None:
+        """Wait for the end of one that was in flight when another run of this saga was terminated."""
+        undo = UNDO_SUFFIX if isinstance(command, UndoSaga) else ""
+        self._context.tasks.start(command.id, self._take_up(command, command.saga_id + undo))
+
     def cancel(self, command: CancelSaga) -> None:
         self._context.tasks.start(f"cancel {command.id}", self._signal_cancel(command))
 
     async def _run(self, command: StartSaga | UndoSaga, saga_id: str, input: Any) -> None:
-        id, saga = command.id, command.saga
-        undo = saga_id.endswith(UNDO_SUFFIX)
-        state = "COMPENSATED" if undo else "COMPLETED"
+        saga, undo = command.saga, saga_id.endswith(UNDO_SUFFIX)
         scope = command.undo_scope if isinstance(command, StartSaga) else ""
         memo = {UNDO_SCOPE_MEMO: scope} if scope else None
         try:
@@ -80,35 +86,71 @@ class NestedSagas:
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
-            self._started[id] = handle
-            output, report = split_result(activity_result(await handle, around=MAX_INPUT_VALUES))
-            # It may have closed as Completed with a residue past its commit point, or with rows that it has locked.
-            document = {"state": state, **report, "id": saga_id, "saga": saga, "output": output}
-            view = read_foreign_view(document, saga_id) or SagaView(id=saga_id, saga=saga, state=state, output=output)
-            state = state if view.state in ("COMPLETED", "COMPENSATED") else "RESIDUE"
+            self._started[command.id] = handle
+            end = completed_child(activity_result(await handle, around=MAX_INPUT_VALUES), saga_id, saga)
         except DefinitionError as error:
-            state, view = "REFUSED", refused_view(saga_id, saga, str(error))
+            end = "REFUSED", refused_view(saga_id, saga, str(error))
         except WorkflowAlreadyStartedError:
-            state, view = "REFUSED", refused_view(saga_id, saga, f"a run with the id {saga_id} already exists")
+            taken = f"a run with the id {saga_id} already exists, which this saga has not started"
+            end = await self._end_of_earlier(command, saga_id) or ("REFUSED", refused_view(saga_id, saga, taken))
         except ChildWorkflowError as error:
-            state, view = child_result(error, saga_id, saga)
-        self._started.pop(id, None)
-        self._context.tasks.discard(id)
-        self._context.report(SagaEnded(id=id, state=state, at=workflow.time(), view=view))  # pyright: ignore[reportArgumentType]
+            end = child_result(error.cause, saga_id, saga)
+        self._report_end(command, *end)
+
+    async def _take_up(self, command: StartSaga | UndoSaga, saga_id: str) -> None:
+        self._report_end(command, *(await self._end_of_earlier(command, saga_id) or ("TERMINATED", None)))
+
+    async def _end_of_earlier(
+        self, command: StartSaga | UndoSaga, saga_id: str
+    ) -> tuple[ChildState, SagaView | None] | None:
+        """The end of the nested saga that another run of this one has started; None if the id is somebody else's."""
+        self._earlier[command.id] = child = EarlierChild(saga_id)
+        answer = await child.end(lambda running: self._report_parked(saga_id, running))
+        if answer["state"] == "FOREIGN":
+            return None
+        if answer["state"] == "COMPLETED":
+            return completed_child(answer["result"], saga_id, command.saga)
+        view = answer.get("view")
+        return answer["state"], None if view is None else read_foreign_view(view, saga_id)
+
+    def _report_parked(self, saga_id: str, running: Mapping[str, Any]) -> None:
+        """Report what the nested saga would have reported to the run that has started it."""
+        parked = {"id": saga_id, "state": running["saga_state"], "blocked": running["blocked"]}
+        try:
+            event = _parked_event({**parked, "waits": running["waits"]})
+        except _MALFORMED as error:
+            workflow.logger.warning("parked steps of %s are not shown: they are malformed (%s)", saga_id, error)
+        else:
+            self._context.report(event)
+
+    def _report_end(self, command: StartSaga | UndoSaga, state: ChildState, view: SagaView | None) -> None:
+        self._started.pop(command.id, None)
+        self._earlier.pop(command.id, None)
+        self._context.tasks.discard(command.id)
+        self._context.report(SagaEnded(id=command.id, state=state, at=workflow.time(), view=view))
 
     async def _signal_cancel(self, command: CancelSaga) -> None:
         # A signal to a child that has not started yet would be lost.
-        await workflow.wait_condition(lambda: command.id in self._started or command.id not in self._context.tasks)
+        await workflow.wait_condition(lambda: self._is_reachable(command.id) or command.id not in self._context.tasks)
         self._context.tasks.discard(f"cancel {command.id}")
-        child = self._started.get(command.id)
-        if child is None:
+        if (earlier := self._earlier.get(command.id)) is not None:
+            child, run_id = workflow.get_external_workflow_handle(earlier.saga_id), earlier.run_id
+        elif (started := self._started.get(command.id)) is not None:
+            child, run_id = started, started.first_execution_run_id
+        else:
             return
         try:
-            to = [child.id, child.first_execution_run_id or ""]
-            await child.signal(CANCEL_SIGNAL, raw_json(signed_message("cancel", to, {"reason": command.message})))
-        except ApplicationError as error:
+            message = signed_message("cancel", [child.id, run_id or ""], {"reason": command.message})
+            await child.signal(CANCEL_SIGNAL, raw_json(message))
+        except FailureError as error:
             # It has already ended, and its SagaEnded follows.
             workflow.logger.info("nested saga %s not cancelled: %s", command.saga_id, error)
+        if earlier is not None:
+            earlier.cancelled = True
+
+    def _is_reachable(self, id: str) -> bool:
+        earlier = self._earlier.get(id)
+        return id in self._started or (earlier is not None and earlier.run_id is not None)
 
 
 class ParentCancels:
@@ -217,6 +259,18 @@ def result_for_parent(output: Any, finish: Finish, document: Mapping[str, Any]) 
     if not report and not (isinstance(output, dict) and _REPORT in output):
         return output
     return {_REPORT: report, "output": output}
+
+
+def completed_child(result: Any, saga_id: str, saga: str) -> tuple[ChildState, SagaView]:
+    """The state and the view of a nested saga that closed as Completed, from :func:`result_for_parent`.
+
+    It may have a residue past its commit point, or rows that it has locked.
+    """
+    state = "COMPENSATED" if saga_id.endswith(UNDO_SUFFIX) else "COMPLETED"
+    output, report = split_result(result)
+    document = {"state": state, **report, "id": saga_id, "saga": saga, "output": output}
+    view = read_foreign_view(document, saga_id) or SagaView(id=saga_id, saga=saga, state=state, output=output)
+    return state if view.state in ("COMPLETED", "COMPENSATED") else "RESIDUE", view
 
 
 def split_result(result: Any) -> tuple[Any, Mapping[str, Any]]:

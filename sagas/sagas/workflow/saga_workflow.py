@@ -162,13 +162,13 @@ class SagaWorkflow:
                     saga_id = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
                     raise refused_error(f"{saga_id} cannot be undone: {why}")
             case "takes up":
-                if machine.started_at is None or machine.child_running:
-                    raise refused_error(
-                        "a terminated run with a nested saga in flight cannot be undone automatically: undo it by hand"
-                    )
+                if machine.started_at is None:
+                    raise refused_error("the terminated run had not begun, so there is nothing to undo")
                 for command in machine.reissue(workflow.time()):
-                    if isinstance(command, StartTimer):
+                    if isinstance(command, StartTimer | CancelSaga):
                         self._execute(command)
+                    elif isinstance(command, StartSaga | UndoSaga):
+                        self._nested_sagas.take_up(command)
                 self._early_events[:0] = machine.lost_calls(workflow.time())
             case "continues" | "detached":
                 for command in machine.reissue(workflow.time()):

@@ -25,6 +25,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.schedule_order import slot_text
 from sagas.workflow.client_values import LONGEST_NAME, read_client_value, text
+from sagas.workflow.earlier_children import wait_until_next_look
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import raw_json
@@ -36,13 +37,6 @@ _SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 
 _TIMEOUT = timedelta(seconds=60)
 _MAX_CLOCK_SKEW = timedelta(seconds=60)
-
-_SHARE_WAITED = 0.1
-"""Of the time for which a saga has run, until it is asked again whether it has ended: its end is noticed late by a
-tenth of that time, and a saga that waits for months costs some hundred questions."""
-
-_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 86_400.0
-"""Seconds."""
 
 
 @workflow.defn(name=SCHEDULE_WORKFLOW)
@@ -102,11 +96,10 @@ class ScheduledStart:
 
     async def _wait_for_next_look(self, elapsed: float) -> None:
         """Wait for a share of the ``elapsed`` seconds, or until a cancel that has not been sent on."""
-        wait = min(max(_SHORTEST_WAIT, _SHARE_WAITED * elapsed), _LONGEST_WAIT)
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._cancelled and not self._cancel_sent,
-                timeout=timedelta(seconds=wait),
+                timeout=wait_until_next_look(elapsed),
                 timeout_summary="has it ended?",
             )
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 
 from saga_workers.location.traces import guarded_effects
@@ -16,17 +14,14 @@ from saga_workers.start.start_requests import BulkRow
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.stuck import list_stuck, remedy
 from sagas.errors import RefusedError
+from tests.helpers import run_changes
 from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
 
 
 async def delete_run(bank: Bank, workflow_id: str, saga_id: str) -> None:
     """Delete the run as an operator does, and wait until nothing runs the saga any more."""
-    temporal = bank.client.temporal
-    request = DeleteWorkflowExecutionRequest(
-        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=workflow_id)
-    )
-    await temporal.workflow_service.delete_workflow_execution(request)
+    await run_changes.delete_run(bank.client.temporal, workflow_id)
 
     async def gone() -> bool:
         return (await bank.client.locator.locate(saga_id)).open_run is None

@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
 
+from tests.helpers.run_changes import delete_run, reset_run
 from tests.integration.cli.conftest import CommandLine, fresh
 from tests.integration.cli.test_start_and_show import state_of, until_shown
-
-FIRST_TASK = 4
-"""The event at which the first workflow task of a saga is completed."""
-
-
-async def reset(cli: CommandLine, id: str) -> None:
-    temporal = cli.client.temporal
-    run_id = (await temporal.get_workflow_handle(id).describe()).run_id
-    request = ResetWorkflowExecutionRequest(
-        namespace=temporal.namespace,
-        workflow_execution=WorkflowExecution(workflow_id=id, run_id=run_id),
-        reason="a test",
-        workflow_task_finish_event_id=FIRST_TASK,
-        request_id=f"reset-{id}",
-    )
-    await temporal.workflow_service.reset_workflow_execution(request)
 
 
 async def wait_for_approval(cli: CommandLine, id: str) -> None:
@@ -35,7 +18,7 @@ async def waiting_after_reset(cli: CommandLine) -> str:
     id = fresh("reset")
     await cli.saga("start", "ask", "--id", id)
     await wait_for_approval(cli, id)
-    await reset(cli, id)
+    await reset_run(cli.client.temporal, id)
     await wait_for_approval(cli, id)
     return id
 
@@ -86,11 +69,7 @@ async def deleted(cli: CommandLine) -> str:
     """The id of a saga that has ended, and whose run Temporal has deleted; no ledger has it."""
     id = fresh("deleted")
     assert (await cli.saga("start", "trip", "--id", id, "--wait")).code == 0
-    temporal = cli.client.temporal
-    request = DeleteWorkflowExecutionRequest(
-        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id)
-    )
-    await temporal.workflow_service.delete_workflow_execution(request)
+    await delete_run(cli.client.temporal, id)
     await until_shown(cli, ("list",), lambda rows: id not in [row["id"] for row in rows])
     return id
 

@@ -11,8 +11,6 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_activities.guard.schema import create_tables
@@ -34,6 +32,7 @@ from saga_workers.views.stuck import list_stuck, remedy
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.settings import SqlConnection
+from tests.helpers import run_changes
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
@@ -122,11 +121,7 @@ async def holdings(bank: AsyncEngine, env: Environment, id: str) -> dict[str, in
 
 async def delete_run(client: Client, id: str) -> None:
     """Delete the run as an operator does, and wait until Temporal does not know it any more."""
-    temporal = client.temporal
-    request = DeleteWorkflowExecutionRequest(
-        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id)
-    )
-    await temporal.workflow_service.delete_workflow_execution(request)
+    await run_changes.delete_run(client.temporal, id)
 
     async def gone() -> bool:
         return (await client.locator.locate(id)).kind == "unknown"

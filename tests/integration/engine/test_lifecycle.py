@@ -7,11 +7,9 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import (
-    ResetWorkflowExecutionRequest,
     SetWorkerDeploymentCurrentVersionRequest,
 )
 from temporalio.client import Client as Temporal
@@ -28,6 +26,7 @@ from sagas.errors import RefusedError
 from sagas.protocol.payloads import RESET_ACTIVITY
 from sagas.text.exact_json import decode_json
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.run_changes import reset_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
@@ -37,7 +36,6 @@ from tests.integration.engine.environment import (
     row,
     run_saga,
     send_signed,
-    states,
     wait_for_event,
 )
 from tests.integration.engine.workers.user_workflow import Greeting, greet
@@ -97,7 +95,7 @@ async def test_again_starts_the_next_generation_of_an_id(env: Environment) -> No
 async def test_a_reset_run_reuses_stored_results_without_duplicates(env: Environment) -> None:
     async with env.serving(PLAIN) as client:
         saga = (await run_saga(client, "plain"))["id"]
-        await _reset(client.temporal, saga)
+        await reset_run(client.temporal, saga)
         story = await finished(client, saga)
         assert story["state"] == "COMPLETED"
         assert env.log() == ["do a", "do b"], "the guard answered"
@@ -109,7 +107,7 @@ async def test_a_reset_of_an_undone_run_begins_nothing(env: Environment) -> None
     async with env.serving(PLAIN) as client:
         saga = (await run_saga(client, "plain"))["id"]
         env.plan.clear()
-        await _reset(client.temporal, saga)
+        await reset_run(client.temporal, saga)
         story = await finished(client, saga)
     assert (story["state"], story["reason"]["kind"], states(story)["a"]) == ("COMPENSATED", "terminated", "PENDING")
     assert await env.effects() == []
@@ -130,7 +128,7 @@ async def test_a_reset_run_leaves_the_pivot_that_a_correction_has_done(env: Envi
         saga = (await run_saga(client, "pays"))["id"]
         await send_signed(client, saga, retry("move", {"value": "right"}))
         await until(lambda: shows(client, saga, "ask"), "the saga is past its pivot")
-        await _reset(client.temporal, saga)
+        await reset_run(client.temporal, saga)
         story = await finished(client, saga)
         assert (story["state"], row(story, "move")["generation"]) == ("PARKED", 2)
         assert "other arguments" in story["parked"][0]["why"]
@@ -149,7 +147,7 @@ async def test_each_reset_of_a_run_has_an_answer_of_its_own(env: Environment, ca
         saga = await begin(client, "pays")
         await until(lambda: shows(client, saga, "ask"))
         for count in (1, 2):
-            await _reset(client.temporal, saga, (await _completed_tasks(client, saga))[-1])
+            await reset_run(client.temporal, saga, (await _completed_tasks(client, saga))[-1])
             await until(partial(_are_answered, client, saga, count), pause=0.5)
         questions = await _questions_after_resets(client, saga)
         await handle(client, saga).signal("go", {})
@@ -265,17 +263,3 @@ async def _make_current(temporal: Temporal, version: WorkerDeploymentVersion) ->
         except RPCError:  # its first poll has not arrived yet
             await asyncio.sleep(0.1)
     raise AssertionError("the deployment did not appear")
-
-
-async def _reset(temporal: Temporal, saga: str, task: int = 4) -> None:
-    """``task``: the event at which a workflow task was completed, the first one by default."""
-    described = await temporal.get_workflow_handle(saga).describe()
-    await temporal.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=temporal.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=saga, run_id=described.run_id),
-            reason="a test",
-            workflow_task_finish_event_id=task,
-            request_id=f"reset-{described.run_id}",
-        )
-    )

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-
 from saga_workers.location import deleted_runs
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.cli.conftest import fresh
 from tests.integration.ledger.conftest import Stay
@@ -26,11 +24,7 @@ async def test_each_command_leads_to_a_resume(stay: Stay, monkeypatch) -> None:
 
     await until(parked)
     await stay.wait_for_row(id, "PARKED")
-    temporal = stay.client.temporal
-    request = DeleteWorkflowExecutionRequest(
-        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id)
-    )
-    await temporal.workflow_service.delete_workflow_execution(request)
+    await delete_run(stay.client.temporal, id)
 
     async def deleted() -> bool:
         return (await stay.client.locator.within_temporal().locate(id)).home is None

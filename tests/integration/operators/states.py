@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
+from tests.helpers import run_changes
 from tests.helpers.waiting import until
 from tests.integration.operators.troubled_project import Stack, project_of
 
@@ -117,10 +116,7 @@ async def terminated(stack: Stack) -> str:
 
 
 async def delete_run(stack: Stack, id: str) -> None:
-    temporal = stack.client.temporal
-    execution = WorkflowExecution(workflow_id=id)
-    request = DeleteWorkflowExecutionRequest(namespace=temporal.namespace, workflow_execution=execution)
-    await temporal.workflow_service.delete_workflow_execution(request)
+    await run_changes.delete_run(stack.client.temporal, id)
 
     async def gone() -> bool:
         return (await stack.client.locator.locate(id)).kind == "unknown"

@@ -36,7 +36,7 @@ async def test_a_worker_that_stops_leaves_the_query_to_another_one() -> None:
         return []
 
     loader = DefinitionLoader(cast(Project, None), unused, query, no_attributes)
-    activities = SagaActivities(cast(Dispatcher, None), loader, unused, unused)
+    activities = SagaActivities(cast(Dispatcher, None), loader, unused, unused, unused)
     environment = ActivityEnvironment()
     environment.info = dataclasses.replace(environment.info, activity_type=LOAD_ACTIVITY)
     request = RawValue(json_payload({"saga": "trip", "undo_of": "trip-1"}))

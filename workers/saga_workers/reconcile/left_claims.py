@@ -23,9 +23,10 @@ from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import BULK_DELETED, claimed_view, view_in_bulk
+from saga_workers.views.run_facts import close_reason
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.errors import RefusedError
-from sagas.protocol.payloads import compress_state, unpack_state
+from sagas.protocol.payloads import UNDO_SUFFIX, compress_state, unpack_state
 from sagas.protocol.saga_view import UNVERIFIED, SagaView
 from sagas.text.shell import saga_command
 
@@ -97,7 +98,7 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
         await start_undo(temporal, saga_id, claim.saga, run.task_queue, reason=reason, who=who)
     except RefusedError:
         return "it is already being undone"
-    return describe_continued(await _wait(locator, saga_id), saga_id)
+    return await describe_continued(locator, await _wait(locator, saga_id), saga_id)
 
 
 async def _release_or_advise(locator: Locator, claim: Claim) -> str:
@@ -108,8 +109,8 @@ async def _release_or_advise(locator: Locator, claim: Claim) -> str:
     return "its claim is deleted, because it had no effect; start it again"
 
 
-def describe_continued(view: SagaView, saga_id: str) -> str:
-    """Return what has become of a saga that was continued in a new run."""
+async def describe_continued(locator: Locator, view: SagaView, saga_id: str) -> str:
+    """Return what has become of a saga that was continued in a new run. Raises RefusedError if that was refused."""
     if view.is_unverified:
         return f"it is {view.state} {UNVERIFIED}"
     match view.state:
@@ -122,7 +123,9 @@ def describe_continued(view: SagaView, saga_id: str) -> str:
         case "PARKED":
             return f"continued, and waits for an operator: {saga_command('show', saga_id)}"
         case "TERMINATED":
-            return f"could not be continued: {(view.reason and view.reason.message) or 'the reason is unknown'}"
+            refused = await describe_run(locator.temporal, saga_id + UNDO_SUFFIX)
+            reason = view.reason if refused is None else await close_reason(locator.temporal, refused.run)
+            raise RefusedError(f"it could not be continued: {(reason and reason.message) or 'the reason is unknown'}")
     return f"continued; it is {view.state}"
 
 

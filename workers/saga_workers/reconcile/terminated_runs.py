@@ -38,7 +38,7 @@ async def continue_terminated(locator: Locator, saga_id: str, who: str, reason: 
         await start_undo(locator.temporal, run.id, run.workflow_type, run.task_queue, reason=reason, who=who)
     except RefusedError:
         return "it is already being undone"
-    return describe_continued(await _wait_for_undo(locator, saga_id), saga_id)
+    return await describe_continued(locator, await _wait_for_undo(locator, saga_id), saga_id)
 
 
 async def _wait_for_undo(locator: Locator, saga_id: str) -> SagaView:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from temporalio.service import RPCError, RPCStatusCode
+
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
@@ -23,8 +25,8 @@ class LastStates:
     async def __call__(self, saga_id: str) -> str | None:
         """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if there is none.
 
-        Raises RefusedError if the saga is still running or its state is not signed, InfrastructureError if its workflow
-        is about to close or the ledger does not answer.
+        Raises RefusedError if the saga is still running, never began, or its state is not signed, InfrastructureError
+        if its workflow is about to close or the ledger does not answer.
         """
         try:
             location = await self._locator.locate(saga_id)
@@ -45,7 +47,13 @@ class LastStates:
                 # It is COMPLETED for all who ask, but closes only when its locks are released.
                 raise InfrastructureError(f"{saga_id} has ended, but its workflow is not closed yet")
             raise RefusedError(f"{saga_id} is still running; cancel it with `{saga_command('cancel', saga_id)}`")
-        return await query_machine(self._locator.temporal, (saga_id, described.run.run_id), self._keys)
+        try:
+            return await query_machine(self._locator.temporal, (saga_id, described.run.run_id), self._keys)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                raise
+            # Temporal cannot ask a run that was closed before its first workflow task.
+            raise RefusedError(f"{saga_id} was closed before it had begun, so nothing is to be undone") from error
 
     async def _in_bulk_workflow(self, saga_id: str, member: BulkMember) -> str | None:
         if member.bulk is None:

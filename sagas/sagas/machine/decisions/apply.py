@@ -287,10 +287,13 @@ def park_again(run: SagaRun, entry: Entry, error: DefinitionError) -> None:
 
 
 def skip_entry(run: SagaRun, entry: Entry) -> None:
-    """Skip the step; past the commit point its missing effect is recorded as residue."""
+    """Skip the step. Its missing effect is recorded as residue past the commit point, and so is one before it that may
+    be there, because nothing has sealed it.
+    """
+    unclear = entry.outcome == "unknown" and not entry.resolved and not is_read(run.step(entry))
     entry.state, entry.result, entry.ended_at, entry.decision = "SKIPPED", None, run.now, None
     entry.failure_ignored = True
-    if run.committed:
+    if run.committed or unclear:
         residue.add_residue(run, entry, "effect_missing", "do")
     run.post(EntrySettled(entry, True))
 

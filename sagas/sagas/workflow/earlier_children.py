@@ -1,0 +1,65 @@
+"""Nested sagas that another run of their parent has started: one that was terminated, reset or deleted.
+
+Temporal tells the end of a child to the run that has started it. This run asks for it instead, through an activity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+
+from sagas.protocol.payloads import NESTED_ACTIVITY, UNDO_SUFFIX
+from sagas.workflow.engine_activity import perform_until_answered
+from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.summaries import limit_summary
+
+_TIMEOUT = timedelta(seconds=30)
+
+_SHARE_WAITED = 0.1
+"""Of the time waited so far, until the next question: an end is noticed late by a tenth of that time, and a saga that
+waits for months costs some hundred questions."""
+
+_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 86_400.0
+"""Seconds."""
+
+
+def wait_until_next_look(elapsed: float) -> timedelta:
+    """The time until a run asks again whether another saga has ended, for which it has waited ``elapsed`` seconds."""
+    return timedelta(seconds=min(max(_SHORTEST_WAIT, _SHARE_WAITED * elapsed), _LONGEST_WAIT))
+
+
+@dataclass
+class EarlierChild:
+    """A nested saga, or its undo, that this run has not started. ``run_id`` is that of its first run, once known.
+
+    ``cancelled``: it has just been asked to cancel, so its end may be near.
+    """
+
+    saga_id: str
+    run_id: str | None = None
+    cancelled: bool = False
+
+    async def end(self, seen: Callable[[Mapping[str, Any]], None]) -> Mapping[str, Any]:
+        """Wait for its end, and return the last answer of ``saga.nested``; ``seen`` is called with each earlier one."""
+        parent = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
+        summary, began = f"has {self.saga_id} ended?", workflow.time()
+        while True:
+            # The time makes each request another one, as the marker of a forged answer must be unique.
+            request = {"id": self.saga_id, "parent": parent, "asked_at": workflow.time()}
+            answer = await perform_until_answered(NESTED_ACTIVITY, raw_json(request), summary, timeout=_TIMEOUT)
+            if answer["state"] != "RUNNING":
+                return answer
+            self.run_id = answer["run_id"]
+            seen(answer)
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: self.cancelled,
+                    timeout=wait_until_next_look(workflow.time() - began),
+                    timeout_summary=limit_summary(summary),
+                )
+                self.cancelled, began = False, workflow.time()

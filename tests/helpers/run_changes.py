@@ -1,0 +1,36 @@
+"""Changes of a run that an operator makes with Temporal's own tools."""
+
+from __future__ import annotations
+
+import uuid
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
+from temporalio.client import Client as Temporal
+
+FIRST_TASK = 4
+"""The event at which the first workflow task of a saga is completed."""
+
+
+async def reset_run(temporal: Temporal, id: str, task: int = FIRST_TASK) -> str:
+    """Reset the newest run of the id to the event at which a workflow task was completed; gives the id of the new run.
+
+    What the run has received later is applied to the new one.
+    """
+    described = await temporal.get_workflow_handle(id).describe()
+    request = ResetWorkflowExecutionRequest(
+        namespace=temporal.namespace,
+        workflow_execution=WorkflowExecution(workflow_id=id, run_id=described.run_id),
+        reason="a test",
+        workflow_task_finish_event_id=task,
+        request_id=str(uuid.uuid4()),
+    )
+    return (await temporal.workflow_service.reset_workflow_execution(request)).run_id
+
+
+async def delete_run(temporal: Temporal, id: str) -> None:
+    """Ask Temporal to delete the newest run of the id, which it does a little later."""
+    request = DeleteWorkflowExecutionRequest(
+        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id)
+    )
+    await temporal.workflow_service.delete_workflow_execution(request)
