@@ -36,6 +36,7 @@ from tests.integration.engine.environment import (
     row,
     run_saga,
     send_signed,
+    states,
     wait_for_event,
 )
 from tests.integration.engine.workers.user_workflow import Greeting, greet
