@@ -44,7 +44,7 @@ scopes = ["start", "read"]
 WAYS = {"shared": "true", "own": "false"}
 """How sagas are started, and the setting `bulk` of the process that does it."""
 
-STARTS = {("shared", 1): 40, ("own", 1): 40, ("shared", 50): 2000, ("own", 50): 150}
+STARTS = {("shared", 1): 40, ("own", 1): 40, ("shared", 50): 1000, ("own", 50): 100}
 """Starts of a round, for each way and number of callers; of others see :func:`starts_of`."""
 
 LINE = "{:>7} {:<7} {:>8} {:>7} {:>7}" + " {:>9}" * 6
@@ -52,7 +52,7 @@ LINE = "{:>7} {:<7} {:>8} {:>7} {:>7}" + " {:>9}" * 6
 
 def starts_of(way: str, callers: int) -> int:
     """The number of starts of a round."""
-    return STARTS.get((way, callers), callers * (20 if way == "shared" else 1))
+    return STARTS.get((way, callers), callers * (10 if way == "shared" else 1))
 
 
 @dataclass
@@ -89,7 +89,7 @@ class StartsBench:
         begin = time.perf_counter()
         await asyncio.gather(*(self._call(way, run, todo, samples) for _ in range(callers)))
         samples.rates.append(count / (time.perf_counter() - begin))
-        samples.cpu.setdefault("callers", []).append(1000 * (time.process_time() - own_before) / count)
+        samples.cpu.setdefault("client", []).append(1000 * (time.process_time() - own_before) / count)
         for name, pid in pids.items():
             part = "serve" if name in WAYS else name
             samples.cpu.setdefault(part, []).append(1000 * (cpu_seconds(pid) - before[name]) / count)
