@@ -49,6 +49,8 @@ def add_residue(run: SagaRun, entry: Entry, kind: ResidueKind, op: EntryOperatio
     command = f"{operation.uses} {calls.compact_json(called)}"
     if corrections.is_open(run, entry, of):
         command += f"; the step was called with {calls.compact_json(without_values(entry.override, sensitive))} instead"
+    if kind == "effect_stays" and op == "do":
+        command = f"undo what {command} has done"  # nothing in the definition does
     if operation.uses in (ROLLBACK, COMMIT):
         # Its id is the database's, and the reconciliation names it with the statement that ends it.
         command = saga_command("reconcile", run.saga_id)

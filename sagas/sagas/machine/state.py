@@ -34,7 +34,9 @@ CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "skip", 
 """The kind of call in flight. ``write`` records an operator's `done` in the guard, ``skip`` the `skip` of an automatic
 compensation."""
 
-LookupPurpose = Literal["", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate"]
+LookupPurpose = Literal[
+    "", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate", "given_up"
+]
 """Why the effect of an UNKNOWN step is looked up, which determines how the saga continues afterwards."""
 
 

@@ -77,6 +77,10 @@ MISMATCH_KINDS: Mapping[str, MismatchKind] = {
         "transaction that its saga did not commit",
         "The prepared transaction of a step was committed by somebody else, before its saga had decided.",
     ),
+    "late_reply": MismatchKind(
+        "command that is done, contrary to the end of its saga",
+        "A saga has ended without undoing a command, and its participant has replied that it is done: undo it there.",
+    ),
     "event_without_effect": MismatchKind(
         "event without effect", "An event is in the outbox, but the step that writes it was never done."
     ),

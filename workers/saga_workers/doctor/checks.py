@@ -51,7 +51,7 @@ _MAX_PUBLISH_DELAY = 60.0
 
 async def run_checks(settings: Settings, on_progress: Callable[[str], None] = lambda _: None) -> list[DoctorResult]:
     """Run all checks, in the order of their dependencies. ``on_progress`` is told what is checked now."""
-    from saga_workers.doctor.saga_checks import check_locks, check_sagas
+    from saga_workers.doctor.saga_checks import check_late_replies, check_locks, check_sagas
 
     findings = [_check_settings(settings)]
     project = Project(settings)
@@ -67,6 +67,8 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("server", _check_temporal(client, settings, project))
         if settings.lock_connection is not None and settings.lock_connection not in closed:
             findings += await results_of("locks", check_locks(client, settings))
+        if settings.kafka.outbox is not None and settings.kafka.outbox not in closed:
+            findings += await results_of("replies", check_late_replies(client, settings))
         findings += await results_of("schedules", check_schedules(client, project))
         sagas = check_sagas(client, project, databases=not closed, on_progress=on_progress)
         findings += await results_of("sagas", sagas)

@@ -118,6 +118,23 @@ async def check_locks(client: Client, settings: Settings) -> DoctorResult:
     return DoctorResult("locks", False, what + more, saga_command("reconcile", repair=True))
 
 
+async def check_late_replies(client: Client, settings: Settings) -> DoctorResult:
+    """Commands that are done although their saga has ended without them."""
+    from saga_workers.reconcile.late_replies import latest_late_replies
+
+    try:
+        async with asyncio.timeout(_TIMEOUT), using_locator(client, settings) as locator:
+            findings = await latest_late_replies(locator, settings)
+    except (SagaError, RPCError, TimeoutError) as error:
+        return _unanswered("replies", error)
+    if not findings:
+        return DoctorResult("replies", True, "no command is done whose saga has ended without it")
+    first = findings[0]
+    what = f"{first.saga_id} is {first.state} without {first.step}, and its participant has replied that it is done"
+    more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+    return DoctorResult("replies", False, what + more, saga_command("reconcile", first.saga_id or ""))
+
+
 def _unanswered(check: str, error: SagaError | RPCError | TimeoutError) -> DoctorResult:
     if isinstance(error, TimeoutError):
         return DoctorResult(check, False, "the database or the server does not answer in time")

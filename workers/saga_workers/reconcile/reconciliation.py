@@ -25,6 +25,7 @@ from saga_spark.reconcile.work_folder import open_work_folder
 from saga_spark.settings import SparkSettings, spark_settings
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import current_view
+from saga_workers.reconcile.late_replies import find_late_replies
 from saga_workers.reconcile.ledger_check import check_ledger
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
@@ -71,15 +72,16 @@ async def reconcile(
     findings = [finding for finding in findings if finding not in news]
     counts.subtract(finding.kind for finding in news)
     on_progress("checking outputs, locks, prepared transactions, the ledger and replaced runs")
-    outputs, locks, unowned, committed, recorded, replaced = await _all_of(
+    outputs, locks, unowned, committed, replies, recorded, replaced = await _all_of(
         _check_outputs(locator, settings, spark, scope, material),
         _check_locks(locator, settings, scope),
         find_unowned(locator, settings, scope.saga_id, material.rows),
         find_committed_outside(locator, settings, scope.saga_id),
+        find_late_replies(locator, settings, material.states, scope.since),
         _check_ledger(locator, settings, scope, material),
         find_replaced_runs(locator, settings, material.replaced),
     )
-    other_findings = [*outputs, *locks, *unowned, *committed, *replaced]
+    other_findings = [*outputs, *locks, *unowned, *committed, *replies, *replaced]
     suspects = {
         finding.saga_id
         for finding in (*findings, *other_findings)

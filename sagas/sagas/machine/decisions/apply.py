@@ -10,6 +10,7 @@ from sagas.definition.call_arguments import replaced_arguments
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
 from sagas.machine import builtin_actions, call_attempts, calls, commit, corrections, failure_reasons, forward, residue
+from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.rules import current_operation, decided_operation
 from sagas.machine.expressions import arguments
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -93,7 +94,7 @@ def _carry_out_forward(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) 
             run.post(LookUpEffect(entry, "skip"))
         case "skip":
             skip_entry(run, entry)
-        case "compensate" if step.pivot and guarded:
+        case "compensate" if step.pivot and (guarded or probe_of(run, entry) is not None):
             run.post(LookUpEffect(entry, "compensate"))
         case "compensate" if step.pivot:
             give_up_pivot(run, entry)

@@ -26,9 +26,12 @@ from sagas.machine.internal_events import (
     RequestRollback,
 )
 from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
-from sagas.machine.undo import rollback
+from sagas.machine.undo import given_up_pivot, rollback
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import EntryOperation
+
+_DENIED: tuple[LookupPurpose, ...] = ("compensate", "given_up")
+"""An operator says that the effect of an unguarded pivot does not exist."""
 
 
 def look_up_effect(run: SagaRun, entry: Entry, purpose: LookupPurpose, *, background: bool = False) -> None:
@@ -45,7 +48,10 @@ def look_up_effect(run: SagaRun, entry: Entry, purpose: LookupPurpose, *, backgr
         try:
             calls.send_call(run, entry, "probe", purpose, background=background)
         except DefinitionError as error:
-            _park_for_definition(run, entry, purpose, str(error))
+            if purpose in _DENIED:
+                run.post(EffectLookedUp(entry, purpose, "unknown"))
+            else:
+                _park_for_definition(run, entry, purpose, str(error))
     else:
         run.post(EffectLookedUp(entry, purpose, "unknown"))
 
@@ -73,7 +79,7 @@ def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) ->
     probe = step.probe
     assert probe is not None
     # An operator has decided in the meantime: only a `done` of the probe overrides that decision.
-    decided = entry.decision is not None and purpose in ("retry", "end", "pivot")
+    decided = purpose in _DENIED or (entry.decision is not None and purpose in ("retry", "end", "pivot"))
     if outcome.kind != "done":
         if decided:
             run.post(EffectLookedUp(entry, purpose, "unknown"))
@@ -184,7 +190,9 @@ def _park_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, outcome: Ou
 
 def continue_after_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, verdict: LookupVerdict) -> None:
     """Continue after the result of :class:`LookUpEffect`."""
-    if purpose == "backward":
+    if purpose == "given_up":
+        given_up_pivot.answered(run, entry, verdict)
+    elif purpose == "backward":
         rollback.compensate_after_lookup(run, entry, verdict)
     elif (
         entry.decision is not None

@@ -19,7 +19,7 @@ from sagas.machine.locking import locks
 from sagas.machine.parked_rows import rows_left_to
 from sagas.machine.resets import PIVOT_IN_PLACE
 from sagas.machine.state import FORWARD_CALLS, Entry, Flight, OperationState, SagaRun
-from sagas.machine.undo import savepoints
+from sagas.machine.undo import given_up_pivot, savepoints
 from sagas.protocol.outcomes import Outcome
 
 
@@ -184,10 +184,10 @@ def compensate_after_lookup(run: SagaRun, entry: Entry, verdict: str) -> None:
 def finish_when_compensated(run: SagaRun) -> None:
     if not run.compensating or run.compensations_open:
         return
-    if run.savepoint is None:
-        finish(run, completed=False)
-    else:
+    if run.savepoint is not None:
         savepoints.run_again_after_wait(run)
+    elif not given_up_pivot.is_asked(run):
+        finish(run, completed=False)
 
 
 def compensate_entry(run: SagaRun, entry: Entry) -> None:

@@ -1,0 +1,100 @@
+"""A participant that has done a command answers after an operator has vouched that it did not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from saga_spark.reconcile.extracts import ReconciliationScope
+from saga_workers.doctor.saga_checks import check_late_replies
+from saga_workers.location.locator import using_locator
+from saga_workers.reconcile.reconciliation import reconcile
+from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.kafka_broker import Broker
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
+from tests.integration.messaging.request.request_environment import Environment, open_environment, resolve
+
+TRIP = """
+saga: trip
+input: {type: object, properties: {undo: {type: string}}}
+steps:
+  - id: reserve
+    uses: kafka.request
+    with: {topic: PREFIX-commands, value: {do: done, undo: "${{ input.undo }}"}}
+    compensate: kafka.request
+  - id: pay
+    uses: kafka.request
+    with: {topic: PREFIX-commands, value: {do: silent}}
+    pivot: true
+    timeout: 2s
+    retry: {max_attempts: 2, initial_interval: 100ms, max_interval: 1s}
+"""
+
+
+@pytest.fixture(scope="module")
+async def env(
+    tmp_path_factory: pytest.TempPathFactory, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
+) -> AsyncIterator[Environment]:
+    folder = tmp_path_factory.mktemp("late-replies") / "project"
+    async with open_environment(folder, temporal, kafka, postgres_server, TRIP) as environment:
+        yield environment
+
+
+async def given_up(env: Environment, undo: str) -> str:
+    """A saga whose pivot has no reply, and which an operator leads back."""
+    saga_id = await env.begin("trip", undo=undo)
+    assert (await env.ended(saga_id))["state"] == "PARKED"
+    await resolve(env, saga_id, "pay", "compensate", evidence="the bank says no")
+    await until(lambda: env.seen(saga_id) == ["do", "do", "undo"])
+    return saga_id
+
+
+async def says_done(env: Environment, saga_id: str) -> None:
+    """The participant replies to the pivot's command, and the reply is recorded."""
+    await env.answer(f"{saga_id}/pay", "done", {"paid": 1})
+
+    async def recorded() -> bool:
+        row = await env.row(f"{saga_id}/pay")
+        return row is not None and row["outcome"] == "done"
+
+    await until(recorded)
+
+
+async def test_a_reply_while_the_saga_goes_back_is_a_residue(env: Environment) -> None:
+    saga_id = await given_up(env, "held")
+    await says_done(env, saga_id)
+    env.let_go(saga_id)
+    story = await env.ended(saga_id)
+    assert (story["state"], story["reason"]["kind"]) == ("RESIDUE", "operator")
+    assert [(row["step"], row["kind"], row["key"]) for row in story["residue"]] == [
+        ("pay", "effect_stays", f"{saga_id}/pay")
+    ]
+    assert env.effects(saga_id) == []
+
+
+async def test_a_reply_after_the_end_is_found(env: Environment) -> None:
+    saga_id = await given_up(env, "done")
+    assert (await env.ended(saga_id))["state"] == "COMPENSATED"
+    settings, ended = env.project.settings, time.time()
+    scopes = [ReconciliationScope(saga_id=saga_id), ReconciliationScope(), ReconciliationScope(since=ended)]
+
+    async def late_replies(scope: ReconciliationScope) -> list[tuple[str, str, str]]:
+        async with using_locator(env.client.temporal, settings) as locator:
+            findings = (await reconcile(locator, settings, scope))["findings"]
+        return [
+            (finding["saga_id"], finding["step"], finding["command"])
+            for finding in findings
+            if finding["class"] == "late_reply"
+        ]
+
+    assert [await late_replies(scope) for scope in scopes] == [[], [], []]
+    assert (await check_late_replies(env.client.temporal, settings)).ok
+    await says_done(env, saga_id)
+    finding = (saga_id, "pay", f"saga show {saga_id}")
+    assert [await late_replies(scope) for scope in scopes] == [[finding]] * 3
+    told = await check_late_replies(env.client.temporal, settings)
+    assert (told.ok, told.help) == (False, f"saga reconcile {saga_id}")
+    assert told.message == f"{saga_id} is COMPENSATED without pay, and its participant has replied that it is done"
