@@ -182,8 +182,10 @@ class _TroublePrinter:
 
 @contextlib.asynccontextmanager
 async def noting_silence(what: str) -> AsyncIterator[None]:
-    """Say after a few seconds that no worker has answered yet; a request waits up to 20 s for one."""
-    notice = asyncio.get_running_loop().call_later(_SILENCE, warn, f"no worker has answered the {what} yet; waiting")
+    """Say after a few seconds that there is no answer yet, which need not be due to the worker: the saga may just have
+    ended. A request waits up to 20 s.
+    """
+    notice = asyncio.get_running_loop().call_later(_SILENCE, warn, f"the {what} has no answer yet; waiting")
     try:
         yield
     finally:

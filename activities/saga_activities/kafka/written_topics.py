@@ -7,12 +7,15 @@ one key in several partitions, or the client would wait for partitions that do n
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, TopicIdentity
 from sagas.settings import KafkaSettings
+
+log = logging.getLogger("saga.kafka")
 
 _ANSWER_TIMEOUT = 2.0
 """Seconds for an answer on connections that were used before, which a firewall may have forgotten."""
@@ -65,6 +68,7 @@ class WrittenTopics:
             return True
         if len(self._client.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions) != identity.partitions:
             return False
+        _tell_change(topic, self._seen.get(topic), identity)
         self._seen[topic] = identity
         return True
 
@@ -78,3 +82,12 @@ class WrittenTopics:
                 self._cluster = None
         self._cluster = KafkaAdmin(self._settings, timeout=_TIMEOUT)
         return self._cluster.identify(topics, _TIMEOUT)
+
+
+def _tell_change(topic: str, before: TopicIdentity | None, now: TopicIdentity) -> None:
+    if before is None:
+        return
+    if before.id != now.id:
+        log.warning("%s was deleted and created again; records go to its %d partitions", topic, now.partitions)
+    else:
+        log.info("%s has %d partitions now, it had %d", topic, now.partitions, before.partitions)

@@ -67,7 +67,7 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
     with short_timeouts(monkeypatch):
         waited = await cli.saga("cancel", id, "--wait", "--timeout", "1s")
     assert waited.code == 7, waited
-    assert "no worker has answered the cancel yet; waiting\n" in waited.err
+    assert "the cancel has no answer yet; waiting\n" in waited.err
     assert waited.err.count(f"waiting for {id}: no worker answers on the task queue") == 1
     worker.start()
     waited = await cli.saga("--json", "watch", id, "--timeout", "60s")
@@ -122,7 +122,7 @@ async def test_a_decision_without_a_worker_is_reported_as_not_recorded(
         decided = await cli.saga("resolve", id, "approval", "retry", "--reason", "x")
         rehearsed = await cli.saga("resolve", id, "approval", "retry", "--reason", "x", "--dry-run")
     assert decided.code == 1, decided
-    assert "no worker has answered the decision yet; waiting\n" in decided.err
+    assert "the decision has no answer yet; waiting\n" in decided.err
     assert "it is not recorded" in decided.err
     assert rehearsed.code == 1, rehearsed
     sent = await cli.saga("signal", id, "approve", "--as", "ada")

@@ -46,3 +46,10 @@ def test_the_commit_never_passes_an_open_offset() -> None:
                 open_.remove(completed)
                 progress.complete(completed)
             assert progress.position == (min(open_) if open_ else offset + 1)
+
+
+def test_a_message_in_flight_was_read_although_it_would_be_read_again_after_a_crash() -> None:
+    progress = OffsetTracker(4)
+    assert (progress.position, progress.read_to) == (4, 4)
+    progress.add(4)
+    assert (progress.position, progress.read_to) == (4, 5)

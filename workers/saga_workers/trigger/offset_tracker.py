@@ -39,6 +39,11 @@ class OffsetTracker:
         """The offset from which to continue after a crash now; None if nothing was read yet."""
         return next(iter(self._in_flight), self._next)
 
+    @property
+    def read_to(self) -> int | None:
+        """The offset from which the reader goes on now; messages before it may be in flight."""
+        return self._next
+
     def to_commit(self) -> int | None:
         """The position, if it differs from the last committed one; else None."""
         position = self.position

@@ -137,8 +137,8 @@ def _is_within(group: str, position: Any, low: int, high: int) -> bool:
     about = fields(group=group, topic=position.topic, partition=position.partition, position=position.offset)
     if position.offset < low:
         log.warning(
-            "%d records were deleted before they were read (retention is shorter than this reader was away); reading"
-            " goes on at %d",
+            "%d records were deleted before they were read, by the retention of the topic or by a request to delete"
+            " records; reading goes on at %d",
             low - position.offset,
             low,
             extra=about,

@@ -261,8 +261,8 @@ class TopicReader:
                 usable.append(read)
                 continue
             tracker = self._trackers.get(read.partition())
-            if tracker is not None and tracker.position is not None:  # else nothing was read since the last reset
-                position = TopicPartition(self.topic, read.partition(), tracker.position)
+            if tracker is not None and tracker.read_to is not None:  # else nothing was read since the last reset
+                position = TopicPartition(self.topic, read.partition(), tracker.read_to)
                 with contextlib.suppress(KafkaOperationError):  # it only tells what is lost
                     warn_outside(self._cluster, self.group, position)
             self._forget([read.partition()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -33,13 +34,21 @@ def _check(kafka: Broker, topic: str, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 4, 7])
-def test_a_topic_that_is_created_again(kafka: Broker, producer: TransactionalProducer, partitions: int) -> None:
+def test_a_topic_that_is_created_again(
+    kafka: Broker, producer: TransactionalProducer, partitions: int, caplog: pytest.LogCaptureFixture
+) -> None:
     topic = kafka.create_topic(partitions=4)
-    _write(producer, topic)
-    kafka.delete_topic(topic)
-    kafka.create_topic(topic, partitions=partitions)
-    _write(producer, topic)
+    with caplog.at_level(logging.WARNING, logger="saga.kafka"):
+        _write(producer, topic)
+        _write(producer, topic)
+        assert topic not in caplog.text
+        kafka.delete_topic(topic)
+        kafka.create_topic(topic, partitions=partitions)
+        _write(producer, topic)
+        assert not producer.use_topics([topic])
     _check(kafka, topic, partitions)
+    told = f"{topic} was deleted and created again; records go to its {partitions} partitions"
+    assert [record.getMessage() for record in caplog.records if topic in record.getMessage()] == [told]
 
 
 def test_partitions_that_are_added(kafka: Broker, producer: TransactionalProducer) -> None:
