@@ -1,10 +1,10 @@
-"""``[worker]`` of saga.toml: the definitions that workers run, and the keys that sign others."""
+"""``[worker]`` of saga.toml: the definitions that workers run, the keys that sign others, and the worker's cache."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from sagas.settings.forms import Flag, TextOrSecret, one_of
+from sagas.settings.forms import Flag, TextOrSecret, count, one_of
 from sagas.settings.table import Table, setting
 
 
@@ -31,4 +31,14 @@ class WorkerSettings(Table):
         False,
         "true: a worker creates and updates the [schedules](../how-to/schedule-sagas.md) of its definitions when it "
         "starts, as `saga setup` does",
+    )
+    max_cached_workflows: Annotated[int, count(most=100_000)] = setting(
+        1000,
+        "how many workflows a worker keeps in memory while they wait (`max_cached_workflows` of Temporal's SDK). "
+        "A workflow beyond them is replayed from its history when something happens to it",
+    )
+    max_cached_bytes: Annotated[int, count(most=1 << 40)] = setting(
+        16 * 1024 * 1024,
+        "the bytes of the inputs of these workflows. Beyond them the oldest workflow with a large input leaves memory. "
+        "An input takes up to 45 times its size there",
     )

@@ -48,6 +48,7 @@ from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
 from saga_workers.views.parked_holders import is_parked
 from saga_workers.worker.before_reset import look_before_reset
+from saga_workers.worker.cached_runs import CachedRuns, CachedRunsInterceptor
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.metric_labels import MetricLabels
 from saga_workers.worker.nested_end import look_up_nested
@@ -98,6 +99,7 @@ class SagaPlugin(SimplePlugin):
     ) -> None:
         self._project = project or Project(load_settings())
         self._trust = WorkerTrust(self._project)
+        self._cached_runs = CachedRuns(self._project.settings.worker.max_cached_bytes)
         self._resources: tuple[DatabaseConnections, HttpConnections, PreparedAction | None] | None = None
         self.metrics = metrics or WorkerMetrics()
         self.metrics.labels = MetricLabels(lambda: self._trust.definitions)
@@ -112,6 +114,7 @@ class SagaPlugin(SimplePlugin):
             workflow_runner=_pass_through_engine,
             interceptors=[
                 HeaderInterceptor(),
+                CachedRunsInterceptor(self._cached_runs),
                 TrustInterceptor(self._trust),
                 SignedActivitiesInterceptor(self._trust.keys, accepts_any=self._trust.accepts_any),
                 CurrentDetailsInterceptor(),
@@ -193,6 +196,8 @@ class SagaPlugin(SimplePlugin):
         """Called by Temporal around the worker's life; closes the connections with it."""
         if self._ledger_writer is not None:
             self._ledger_writer.start(self._ledger.engine)
+        # The SDK has no public way to drop a single run from its cache.
+        self._cached_runs.evict = worker._bridge_worker.request_workflow_eviction  # pyright: ignore[reportPrivateUsage]
         try:
             await super().run_worker(worker, next)
         finally:

@@ -174,6 +174,7 @@ def make_worker(
         "build_id": None if deployment is not None else build_id(project),
         "workflow_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
         "activity_task_poller_behavior": PollerBehaviorSimpleMaximum(10),
+        "max_cached_workflows": project.settings.worker.max_cached_workflows,
         # A sticky task of a killed worker waits this long before another worker may take it; the SDK's default is 10 s.
         "sticky_queue_schedule_to_start_timeout": timedelta(seconds=3),
         # No payload is stored outside Temporal; with a concurrency above one the SDK creates a task for each payload.
