@@ -125,6 +125,8 @@ async def _refuse_ended(
         return
     state = (await read_view(client.locator, location.saga_id)).state
     over = f"{location.saga_id} has already ended {state}"
+    if state not in FINAL_STATES:
+        over = f"Temporal has no run of {location.saga_id} any more, which was {state} in the ledger"
     help = saga_command("show", location.saga_id)
     if not any(effect.open or effect.undo_elsewhere for effect in effects):
         raise RefusedError(f"{over}, and none of its effects is open", help=help)

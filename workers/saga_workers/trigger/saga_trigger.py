@@ -17,6 +17,7 @@ from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.client import Client
 from saga_workers.interventions import signal_message
 from saga_workers.ledger.run_ledger import LedgerUnavailable
+from saga_workers.location.location import Location
 from saga_workers.runtime.logs import fields
 from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter, id_problem, id_text
@@ -43,7 +44,8 @@ from sagas.definition.model import Definition, KafkaTrigger
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.text.exact_json import encode_json
 
 MAX_FILL_TIME = 0.1
@@ -166,6 +168,8 @@ class SagaTrigger:
         assert saga_id is not None  # SAGA131 ensures it
         if (problem := workflow_id_problem(saga_id)) is not None:
             raise PoisonMessage(problem)
+        if saga_id.endswith(UNDO_SUFFIX):
+            raise PoisonMessage(f"{saga_id} is the undo of a saga, which takes no signals; send the id of the saga")
         by = f"{message.topic}/{message.partition}/{message.offset}"
         reject = rejection_reason(message)
         data = None if reject is not None else await checked(record, partial(values.input, context))
@@ -194,7 +198,7 @@ class SagaTrigger:
                 return
         view = await read_view(locator, saga_id)
         if view.is_unverified or not _already_received(view, by, reject):
-            raise PoisonMessage(f"{saga_id} has already ended {view.state}")
+            raise PoisonMessage(_why_not_signalled(location, view))
 
 
 @dataclass(slots=True)
@@ -279,6 +283,16 @@ def rejection_reason(message: Message) -> str | None:
         raise PoisonMessage(f"the header {OUTCOME_HEADER} is {outcome!r}, not {DONE}, {REJECTED} or {FAILED}")
     reason = message.value.get("reason") if isinstance(message.value, Mapping) else None
     return str(reason or f"{outcome} without a reason")
+
+
+def _why_not_signalled(location: Location, view: SagaView) -> str:
+    if location.kind == "undoing":
+        return f"{location.saga_id} is being undone, and takes no signals any more"
+    if view.state in FINAL_STATES:
+        return f"{location.saga_id} has already ended {view.state}"
+    if view.source == "ledger":
+        return f"Temporal has no run of {location.saga_id} any more, which was {view.state} in the ledger"
+    return f"the run of {location.saga_id} was closed before it took the signal"
 
 
 def _already_received(view: SagaView, by: str, reject: str | None) -> bool:

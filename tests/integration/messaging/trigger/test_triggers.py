@@ -184,6 +184,7 @@ async def test_signals_that_a_saga_cannot_take(kafka: Broker, temporal: Temporal
         kafka.produce(topic, {"order": 2}, key="a", headers={"kind": "payment", "sagaoutcome": "maybe"})
         kafka.produce(topic, {"order": 2}, key="a", headers={"kind": "payment", "sagaoutcome": "failed"})
         kafka.produce(topic, {"order": "a\0b"}, key="a", headers={"kind": "payment"})
+        kafka.produce(topic, {"order": "1~undo"}, key="a", headers={"kind": "payment"})
         await until_in_thread(lambda: fully_consumed(kafka, f"{settings.prefix}-trigger-{saga}-{topic}", topic))
         refused = await ended(client, f"{saga}-2")
         assert (refused["state"], refused["reason"]["message"]) == ("COMPENSATED", "failed without a reason")
@@ -191,10 +192,11 @@ async def test_signals_that_a_saga_cannot_take(kafka: Broker, temporal: Temporal
         with pytest.raises(UsageError, match="nested deeper than 100 levels"):
             await client.signal(f"{saga}-1", "paid", {"x": deep})
     reasons = [record.headers["sagadlqreason"] for record in kafka.read_committed(f"{topic}.dlq")]
-    assert len(reasons) == 3
+    assert len(reasons) == 4
     assert "nested deeper than 100 levels" in reasons[0]
     assert "sagaoutcome is 'maybe'" in reasons[1]
     assert "control characters" in reasons[2]
+    assert reasons[3] == f"{saga}-1~undo is the undo of a saga, which takes no signals; send the id of the saga"
 
 
 async def test_a_duplicate_signal_is_not_a_dead_letter(kafka: Broker, temporal: TemporalServer, tmp_path: Path) -> None:
