@@ -131,3 +131,12 @@ class ReconcileSettings(Table):
     heading = "reconcile"
 
     effects: Annotated[tuple[EffectTable, ...], array_of(EffectTable, _label)] = setting((), EffectTable.summary)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [effects.name for effects in self.effects]
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated is not None:
+            why = f": the name {repeated} occurs twice; give each table a `name` of its own"
+            raise WrongSetting("[[reconcile.effects]]", why)
+        return self

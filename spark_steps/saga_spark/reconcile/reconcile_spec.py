@@ -46,14 +46,10 @@ class ComparisonSpec:
 
 
 def effect_tables(settings: Settings) -> tuple[EffectTable, ...]:
-    """The tables of ``[[reconcile.effects]]``. Raises UsageError if two have a name, or one is in no database."""
+    """The tables of ``[[reconcile.effects]]``. Raises UsageError if one is in no database."""
     tables = settings.reconcile.effects
     for effects in tables:
         label = f"[[reconcile.effects]] {effects.name}"
         if settings.connection(effects.connection).kind != "sql":
             raise UsageError(f"{label}: {effects.connection} is not an SQL connection")
-        if sum(other.name == effects.name for other in tables) > 1:
-            raise UsageError(
-                f"[[reconcile.effects]]: the name {effects.name} occurs twice; give each table a `name` of its own"
-            )
     return tables

@@ -54,6 +54,8 @@ ANOTHER_VALUE = {
     "transaction_timeout": '"45s"',
     "batch": "50",
     "max_message_bytes": "1000",
+    "max_cached_bytes": "1000",
+    "max_cached_workflows": "7",
     "max_signals": "7",
     "shards": "2",
     "retention": '"1d"',
@@ -222,6 +224,14 @@ def test_payload_encryption_is_refused_until_it_exists(tmp_path: Path, text: str
         ("[ledger]\nconnection = 'shp'", {}, "ledger.connection names shp, which is not a SQL connection"),
         ("[spark]\nledger = 'crm'", {}, "spark.ledger names crm, which is not a SQL connection"),
         ("[[reconcile.effects]]\ntabel = 'x'", {}, "unknown setting tabel; did you mean table"),
+        (
+            "".join(
+                f"[[reconcile.effects]]\nconnection = '{name}'\ntable = 'orders'\nkey = 'id'\nsaga_id = 'saga'\n"
+                for name in ("shop", "depot")
+            ),
+            {},
+            r"\[\[reconcile.effects\]\]: the name orders occurs twice; give each table a `name` of its own",
+        ),
         ("[connections.x]\nkind = 'http'\nsettle = 'long'", {}, "connections.x.settle: `long` is not a duration"),
         ("[connections.x]\nkind = 'http'\nsettle = 30", {}, "connections.x.settle must be a string such as 30s"),
         (
