@@ -78,12 +78,12 @@ def read_rows(path: Path, schema: Mapping[str, Any]) -> tuple[list[InputRow], li
 
 
 def file_digest(path: Path) -> str:
-    """Twelve hexadecimal digits that stand for the file's content, compressed or not."""
+    """Thirty-two hexadecimal digits that stand for the file's content, compressed or not."""
     with _open_bytes(path) as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()[:32]
 
 
 def _open_bytes(path: Path) -> IO[bytes]:

@@ -7,6 +7,7 @@ decorated functions of the modules under ``actions``. `saga trigger` runs them (
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -188,8 +189,8 @@ class Message:
 
     ``value`` is the decoded JSON, ``timestamp`` is RFC 3339. ``headers`` are strings, None for null; one that is not
     UTF-8, or is there twice with different values, raises UsageError where it is read, and the message becomes a dead
-    letter. ``id`` is the same for every delivery: ``ce_id`` with ``ce_source``, else topic, partition, offset and a
-    part of the topic's id. ``attempt`` counts from 1.
+    letter. ``id`` is the same for every delivery: ``ce_id`` with ``ce_source``, else topic, partition, offset and
+    the topic's id. ``attempt`` counts from 1.
     """
 
     id: str
@@ -260,15 +261,26 @@ def message_id(headers: Mapping[str, str | None], topic: str, partition: int, of
     """
     given = headers.get("ce_id")
     if not given:
-        incarnation = f"-{sha256_hex(topic_id)[:8]}" if topic_id else ""
-        return _shortened(f"{topic}-{partition}-{offset}{incarnation}")
-    source = headers.get("ce_source")
+        return _shortened(f"{topic}-{partition}-{offset}-{_mark('topic', topic_id)}")
+    source = headers.get("ce_source") or ""
     # CloudEvents: an id is unique within its source only, whatever it looks like. Two services may give their events
     # the id of one order, and the digest of the content is the same wherever the content is.
-    return _shortened(f"{given}-{sha256_hex(source)[:8]}" if source else given)
+    return _shortened(f"{given}-{_mark('source', source)}" if source or _MARKED.search(given) else given)
+
+
+_MARK_LENGTH = 32
+"""Hexadecimal digits, 128 bits: nobody finds two texts with the same mark, also among texts of his choice."""
+
+_MARKED = re.compile(f"-[0-9a-f]{{{_MARK_LENGTH}}}$")
+"""An id that ends like one with a mark gets a mark of its own, so that it is no other's."""
+
+
+def _mark(kind: str, text: str) -> str:
+    """The part of an id that stands for a text. Texts of different kinds have different marks."""
+    return sha256_hex(f"{kind}\0{text}")[:_MARK_LENGTH]
 
 
 def _shortened(text: str) -> str:
     if len(text) <= MAX_ID_LENGTH and "\0" not in text:
         return text
-    return f"{text[: MAX_ID_LENGTH - 33]}-{sha256_hex(text)[:32]}".replace("\0", "")
+    return f"{text[: MAX_ID_LENGTH - _MARK_LENGTH - 1]}-{_mark('id', text)}".replace("\0", "")

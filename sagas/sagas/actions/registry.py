@@ -219,7 +219,7 @@ def _load_file(name: str, root: Path) -> ModuleType:
     path = (root / name).resolve()
     if not path.is_file():
         raise UsageError(f"the action file {name} was not found", help="check `actions` in saga.toml")
-    module_name = f"saga_actions_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    module_name = f"saga_actions_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:32]}"
     loaded = sys.modules.get(module_name)
     if loaded is not None:
         return loaded

@@ -12,6 +12,7 @@ undone on another connection.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 from itertools import takewhile
@@ -21,8 +22,8 @@ Conflict = Literal["wait", "replaced", "elsewhere"]
 
 _REPLACED = "!"
 
-_MARKS = 12
-"""Characters of a name or a mark, so that scopes are short however long the ids are."""
+_MARKS = 22
+"""Characters of a name or a mark: 128 bits, so that scopes are short however long the ids are."""
 
 
 def behind_savepoint(scope: str, step: str) -> str:
@@ -78,4 +79,4 @@ def _names(scope: str) -> list[str]:
 
 
 def _short(id: str) -> str:
-    return hashlib.sha256(id.encode()).hexdigest()[:_MARKS]
+    return base64.urlsafe_b64encode(hashlib.sha256(id.encode()).digest()).decode()[:_MARKS]

@@ -84,6 +84,7 @@ class SigningKeys:
 
 @cache
 def _key_id(key: str) -> str:
+    # It only selects the keys to verify with: if two have the same id, both are tried.
     return hashlib.sha256(f"saga key id\0{key}".encode()).hexdigest()[:12]
 
 

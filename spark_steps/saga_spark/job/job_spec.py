@@ -178,4 +178,4 @@ def comparison_input_name(check: Check) -> str:
     Unique per check, even where names of checks differ only in characters that a folder name cannot contain.
     """
     readable = re.sub(r"\W+", "-", check.name)
-    return f"audit-{readable}-{hashlib.sha256(check.name.encode()).hexdigest()[:8]}"
+    return f"audit-{readable}-{hashlib.sha256(check.name.encode()).hexdigest()[:32]}"

@@ -80,6 +80,7 @@ def spark_class_archive() -> Path:
         raise Unequipped("PySpark is not installed", help="pip install 'saga-orchestrator[spark]'")
     jars = sorted(Path(spark.origin).parent.glob("jars/*.jar"))
     jar_identities = [(str(jar), stat.st_size, stat.st_mtime_ns) for jar in jars for stat in [jar.stat()]]
-    fingerprint = f"{java_identity(require_java())} {jar_identities}"  # Java compares the same
+    fingerprint = f"{java_identity(require_java())} {jar_identities}"
+    # A collision is harmless: the JVM compares the jars with those of the archive, and does without another's.
     name = f"spark-{hashlib.sha256(fingerprint.encode()).hexdigest()[:12]}.jsa"
     return Path(sys.prefix, "share", "saga-orchestrator", name)

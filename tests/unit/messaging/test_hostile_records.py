@@ -251,7 +251,7 @@ def test_a_header_of_the_engine_that_cannot_be_read_makes_a_dead_letter(texts: A
         record = ConsumedRecord(carrying(name, texts))
         with pytest.raises(MalformedRecord, match=f"the header {name} {why}"):
             record.message()
-        assert record.id == "orders-0-7"
+        assert record.id.startswith("orders-0-7-")
         output = run_bridge_function(Bridge("b", "orders", "out", upper), record, "group")
         assert output.dead_letter_reason is not None
     for name in ("sagakey", "sagaoutcome", "sagatoken"):
@@ -296,7 +296,7 @@ def test_a_null_header_is_null_and_a_repeated_one_has_its_value() -> None:
 
     output = run_bridge_function(Bridge("b", "orders", "out", copied), record, "group")
     assert output.dead_letter_reason is None
-    assert output.records[0]["headers"] == [*headers[:3], ("ce_id", b"orders-0-7"), ("c", b"y")]
+    assert output.records[0]["headers"] == [*headers[:3], ("ce_id", f"{record.id}-0".encode()), ("c", b"y")]
     check_headers(decode_headers([("sagadlqreason", b"\xff")]))
 
 

@@ -44,7 +44,7 @@ IDS = (
 
 
 def test_the_id_of_a_message_is_unique_in_all_topics() -> None:
-    assert message_id({}, "t", 1, 2) == message_id({"ce_id": "", "ce_source": "/a"}, "t", 1, 2) == "t-1-2"
+    assert message_id({}, "t", 1, 2) == message_id({"ce_id": "", "ce_source": "/a"}, "t", 1, 2) != "t-1-2"
     ones = {message_id({"ce_id": "1", "ce_source": source}, "t", 0, 0) for source in ("/a", "/b")}
     assert len(ones) == 2
     assert all(id.startswith("1-") for id in ones)
@@ -56,6 +56,27 @@ def test_events_are_the_same_only_if_their_ids_and_their_sources_are() -> None:
     ids = {event: message_id({"ce_id": event[0], "ce_source": event[1]}, "t", 0, 0) for event in events}
     assert all(ids[id, None] == ids[id, ""] for id in IDS)
     assert len(set(ids.values())) == len(IDS) * 5
+
+
+def test_no_id_of_an_event_is_made_up_by_another_one() -> None:
+    mark = message_id({"ce_id": "1", "ce_source": "/a"}, "t", 0, 0).removeprefix("1-")
+    assert len(mark) == 32
+    place = message_id({}, "t", 1, 2, "topic id")
+    events = [
+        {"ce_id": "1", "ce_source": "/a"},
+        {"ce_id": f"1-{mark}"},
+        {"ce_id": "1", "ce_source": mark},
+        {"ce_id": place},
+        {"ce_id": "t-1-2", "ce_source": "topic id"},
+        {"ce_id": "t-1-2"},
+        {"ce_id": "x" * 300},
+        {"ce_id": message_id({"ce_id": "x" * 300}, "t", 0, 0)},
+    ]
+    ids = [message_id(event, "t", 1, 2, "topic id") for event in events]
+    assert len({*ids, place}) == len(events) + 1
+    # Of these two, the first 32 bits of SHA-256 are equal.
+    first, second = (message_id({"ce_id": "1", "ce_source": f"/devices/{n}"}, "t", 0, 0) for n in (39141, 42651))
+    assert first != second
 
 
 def test_a_long_id_is_shortened_and_stays_its_own() -> None:

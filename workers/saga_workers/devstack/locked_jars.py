@@ -55,6 +55,7 @@ class LockedJars:
 
     def folder(self) -> Path:
         """The folder of this user's jars; a changed lock file means another folder."""
+        # A collision is harmless: each jar in the folder is verified by its own checksum.
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return base / "saga" / f"{self.name}-{hashlib.sha256(self.lock_file.read_bytes()).hexdigest()[:12]}"
 

@@ -458,7 +458,8 @@ def _records_for(bridge: Bridge, record: ConsumedRecord, message: Message, resul
     several = isinstance(result, list) and all(isinstance(value, Event) for value in result)
     for number, value in enumerate(result if several else [result]):
         if isinstance(value, Event):
-            yield _event_record(value, f"{message.id}-{number}" if several else message.id, record)
+            # Also with the number of a single one: without it the id may be that of an event of another message.
+            yield _event_record(value, f"{message.id}-{number}", record)
         else:
             yield _producer_record(bridge.to, record.key, value, list(record.raw_headers))
 

@@ -188,7 +188,8 @@ def make_worker(
 def build_id(project: Project) -> str:
     """The build id of a worker without a deployment, for the Web UI: the engine's version and the definitions.
 
-    The SDK's default hashes the code of all modules, which takes half a second.
+    The SDK's default hashes the code of all modules, which takes half a second. Nothing depends on
+    it, so twelve digits are enough.
     """
     digests = sorted(definition.digest for definition in project.definitions.values())
     return f"saga-{version('saga-orchestrator')}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:12]}"

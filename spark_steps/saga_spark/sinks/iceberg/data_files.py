@@ -34,7 +34,7 @@ def publication_folder(location: str, target: Target) -> str:
 
 def placed_files(location: str, publication: Publication) -> dict[str, StagedFile]:
     """The location of each staged file, the same for every attempt; files without rows are left out."""
-    folder = f"{publication_folder(location, publication.tag.target)}/{publication.tag.sha[:16]}"
+    folder = f"{publication_folder(location, publication.tag.target)}/{publication.tag.sha}"
     files = [file for file in publication.manifest.files if file.rows]
     return {f"{folder}/{number:05d}.parquet": file for number, file in enumerate(files)}
 
