@@ -240,7 +240,7 @@ def test_events_wait_for_others_only_where_all_of_them_share_workflows() -> None
     def waiting(*waits: float) -> list[KafkaTrigger]:
         return [KafkaTrigger("t", bulk=BulkTrigger(wait=wait)) for wait in waits]
 
-    assert fill_time(waiting(0.3, 0.06)) == pytest.approx(0.02)
+    assert fill_time(waiting(0.3, 0.06)) == pytest.approx(0.03)
     assert fill_time(waiting(5.0)) == MAX_FILL_TIME
     assert fill_time(waiting(0.0)) == 0
     assert fill_time([*waiting(0.3), KafkaTrigger("t", signal="paid")]) == 0
