@@ -44,3 +44,13 @@ def test_no_two_classes_share_a_name() -> None:
                 places[node.name.lstrip("_")].append(f"{file.relative_to(ROOT)}:{node.lineno}")
 
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_two_test_files_share_a_name_that_pytest_imports_them_by() -> None:
+    """In a folder without `__init__.py` that is the name of the file: pytest leaves the second such file out."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        if not (file.parent / "__init__.py").exists():
+            places[file.name].append(str(file.relative_to(ROOT)))
+
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}

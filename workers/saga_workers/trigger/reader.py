@@ -11,8 +11,9 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import Any
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
@@ -63,8 +64,9 @@ PREFETCH_FACTOR = 16
 class TopicReader:
     """Reads ``topic`` as ``group``, and processes up to ``concurrency`` messages at once.
 
-    ``ordered``: those with equal keys in order. ``max_pending``: the most messages in memory. ``fill_time``: seconds
-    that a first message waits for further ones, at the broker and then here: reading each one alone takes much CPU.
+    ``ordered``: those with equal ``key`` in order, by default that of the record. ``max_pending``: the most messages in
+    memory. ``fill_time``: seconds that a first message waits for further ones, at the broker and then here: reading
+    each one alone takes much CPU.
     ``gate``: shared with the other readers of the process. ``max_attempts``: those of a message, and
     ``timeout``: the seconds of each.
     ``cluster``: tells the id and the ends of the topic; by default the brokers of ``settings``.
@@ -80,6 +82,7 @@ class TopicReader:
         concurrency: int = 32,
         batch_size: int = 500,
         ordered: bool = True,
+        key: Callable[[ConsumedRecord], Hashable] = attrgetter("key"),
         max_pending: int | None = None,
         fill_time: float = 0.0,
         gate: AttemptGate | None = None,
@@ -94,7 +97,7 @@ class TopicReader:
         self._settings = settings
         self._handler = handler
         self._executor: KeyedExecutor[WorkItem] = KeyedExecutor(self._process, concurrency)
-        self._ordered = ordered
+        self._ordered, self._key = ordered, key
         self._max_pending = concurrency * PREFETCH_FACTOR if max_pending is None else max_pending
         self._batch_size = batch_size
         self._fill_time = fill_time
@@ -293,8 +296,8 @@ class TopicReader:
         record = item.record
         record.delivery = self._usual_delivery
         # A record without a key need not wait for any other.
-        lane = (record.partition, record.key if self._ordered and record.key is not None else record.offset)
-        self._executor.submit(lane, item)
+        key = self._key(record) if self._ordered else None
+        self._executor.submit((record.partition, record.offset if key is None else key), item)
 
     def _handle_error(self, read: Any, error: Any) -> None:
         from confluent_kafka import KafkaError, KafkaException

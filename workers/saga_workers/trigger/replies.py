@@ -25,7 +25,7 @@ from saga_activities.guard import database_errors
 from saga_activities.guard.tables import outbox_home_table
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_activities.kafka.admin import KafkaAdmin
-from saga_activities.kafka.record_codec import decode_headers
+from saga_activities.kafka.record_codec import STEP_KEY_HEADER, decode_headers
 from saga_activities.messaging import kafka_request
 from saga_activities.messaging.kafka_request import (
     MalformedReply,
@@ -149,7 +149,9 @@ class ReplyListener:
         for topic in self._topics:
             group = reply_group(self._kafka.prefix, outbox_id, topic).group
             handle = partial(self._handle, engine, group)
-            reader = TopicReader(self._kafka, group, topic, handle, concurrency=MAX_CONCURRENT_REPLIES, gate=self._gate)
+            reader = TopicReader(
+                self._kafka, group, topic, handle, concurrency=MAX_CONCURRENT_REPLIES, key=_step_key, gate=self._gate
+            )
             self._readers.append(reader)
             self._gate.members.append(reader)
             self._metrics.add_reader(reader)
@@ -214,6 +216,11 @@ class ReplyListener:
         # Also for a reply read twice: the first time may have ended before the wake-up.
         woken = await complete_attempt(self._client, request, reply.key)
         return "woken" if woken else "late" if first else "duplicate", request
+
+
+def _step_key(record: ConsumedRecord) -> str | None:
+    """The key of the command, whatever the record's own key is: the first of several replies counts."""
+    return record.headers.get(STEP_KEY_HEADER)
 
 
 def _decode(record: ConsumedRecord) -> Reply:
