@@ -383,6 +383,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "whether such an answer is a no would be unknown: write default(response.json.status, '') == 'declined', or"
         " has(response.json.status) && …",
     ),
+    "SAGA315": _warning(
+        "the start of the saga in the arguments of a participant",
+        "give the saga the time with its input, which is the same in each of its runs: input.ordered_at",
+    ),
     # SAGA4xx: actions and their arguments
     "SAGA401": _error("unknown action", "run `saga actions` to list the known ones"),
     "SAGA402": _error("a required argument is missing", "add it under `with`"),

@@ -18,6 +18,7 @@ from sagas.definition.checks.rejections import check_rejections
 from sagas.definition.checks.spark import check_spark
 from sagas.definition.checks.sql_parameters import check_sql_parameters
 from sagas.definition.checks.sql_texts import check_sql_texts
+from sagas.definition.checks.start_times import check_start_times
 from sagas.definition.checks.two_phase import check_two_phase
 from sagas.definition.diagnostics import Report
 from sagas.definition.parser.draft import SagaDraft
@@ -46,6 +47,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_expressions(draft, report)
     check_computed_code(draft, report)
     check_keys(draft, report)
+    check_start_times(draft, report)
     check_locks(draft, report)
     check_triggers(draft, report)
     check_isolation(draft, report)

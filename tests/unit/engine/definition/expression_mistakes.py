@@ -257,6 +257,15 @@ EXPRESSION_MISTAKES = [
         ),
     ),
     Mistake(
+        "SAGA315",
+        "a request with the start of the saga",
+        saga(
+            "  - id: a\n    uses: http\n    with: {connection: crm, method: POST, path: /a,"
+            " json: {at: '${{ string(⟦saga.started_at) }}'}}\n"
+            "    compensate: {uses: http, with: {connection: crm, method: POST, path: /b}}\n"
+        ),
+    ),
+    Mistake(
         "SAGA307",
         "a row under its own key",
         saga(
