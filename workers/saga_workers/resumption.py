@@ -35,7 +35,8 @@ _OVER = tuple(state for state in FINAL_STATES if state != "TERMINATED")
 async def must_be_started_again(client: Client, location: Location) -> bool:
     """Return whether `saga resume` starts the saga again, rather than ending a pause.
 
-    That is so if no run of it is open, or if its open run was started with another input than the effects it met.
+    That is so if no run of it is open, or if its open run was started with another input than the effects it met, or at
+    another time, which is in its arguments.
     """
     if location.open_run is None:
         return location.kind != "in bulk" and not is_left(location)
@@ -43,9 +44,8 @@ async def must_be_started_again(client: Client, location: Location) -> bool:
     if run is None or run.run.parent_id is not None:
         return False
     effects = await guarded_effects(client.project.settings, location.saga_id)
-    if await replaced_origin(client.temporal, run, effects) is None:
-        return False
-    return (await read_view(client.locator, location.saga_id)).state == "PARKED"
+    view = await read_view(client.locator, location.saga_id)
+    return view.state == "PARKED" and await replaced_origin(client.temporal, run, effects, view) is not None
 
 
 def is_left(location: Location) -> bool:

@@ -26,7 +26,10 @@ GuardRows = Mapping[str, GuardRow]
 NOTHING_TO_UNDO = "NOTHING_TO_UNDO"
 ELSEWHERE = "elsewhere"
 CONFIRMED = "confirmed"
-CONTINUES_ANOTHER_RUN = "if an earlier run of this saga id did it, `saga resume ID` continues that run"
+CONTINUES_ANOTHER_RUN = (
+    "if an earlier run of this saga id did it, `saga resume ID` continues that run; if it was done with arguments of "
+    "an operator, before a reset of the run, a `retry --with` of the same arguments finds its result"
+)
 REJECTED = "rejected"
 """The marker of a seal that keeps a rejection, with its reason and details."""
 MARKERS: Mapping[str, Marker] = {

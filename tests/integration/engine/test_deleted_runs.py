@@ -251,6 +251,27 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
         assert open_effects(await guarded_effects(client.project.settings, id)) == ""
 
 
+async def test_a_run_with_another_start_leads_back_to_the_first_one(env: Environment) -> None:
+    """The same input, but the arguments of the guarded step have the time of the start."""
+    timed = PLAIN.replace("replaceable", "timed").replace("${{ input.n }}", "${{ string(saga.started_at) }}")
+    async with env.serving(timed) as client:
+        id = await begin(client, "timed", {"n": 1})
+        await waiting(client, id)
+        began = (await client.show(id))["started_at"]
+        await delete_run(client, id)
+        await begin(client, "timed", {"n": 1}, id=id)
+        story = await finished(client, id)
+        assert (story["state"], "`saga resume ID`" in row(story, "first")["error"]["message"]) == ("PARKED", True)
+        listed = [view async for view in list_stuck(client.locator, SagaFilter(saga="timed"), limit=100)]
+        assert [remedy(view) for view in listed if view.id == id] == [f"saga resume {id}"]
+        await resume(client, id)
+        await waiting(client, id)
+        assert (await client.show(id))["started_at"] == began
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
 async def test_a_saga_that_has_ended_is_not_started_again(env: Environment) -> None:
     """A completed saga has effects, which were taken for open: its steps without keys ran a second time."""
     async with env.serving(PLAIN.replace("replaceable", "completable")) as client:

@@ -22,8 +22,9 @@ from saga_workers.location.traces import (
 )
 from saga_workers.temporal.run_history import first_input
 from saga_workers.temporal.temporal_runs import RunDescription
+from sagas.definition.times import format_timestamp
 from sagas.protocol.origin import Origin, same_start
-from sagas.protocol.saga_view import FINAL_STATES
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
 
 _CONCURRENCY = 16
@@ -33,14 +34,23 @@ MIN_CLAIM_AGE = 60.0
 
 
 async def replaced_origin(
-    temporal: Temporal, described: RunDescription, effects: Sequence[GuardedEffect]
+    temporal: Temporal, described: RunDescription, effects: Sequence[GuardedEffect], view: SagaView | None = None
 ) -> Origin | None:
-    """The origin of the open ``effects`` of a saga, if its run was started with something else."""
+    """The origin of the open ``effects`` of a saga, if its run was started with something else, or, by its ``view``, at
+    another time.
+    """
     origin = open_origin(effects)
     if origin is None or origin.parent is not None:
         return None
+    if view is not None and _began_later(origin, view):
+        return origin
     same = same_start(origin, described.run.workflow_type, await first_input(temporal, described))
     return None if same else origin
+
+
+def _began_later(origin: Origin, view: SagaView) -> bool:
+    """Return whether the saga was started again from its beginning, so that `saga.started_at` differs."""
+    return view.generation == origin.generation and view.started_at != format_timestamp(origin.started_at)
 
 
 async def describe_deleted_run(settings: Settings, location: Location, held: Sequence[str] = ()) -> DeletedRun | None:

@@ -305,7 +305,7 @@ async def _reasons_of_replaced(locator: Locator, run: RunDescription, view: Saga
     from saga_workers.location.traces import guarded_effects, open_effects
 
     effects = await guarded_effects(locator.settings, view.id)
-    if await replaced_origin(locator.temporal, run, effects) is None:
+    if await replaced_origin(locator.temporal, run, effects, view) is None:
         return []
     return [f"{_REPLACED} ({open_effects(effects)}): continue that run with `{saga_command('resume', view.id)}`"]
 
