@@ -92,6 +92,7 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
     A saga of a bulk workflow leaves that first, here and below.
     """
     temporal = locator.temporal
+    who = who or temporal.identity
     request = {"reason": reason, "who": who}
     location = await locator.locate_known(saga_id)
     in_bulk = location.kind == "in bulk"
@@ -327,14 +328,19 @@ async def require_undoable(locator: Locator, saga_id: str) -> SagaView:
     return view
 
 
-async def start_undo(temporal: Temporal, saga_id: str, saga: str, task_queue: str, *, reason: str, who: str) -> str:
-    """Start the run that undoes a saga; returns its workflow id. Raises RefusedError if there is one already."""
+async def start_undo(
+    temporal: Temporal, saga_id: str, saga: str, task_queue: str, *, reason: str, who: str, closed: str = ""
+) -> str:
+    """Start the run that undoes a saga; returns its workflow id. ``closed``: how its run was closed from outside.
+
+    Raises RefusedError if there is one already.
+    """
     undo_id = saga_id + UNDO_SUFFIX
     try:
         with start_headers({OWNER_HEADER: saga_id}):
             await temporal.start_workflow(
                 saga,
-                {"reason": reason, "who": who},
+                {"reason": reason, "who": who, **({"closed": closed} if closed else {})},
                 id=undo_id,
                 task_queue=task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,

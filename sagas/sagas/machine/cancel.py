@@ -41,8 +41,9 @@ def cancel_requested(run: SagaRun, event: CancelRequested) -> None:
     run.cancel_requested = True
     if event.who and event.kind != "parent":
         run.note_intervention("cancel" if event.kind == "cancelled" else "resume", event.at, event.who, event.message)
-    message = event.message or "a cancel was requested"
-    run.post(RequestRollback(external_cause(event.kind, "Cancelled", message, {"who": event.who} if event.who else {})))
+    message = event.closed or event.message or "a cancel was requested"
+    details = {"who": event.who} if event.who and not event.closed else {}
+    run.post(RequestRollback(external_cause(event.kind, "Cancelled", message, details)))
 
 
 def external_cause(kind: str, type: str, message: str, details: dict[str, Any]) -> dict[str, Any]:

@@ -85,13 +85,15 @@ class CancelRequested:
     """A cancel of the saga is requested. ``kind`` becomes the kind of its reason.
 
     ``cancelled``: requested by a client; ``parent``: by the parent saga; ``terminated``: a new run continues and
-    undoes a run that was terminated in Temporal.
+    undoes a run that was terminated in Temporal. ``closed``: how that was, while ``who`` and ``message`` tell who has
+    resumed the saga, and why.
     """
 
     at: float
     kind: Literal["cancelled", "parent", "terminated"] = "cancelled"
     who: str | None = None
     message: str = ""
+    closed: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,10 +88,8 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         return _continue_run(value, trust)
     refuse_foreign_id()
     if info.workflow_id.endswith(UNDO_SUFFIX):
-        who, reason = read_client_value(
-            "the input of an undo has no `who` and `reason` that are texts", value, _who_and_reason
-        )
-        return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), who, reason)
+        request = read_client_value("the input of an undo has texts alone: who, reason, closed", value, _undo_request)
+        return _undo_run(await _load(value, info.workflow_id.removesuffix(UNDO_SUFFIX)), request)
     if (signed := info.headers.get(DETACHED_HEADER)) is not None:
         return await _detached_run(value, signed, trust)
     definition = info.headers.get(DEFINITION_HEADER)
@@ -373,18 +371,28 @@ async def _detached_run(value: Any, signed: Payload, trust: RunTrust | None) -> 
     return RunStart("detached", machine, TimerFired(id="detached", at=workflow.time()), attributes)
 
 
-def _who_and_reason(value: Any) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class _UndoRequest:
+    """The person who undoes a saga, and the reason. ``closed``: how its run was closed from outside."""
+
+    who: str
+    reason: str
+    closed: str
+
+
+def _undo_request(value: Any) -> _UndoRequest:
     fields = value if isinstance(value, dict) else {}
     who = recorded_name(optional_text(fields.get("who")) or "unknown")
-    return who, optional_text(fields.get("reason")) or "undone"
+    return _UndoRequest(who, optional_text(fields.get("reason")) or "undone", optional_text(fields.get("closed")) or "")
 
 
-def _undo_run(loaded: Mapping[str, Any], who: str, reason: str) -> RunStart:
+def _undo_run(loaded: Mapping[str, Any], request: _UndoRequest) -> RunStart:
     machine = Machine.restore(unpack_state(loaded["machine"]))
     attributes = frozenset(loaded.get("attributes", ()))
     if machine.finished:
-        return RunStart("undoes", machine, UndoRequested(at=workflow.time(), reason=reason, who=who), attributes)
-    event = CancelRequested(at=workflow.time(), kind="terminated", who=who, message=reason)
+        undo = UndoRequested(at=workflow.time(), reason=request.reason, who=request.who)
+        return RunStart("undoes", machine, undo, attributes)
+    event = CancelRequested(workflow.time(), "terminated", request.who, request.reason, request.closed)
     return RunStart("takes up", machine, event, attributes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,8 @@ async def test_cancel_applies_to_many_sagas(cli: CommandLine) -> None:
     assert {row["id"] for row in answer.json} == ids
     for id in ids:
         assert (await cli.saga("watch", id)).code == 6
+        [decision] = (await cli.saga("--json", "show", id)).json["operator"]
+        assert (decision["decision"], decision["who"]) == ("cancel", f"{cli.client.temporal.identity} (unverified)")
 
 
 async def test_a_bulk_cancel_continues_after_a_refusal(cli: CommandLine) -> None:
@@ -377,13 +380,15 @@ async def test_a_terminated_wait_is_not_an_open_effect(cli: CommandLine) -> None
     id = fresh("ask")
     await cli.saga("start", "ask", "--id", id)
     await until_shown(cli, ("show", id), lambda story: state_of(story, 1) == "RUNNING")
-    await cli.client.temporal.get_workflow_handle(id).terminate("a test")
+    await cli.client.temporal.get_workflow_handle(id).terminate(reason="a test")
     stuck = await until_shown(cli, ("list", "--stuck"), lambda rows: id in [row["id"] for row in rows])
     assert [row["stuck"] for row in stuck if row["id"] == id] == [
-        [f"terminated with open effects: hold: continue it with `saga resume {id}`"]
+        [f"terminated with open effects: hold: `saga resume {id}` undoes them"]
     ]
     answer = await cli.saga("--json", "resume", id, "--reason", "by mistake")
-    assert "because by mistake" in (await cli.saga("show", id)).out
+    shown = (await cli.saga("show", id)).out
+    assert "because by mistake" in shown
+    assert re.search(r"^terminated: terminated by .+: a test$", shown, re.MULTILINE), "who terminated it, and why"
     assert answer.json == {"id": id, "response": "undone; it is COMPENSATED", "state": "COMPENSATED"}
     assert (await cli.saga("resume", id)).code == 9
 

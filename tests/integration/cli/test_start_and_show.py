@@ -257,11 +257,11 @@ async def test_every_command_shows_a_terminated_saga_as_terminated(cli: CommandL
     assert (await cli.saga("watch", id)).code == 1
     shown = (await cli.saga("show", id)).out
     assert "nothing was undone, and nothing will be by itself" in shown
-    assert f"stuck: terminated with open effects: hold: continue it with `saga resume {id}`" in shown
+    assert f"stuck: terminated with open effects: hold: `saga resume {id}` undoes them" in shown
     stuck = await until_shown(cli, ("list", "--stuck"), lambda rows: bool(rows))
     assert [row["id"] for row in stuck] == [id]
     command = f"saga resume {id}"
-    assert stuck[0]["stuck"] == [f"terminated with open effects: hold: continue it with `{command}`"]
+    assert stuck[0]["stuck"] == [f"terminated with open effects: hold: `{command}` undoes them"]
     refused = await cli.saga("start", "ask", "--id", id)
     assert refused.code == 9
     assert "terminated" in refused.err

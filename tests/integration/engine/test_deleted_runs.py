@@ -252,7 +252,7 @@ async def test_a_run_with_another_input_leaves_the_effects_of_the_terminated_one
 
 
 async def test_a_run_with_another_start_leads_back_to_the_first_one(env: Environment) -> None:
-    """The same input, but the arguments of the guarded step have the time of the start."""
+    """The input is that of the deleted run; the arguments of the guarded step have the time of the start."""
     timed = PLAIN.replace("replaceable", "timed").replace("${{ input.n }}", "${{ string(saga.started_at) }}")
     async with env.serving(timed) as client:
         id = await begin(client, "timed", {"n": 1})

@@ -111,7 +111,7 @@ async def cancel(
         new = [id for id in await running_sagas(locator, batch, task_queue) if id not in seen]
         seen.update(new)
         quiet = 0 if new else quiet + 1
-        answers = await cancel_members(locator, new, {"reason": reason, "who": by})
+        answers = await cancel_members(locator, new, {"reason": reason, "who": by or locator.temporal.identity})
         for id, answer in answers.items():
             if answer == PAST_COMMIT:
                 report.refused[id] = f"{id} is {answer}"

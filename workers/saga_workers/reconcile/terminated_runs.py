@@ -13,6 +13,7 @@ from saga_workers.location.deleted_run import RUN_DELETED
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.left_claims import UNDO_TIMEOUT, continue_claimed, describe_continued
 from saga_workers.temporal.temporal_runs import count_pollers, no_poller_message
+from saga_workers.views.run_facts import close_reason
 from saga_workers.views.saga_view import read_view
 from sagas.errors import RefusedError
 from sagas.protocol.saga_view import SagaView
@@ -35,7 +36,10 @@ async def continue_terminated(locator: Locator, saga_id: str, who: str, reason: 
     if not await count_pollers(locator.temporal, run.task_queue):
         raise RefusedError(no_poller_message(run.task_queue))
     try:
-        await start_undo(locator.temporal, run.id, run.workflow_type, run.task_queue, reason=reason, who=who)
+        closed = (await close_reason(locator.temporal, run)).message or ""
+        await start_undo(
+            locator.temporal, run.id, run.workflow_type, run.task_queue, reason=reason, who=who, closed=closed
+        )
     except RefusedError:
         return "it is already being undone"
     return await describe_continued(locator, await _wait_for_undo(locator, saga_id), saga_id)

@@ -315,7 +315,14 @@ async def _reasons_of_closed(locator: Locator, run: RunInfo, view: SagaView) -> 
         return []
     definition = await read_definition(locator.temporal, run, locator.settings)
     reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
-    return [f"{reason}: continue it with `{remedy(view)}`" for reason in terminated_reasons(view, reads)]
+    return [f"{reason}: `{remedy(view)}` {_direction(view)}" for reason in terminated_reasons(view, reads)]
+
+
+def _direction(view: SagaView) -> str:
+    """The way the saga goes when its terminated run is continued."""
+    if not view.steps:
+        return "undoes them before the commit point, and finishes the saga after it"
+    return "finishes the saga, which is past its commit point" if view.phase == "committed" else "undoes them"
 
 
 async def temporal_reasons(
