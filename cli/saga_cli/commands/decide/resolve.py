@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DECISIONS = ("retry", "done", "skip", "compensate")
 
+_REASON_IS_RECORDED = "a decision is recorded with its reason"
 _SKIPPED_LOCKS = {RELEASE_ACTIVITY: "leaves its locks", LOCK_ACTIVITY: "undoes it without its locks"}
 
 
@@ -87,7 +88,8 @@ def resolve(
     made: dict[str, Any] = {
         "step": step,
         "decision": decision,
-        "reason": required_text(reason, "--reason", "a decision is recorded with its reason"),
+        # Nothing is recorded of a preview.
+        "reason": reason or "a preview" if dry_run else required_text(reason, "--reason", _REASON_IS_RECORDED),
         "who": operator_name(as_),
         "with": json_object(with_, "--with"),
         "definition": None if definition is None else _definition_snapshot(definition),

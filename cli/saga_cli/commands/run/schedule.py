@@ -59,6 +59,8 @@ def _print_list(rows: Sequence[dict[str, Any]]) -> None:
         for row in rows
     ]
     print_table(cells, ("saga", "state", "cron", "timezone", "next start", ""))
+    if any(row["state"] == "missing" for row in rows):
+        echo("saga setup    makes the missing ones")
 
 
 @app.command("show")
