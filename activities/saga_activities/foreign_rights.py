@@ -34,7 +34,20 @@ MAX_NAMES = 5
 VALID_FOR = 60.0
 """Seconds after which a pool looks again."""
 
-_ORDER = ("create", "owner", "schema", "home", "trigger", "table", "type", "operator class", "operator", "routine")
+_ORDER = (
+    "create",
+    "owner",
+    "schema",
+    "home",
+    "trigger",
+    "references",
+    "foreign key",
+    "table",
+    "type",
+    "operator class",
+    "operator",
+    "routine",
+)
 
 _NAME = re.compile(r'"((?:[^"]|"")*)"|([^\s,"]+)')
 
@@ -57,7 +70,8 @@ class _Right:
     kind: str
     schema: str
     object: str | None
-    """The first one of this kind in the schema: a name, or for code the words that SQL takes after its kind."""
+    """The first one of this kind in the schema: a name, or for code the words that SQL takes after its kind. For a
+    foreign key ``schema`` is its table."""
     objects: int
     role: str | None
     member_of: str | None
@@ -76,6 +90,10 @@ class _Right:
                 return f"{role} owns {self.schema}"
             case "trigger":
                 return f"{role} by triggers of {self.schema}.{self.object}{more}"
+            case "references":
+                return f"{role} by foreign keys to {self.schema}.{self.object}{more}"
+            case "foreign key":
+                return f"{role} by the foreign key {self.object} of {self.schema}{more}"
             case "table":
                 return f"{role} owns {self.schema}.{self.object}{more}"
             case "schema":
@@ -89,7 +107,7 @@ class _Right:
         if self.takes_the_schema_of(user):
             return self._remedy(user)
         trust = f"name {sql_name(self.role) if self.role else 'public'} in trusted_roles"
-        wanted = self.member_of is not None or self.kind not in ("create", "trigger", "schema")
+        wanted = self.member_of is not None or self.kind not in ("create", "trigger", "references", "schema")
         return f"{trust}, or {self._remedy(user)}" if wanted else f"{self._remedy(user)}, or {trust}"
 
     def _remedy(self, user: str) -> str:
@@ -101,6 +119,10 @@ class _Right:
                 return f"alter schema {sql_name(self.schema)} owner to {sql_name(user)}"
             case "trigger":
                 return f"revoke trigger on {self._table} from {grantee}"
+            case "references":
+                return f"revoke references on {self._table} from {grantee}"
+            case "foreign key":
+                return f"alter table {self.schema} drop constraint {sql_name(self.object or '')}"
             case "table":
                 return f"alter table {self._table} owner to {sql_name(user)}"
             case "schema":

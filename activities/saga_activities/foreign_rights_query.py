@@ -15,10 +15,14 @@ SEARCH_PATH = """
 # connection becomes its role: who takes them away locks the worker out. Of a superuser every role would be one.
 #
 # `used` are the relations that the role has a privilege on, their partitions, and what its views read; the owner of
-# each can make it run code (a policy, a rule, a trigger, a default). `types` are those of their columns: the owner of
-# one can give it a cast or a check. `routines` are those that names of the search_path, casts and expressions,
-# triggers, policies, rules and operators of `used` lead to; their owner can replace them. 16384 is the first oid that
-# is not PostgreSQL's own. Rights of one kind in one schema are one row, with the first object and their number.
+# each can make it run code (a policy, a rule, a trigger, a default). Where the role may change a row (`changed`), they
+# are also the tables that a foreign key changes in turn (`cascade`): their triggers run in the session of the role,
+# before PostgreSQL 18 as the role if they are deferred, and each of them may set the search_path of the session.
+# `types` are those of their columns: the owner of one can give it a cast or a check. `routines` are those that names of
+# the search_path, casts and expressions, triggers, policies, rules and operators of `used` lead to, those of event
+# triggers, and what the catalog shows them to call, such as the functions of an aggregate; their owner can replace
+# them. 16384 is the first oid that is not PostgreSQL's own. Rights of one kind in one schema are one row, with the
+# first object and their number.
 FOREIGN_RIGHTS = """
     WITH RECURSIVE database AS (
         SELECT d.datname::text AS name, d.datdba AS owner, d.datacl AS acl FROM pg_catalog.pg_database d
@@ -35,21 +39,28 @@ FOREIGN_RIGHTS = """
         WHERE n.nspname::text = ANY(%(names)s::text[])
     ), used AS (
         SELECT c.oid, pg_catalog.has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
-            OR pg_catalog.has_any_column_privilege(c.oid, 'INSERT, UPDATE') AS written
+            OR pg_catalog.has_any_column_privilege(c.oid, 'INSERT, UPDATE') AS written,
+          pg_catalog.has_table_privilege(c.oid, 'UPDATE, DELETE')
+            OR pg_catalog.has_any_column_privilege(c.oid, 'UPDATE') AS changed,
+          false AS cascade
         FROM pg_catalog.pg_class c
         WHERE c.relkind IN ('r', 'p', 'v', 'f') AND c.relpersistence <> 't' AND c.oid >= 16384::oid
           AND pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE')
           AND (pg_catalog.has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')
                OR pg_catalog.has_any_column_privilege(c.oid, 'SELECT, INSERT, UPDATE'))
-        UNION SELECT below.oid, u.written FROM used u CROSS JOIN LATERAL (
-            SELECT i.inhrelid AS oid FROM pg_catalog.pg_inherits i WHERE i.inhparent = u.oid
-            UNION ALL SELECT d.refobjid FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_depend d ON d.objid = r.oid
+        UNION SELECT below.oid, u.written, u.changed, u.cascade OR below.cascade FROM used u CROSS JOIN LATERAL (
+            SELECT i.inhrelid AS oid, false AS cascade FROM pg_catalog.pg_inherits i WHERE i.inhparent = u.oid
+            UNION ALL SELECT d.refobjid, false
+            FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_depend d ON d.objid = r.oid
             WHERE r.ev_class = u.oid AND d.classid = 'pg_catalog.pg_rewrite'::regclass::oid
               AND d.refclassid = 'pg_catalog.pg_class'::regclass::oid
+            UNION ALL SELECT k.conrelid, true FROM pg_catalog.pg_constraint k
+            WHERE u.changed AND k.confrelid = u.oid
+              AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))
         ) below WHERE below.oid >= 16384::oid
     ), tables AS (
         SELECT c.oid, n.nspname::text AS schema, n.nspowner AS schema_owner, c.relname::text AS name,
-          c.relowner AS owner, c.relacl AS acl, u.written
+          c.relowner AS owner, c.relacl AS acl, u.written, u.changed, u.cascade
         FROM used u JOIN pg_catalog.pg_class c ON c.oid = u.oid
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'v', 'f')
     ), types AS (
@@ -85,21 +96,32 @@ FOREIGN_RIGHTS = """
         JOIN pg_catalog.pg_depend d ON d.classid = e.kind AND d.objid = e.oid WHERE d.refobjid >= 16384::oid
     ), routines AS (
         SELECT f.oid FROM path p JOIN pg_catalog.pg_proc f ON f.pronamespace = p.oid
+        UNION SELECT e.evtfoid FROM pg_catalog.pg_event_trigger e
         UNION SELECT n.oid FROM needed n WHERE n.kind = 'pg_catalog.pg_proc'::regclass::oid
         UNION SELECT o.oprcode::oid FROM needed n JOIN pg_catalog.pg_operator o ON o.oid = n.oid
         WHERE n.kind = 'pg_catalog.pg_operator'::regclass::oid
         UNION SELECT o.routine FROM operators o
         UNION SELECT c.castfunc FROM pg_catalog.pg_cast c WHERE c.oid >= 16384::oid
+        UNION SELECT d.refobjid FROM routines r JOIN pg_catalog.pg_depend d ON d.objid = r.oid
+        WHERE d.classid = 'pg_catalog.pg_proc'::regclass::oid AND d.refclassid = 'pg_catalog.pg_proc'::regclass::oid
     ), granted AS (
         SELECT 'create' AS right, p.name AS schema, NULL::text AS object, a.grantee AS role FROM path p
         CROSS JOIN LATERAL pg_catalog.aclexplode(p.acl) a WHERE a.privilege_type = 'CREATE' AND a.grantee <> p.owner
         UNION SELECT 'owner', p.name, NULL::text, p.owner FROM path p
         UNION SELECT 'home', t.schema, NULL::text, t.schema_owner FROM tables t
-        WHERE t.schema <> ALL(%(names)s::text[])
+        WHERE t.schema <> ALL(%(names)s::text[]) AND NOT t.cascade
         UNION SELECT 'trigger', t.schema, t.name, a.grantee FROM tables t
         CROSS JOIN LATERAL pg_catalog.aclexplode(t.acl) a
         WHERE t.written AND a.privilege_type = 'TRIGGER' AND a.grantee <> t.owner
-        UNION SELECT 'table', t.schema, t.name, t.owner FROM tables t
+        UNION SELECT 'references', t.schema, t.name, a.grantee FROM tables t CROSS JOIN LATERAL (
+            SELECT t.acl UNION ALL SELECT b.attacl FROM pg_catalog.pg_attribute b WHERE b.attrelid = t.oid
+        ) s (acl) CROSS JOIN LATERAL pg_catalog.aclexplode(s.acl) a
+        WHERE t.changed AND a.privilege_type = 'REFERENCES' AND a.grantee <> t.owner
+        UNION SELECT 'foreign key', pg_catalog.format('%%I.%%I', t.schema, t.name), k.conname::text, t.owner
+        FROM tables t JOIN pg_catalog.pg_constraint k ON k.conrelid = t.oid JOIN used u ON u.oid = k.confrelid
+        WHERE t.cascade AND u.changed
+          AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))
+        UNION SELECT 'table', t.schema, t.name, t.owner FROM tables t WHERE NOT t.cascade
         UNION SELECT 'type', n.nspname::text, pg_catalog.format('%%I.%%I', n.nspname, t.typname), t.typowner
         FROM types x JOIN pg_catalog.pg_type t ON t.oid = x.oid
         JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace

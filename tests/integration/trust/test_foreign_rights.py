@@ -80,11 +80,32 @@ ROUTINE = (
     "create function looks_alike(varchar, varchar) returns boolean language sql return true; "
     "alter function looks_alike(varchar, varchar) owner to {stranger}"
 )
+CHILD = (
+    "alter table seat add id int default 0 primary key; "
+    "create table {plain}_child (id int references seat on delete cascade); "
+    "alter table {plain}_child owner to {stranger}"
+)
 RIGHTS = {
     "schema of the user": ("create schema {worker} authorization {stranger}", "owns worker_"),
     "new schema": ("grant create on database {database} to {stranger}", "by a new schema worker_"),
     "create": ("grant create on schema public to {stranger}", "in public"),
     "trigger": ("grant trigger on seat to {stranger}", "by triggers of public.seat"),
+    "references": ("grant references on seat to {stranger}", "by foreign keys to public.seat"),
+    "references of a column": ("grant references (taken) on seat to {stranger}", "by foreign keys to public.seat"),
+    "foreign key": (CHILD, "by the foreign key worker_"),
+    "foreign key behind another": (
+        "alter table seat add id int default 0 primary key; "
+        "create table link (id int primary key references seat on update cascade); "
+        "create table leaf (id int default 0 references link on update set default); "
+        "alter table leaf owner to {stranger}",
+        "by the foreign key leaf_id_fkey of public.leaf",
+    ),
+    "trigger behind a foreign key": (
+        "alter table seat add id int default 0 primary key; "
+        "create table link (id int references seat on delete set null); "
+        "grant trigger on link to {stranger}",
+        "by triggers of public.link",
+    ),
     "table": ("alter table seat owner to {stranger}; grant insert, update on seat to {worker}", "owns public.seat"),
     "member of the worker": ("grant {worker} to {stranger}", "as a member of worker_"),
     "member of a member": (
@@ -138,6 +159,44 @@ BEHIND = {
     "trigger": (
         "create function hidden.f() returns trigger language plpgsql as 'begin return new; end'",
         "create trigger t before update on seat for each row execute function hidden.f()",
+    ),
+    "trigger behind a foreign key": (
+        "create function hidden.f() returns trigger language plpgsql as 'begin return new; end'",
+        "alter table seat add id int default 0 primary key",
+        "create table hidden.child (id int references seat on delete cascade)",
+        "create trigger t before delete on hidden.child for each row execute function hidden.f()",
+    ),
+    "rule": (
+        "create function hidden.f() returns int language sql return 1",
+        "create rule r as on update to seat do also select hidden.f()",
+    ),
+    "trigger of a partition": (
+        "create function hidden.f() returns trigger language plpgsql as 'begin return new; end'",
+        "create table sold (n int) partition by range (n)",
+        "create table sold_1 partition of sold default",
+        "grant insert on sold to {worker}",
+        "create trigger t before insert on sold_1 for each row execute function hidden.f()",
+    ),
+    "trigger of a child": (
+        "create function hidden.f() returns trigger language plpgsql as 'begin return new; end'",
+        "create table balcony () inherits (seat)",
+        "create trigger t before update on balcony for each row execute function hidden.f()",
+    ),
+    "generated column": (
+        "create function hidden.f(int) returns int immutable language sql return 1",
+        "alter table seat add twice int generated always as (hidden.f(taken)) stored",
+    ),
+    "index predicate": (
+        "create function hidden.f(int) returns boolean immutable language sql return true",
+        "create index on seat (taken) where hidden.f(taken)",
+    ),
+    "aggregate": (
+        "create function hidden.f(int, int) returns int immutable language sql return 1",
+        "create aggregate total (int) (sfunc = hidden.f, stype = int)",
+    ),
+    "event trigger": (
+        "create function hidden.f() returns event_trigger language plpgsql as 'begin end'",
+        "create event trigger e_{plain} on ddl_command_start execute function hidden.f()",
     ),
     "default": (
         "create function hidden.f() returns int language sql return 1",
@@ -214,7 +273,7 @@ async def used(shop: Shop, caplog: pytest.LogCaptureFixture) -> ForeignRights | 
 def test_a_function_behind_a_table_is_named(shop: Shop, case: str) -> None:
     shop.execute("create schema hidden")
     for statement in BEHIND[case]:
-        shop.execute(statement)
+        shop.execute(statement.replace("{plain}", shop.worker))
     assert look(shop) is None
     [(signature,)] = shop.admin.execute(
         "select oid::regprocedure::text from pg_proc where pronamespace = 'hidden'::regnamespace"
@@ -225,6 +284,54 @@ def test_a_function_behind_a_table_is_named(shop: Shop, case: str) -> None:
     assert f"{shop.stranger} owns the routine hidden.f(" in report.message
     assert not report.refused
     assert look(shop, trusted=[shop.stranger]) is None
+
+
+def test_a_foreign_key_of_another_role_runs_its_code_as_the_worker(shop: Shop) -> None:
+    """The right to reference a table suffices: a trigger behind the foreign key sets the search_path of the session."""
+    for statement in (
+        "alter table seat add id int default 0 primary key",
+        "create table loot (who text)",
+        "grant insert on loot to public",
+        "create schema theirs authorization {stranger}",
+        "grant usage on schema theirs to public",
+        "grant references, select on seat to {stranger}",
+    ):
+        shop.execute(statement)
+    report = look(shop)
+    assert report is not None
+    assert f"{shop.stranger} by foreign keys to public.seat" in report.message
+    for statement in (
+        "set role {stranger}",
+        "create table theirs.child (id int references seat on update cascade)",
+        "insert into theirs.child values (0)",
+        "create table theirs.seat (taken int)",
+        "insert into theirs.seat values (0)",
+        "grant select, update on theirs.seat to public",
+        "create function theirs.elsewhere() returns trigger language plpgsql as"
+        " 'begin perform set_config(''search_path'', ''theirs'', false); return new; end'",
+        "create trigger t before update on theirs.child for each row execute function theirs.elsewhere()",
+        "create function theirs.steal() returns trigger language plpgsql as"
+        " 'begin insert into public.loot values (current_user); return new; end'",
+        "create trigger t before update on theirs.seat for each row execute function theirs.steal()",
+        "reset role",
+    ):
+        shop.execute(statement)
+    with psycopg.connect(shop.url) as connection:
+        connection.execute("update seat set id = 1")
+        connection.execute("update seat set taken = 1")
+    assert shop.admin.execute("select who from public.loot").fetchall() == [(shop.worker,)]
+    shop.execute("revoke references on seat from {stranger}")
+    report = look(shop)
+    assert report is not None
+    assert f"{shop.stranger} by the foreign key child_id_fkey of theirs.child" in report.message
+
+
+def test_a_foreign_key_without_an_action_is_no_right(shop: Shop) -> None:
+    """The database refuses what the role does to such rows, and nothing of the other role runs."""
+    shop.execute("alter table seat add id int default 0 primary key")
+    shop.execute("create table child (id int references seat)")
+    shop.execute("alter table child owner to {stranger}")
+    assert look(shop) is None
 
 
 def test_a_role_that_owns_everything_is_one_short_sentence(shop: Shop) -> None:
