@@ -47,7 +47,7 @@ from saga_activities.http.settings import HttpSettings
 from sagas.builtins.http_headers import CONFIRMS_HEADER, UNDOES_HEADER
 from sagas.builtins.http_statuses import classify_status
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
-from sagas.protocol.size_limits import limit_size, omitted
+from sagas.protocol.size_limits import limit_size
 from sagas.settings.masking import mask
 from sagas.sql_text.tokens import shown
 from sagas.text.masked_texts import mask_texts
@@ -229,7 +229,7 @@ class _HttpAttempt:
             source = shown(str(arguments.get("rejected_when")), MAX_QUOTED_BODY)
             return self._unusable(response, f"{message}: `rejected_when: {source}` cannot be computed: {error}")
         if response.omitted is not None:
-            return Outcome.done(omitted(response.omitted), attempt=self.number)
+            return Outcome.done(dict(response.omitted), attempt=self.number)
         try:
             return Outcome.done(limit_size(to_result(response)), attempt=self.number)
         except ResultError as error:

@@ -16,6 +16,7 @@ import httpx
 from saga_activities.http.response import HttpResponse
 from saga_activities.input_limits import MAX_RESPONSE_BYTES
 from sagas.input_limits import MAX_RESULT_VALUES
+from sagas.protocol.size_limits import omitted
 from sagas.text.exact_json import decode_unambiguous
 
 ACCEPT_ENCODING = "gzip"
@@ -45,10 +46,10 @@ async def send_bounded(client: httpx.AsyncClient, request: httpx.Request, mask: 
         headers = {name.lower(): mask(value) for name, value in response.headers.items()}
         body = await _read_body(response, headers)
         if isinstance(body, int):
-            return HttpResponse(response.status_code, headers, omitted=body)
+            return HttpResponse(response.status_code, headers, omitted=omitted(body))
         text, undecodable = _decoded(body, response.charset_encoding)
         if _has_too_many_values(text):
-            return HttpResponse(response.status_code, headers, omitted=len(body))
+            return HttpResponse(response.status_code, headers, omitted=omitted(len(body), "values"))
         received = HttpResponse(response.status_code, headers, mask(text), undecodable=undecodable)
         return received.with_masked_spellings(mask)
     finally:

@@ -18,7 +18,7 @@ from saga_activities.http.request import InvalidRequestError
 from sagas.builtins.http_statuses import status_range, written_statuses
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.expressions.values import OmittedValue, UnusableValue
-from sagas.protocol.size_limits import omitted
+from sagas.protocol.size_limits import measure
 from sagas.text.exact_json import RepeatedName, encode_json, readable_json
 from sagas.text.json_values import map_texts, parse_json
 
@@ -41,8 +41,8 @@ class ResultError(ValueError):
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """One response. ``omitted`` is the size in bytes of a body that was too large to keep, or that has too many values
-    for a result; ``text`` is empty then.
+    """One response. ``omitted`` stands in place of a body that was too large to keep, or that has too many values for
+    a result; ``text`` is empty then.
 
     ``undecodable`` says why the bytes of the body are no text in its charset; ``text``, with U+FFFD in place of such
     bytes, is for messages only then.
@@ -51,7 +51,7 @@ class HttpResponse:
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
-    omitted: int | None = None
+    omitted: Mapping[str, Any] | None = None
     undecodable: str = ""
 
     @property
@@ -140,7 +140,7 @@ class HttpResponse:
             "headers": {name: value for name, value in self.headers.items() if name not in _UNRECORDED_HEADERS},
         }
         if self.omitted is not None:
-            return {**seen, "json": None, "text": None, **omitted(self.omitted)}
+            return {**seen, "json": None, "text": None, **self.omitted}
         try:
             seen["json"] = self._parsed()
         except ResultError:
@@ -152,7 +152,7 @@ class HttpResponse:
     def unusable_parts(self) -> dict[str, UnusableValue]:
         """The parts that :meth:`to_json` leaves out, or that it cannot give."""
         if self.omitted is not None:
-            why = f"the body of the response has {self.omitted:,} bytes and was not kept"
+            why = f"the body of the response has {measure(self.omitted)} and was not kept"
             return dict.fromkeys(("json", "text"), OmittedValue(why))
         try:
             self._parsed()

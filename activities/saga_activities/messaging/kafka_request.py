@@ -424,8 +424,10 @@ def _refusal_data(data: Any, outcome: str) -> dict[str, Any]:
 
 def _kept_value(value: bytes) -> Any:
     """The parsed value, or the placeholder for one that is too large for a result. Raises :class:`MalformedReply`."""
-    if len(value) > MAX_RESPONSE_BYTES or has_more_values(value, MAX_RESULT_VALUES):
+    if len(value) > MAX_RESPONSE_BYTES:
         return omitted(len(value))
+    if has_more_values(value, MAX_RESULT_VALUES):
+        return omitted(len(value), "values")
     try:
         return limit_size(parse_json(value))
     except UnicodeDecodeError as error:

@@ -34,6 +34,7 @@ from sagas.presentation.html_page import html_page
 from sagas.presentation.web_ui_text import STATE_SYMBOLS, no_effect_text, residue_text
 from sagas.protocol.payloads import REFUSED_TYPE
 from sagas.protocol.saga_view import NotificationView, OperationView, ParkedView, ReasonView, SagaView, StepView
+from sagas.protocol.size_limits import measure
 from sagas.text.shell import saga_command
 from sagas.text.shortening import counted, shorten_middle
 
@@ -332,8 +333,8 @@ def step_lines(view: SagaView, now: datetime) -> list[Line]:
 
 
 def _unkept_text(step: StepView) -> str:
-    size = step.result.get("bytes") if isinstance(step.result, Mapping) else None
-    return step.id if size is None else f"{step.id} ({size:,} bytes)"
+    placeholder = step.result if isinstance(step.result, Mapping) else {}
+    return f"{step.id} ({measure(placeholder)})" if "bytes" in placeholder else step.id
 
 
 def _rows_to_show(steps: Iterable[StepView]) -> Iterable[StepView | str]:

@@ -6,7 +6,8 @@ before anything is sent, and by every worker before it returns a result.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.text.exact_json import encode_json
@@ -17,6 +18,9 @@ MAX_PAYLOAD_BYTES = 2 * 1024 * 1024 - 64 * 1024
 
 MAX_STATE_CHARACTERS = MAX_PAYLOAD_BYTES - 64 * 1024
 """Characters of a packed machine in a payload; the rest of it is for the other fields."""
+
+Limit = Literal["size", "values"]
+"""Why a value is not kept: for the bytes of its JSON, or for the number of its values."""
 
 MAX_MESSAGE_CHARACTERS = 8 * 1024
 MAX_TYPE_CHARACTERS = 200
@@ -31,21 +35,35 @@ def size_problem(what: str, size: int) -> str:
 def limit_size(value: Any) -> Any:
     """The value, or the placeholder for one that is too large for a payload or has too many values."""
     text = encode_json(value)
-    return omitted(len(text)) if is_too_large(text) else value
+    limit = passed_limit(text)
+    return value if limit is None else omitted(len(text), limit)
 
 
-def is_too_large(text: bytes) -> bool:
-    """True for the JSON of a result or an output that is not kept: a workflow task would take too long for it."""
-    return len(text) > MAX_PAYLOAD_BYTES or has_more_values(text, MAX_RESULT_VALUES)
+def passed_limit(text: bytes) -> Limit | None:
+    """The limit because of which the JSON of a result or an output is not kept; None: it is kept.
+
+    A workflow task would take too long for more.
+    """
+    if len(text) > MAX_PAYLOAD_BYTES:
+        return "size"
+    return "values" if has_more_values(text, MAX_RESULT_VALUES) else None
 
 
 def is_omitted(value: Any) -> bool:
     """True for what stands in place of a value that could not be kept: it says how large it was, or why not."""
     if not isinstance(value, dict) or len(value) != 2:
         return False
-    return (value.get("omitted"), *(value.keys() - {"omitted"})) in (("size", "bytes"), ("unreadable", "reason"))
+    pair = (value.get("omitted"), *(value.keys() - {"omitted"}))
+    return pair in (("size", "bytes"), ("values", "bytes"), ("unreadable", "reason"))
 
 
-def omitted(size: int) -> dict[str, Any]:
-    """The placeholder for a value whose JSON of ``size`` bytes is too large to keep."""
-    return {"omitted": "size", "bytes": size}
+def omitted(size: int, limit: Limit = "size") -> dict[str, Any]:
+    """The placeholder for a value whose JSON of ``size`` bytes is too large to keep, or has too many values."""
+    return {"omitted": limit, "bytes": size}
+
+
+def measure(placeholder: Mapping[str, Any]) -> str:
+    """The words about a value in whose place :func:`omitted` stands: its size, or that it has too many values."""
+    if placeholder["omitted"] == "values":
+        return f"more than {MAX_RESULT_VALUES:,} values"
+    return f"{placeholder['bytes']:,} bytes"

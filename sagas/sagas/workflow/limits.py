@@ -13,7 +13,7 @@ from temporalio.common import RawValue
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.view import shrink_view
 from sagas.protocol.saga_view import SagaView
-from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_too_large, omitted, size_problem
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, omitted, passed_limit, size_problem
 from sagas.workflow.json_payloads import json_payload, raw_json
 
 TASK_LIMIT = 1024 * 1024
@@ -58,7 +58,8 @@ def view_payload(view: SagaView) -> tuple[dict[str, Any], Payload]:
 def limit_output(output: Any, result_of: Callable[[Any], Any] = lambda output: output) -> RawValue:
     """The workflow result with this output, or with a placeholder with its size if it is too large for one."""
     payload = json_payload(result_of(output))
-    return raw_json(result_of(omitted(len(payload.data)))) if is_too_large(payload.data) else RawValue(payload)
+    limit = passed_limit(payload.data)
+    return RawValue(payload) if limit is None else raw_json(result_of(omitted(len(payload.data), limit)))
 
 
 class PayloadThrottle:

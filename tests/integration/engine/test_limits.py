@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 from temporalio.api.common.v1 import Payload
@@ -12,10 +13,14 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import RawValue
 from temporalio.service import RPCError
 
+from saga_cli.render.saga_view import view_lines
+from saga_cli.render.text import to_plain
 from sagas import Rejected, action
 from sagas.actions.registry import ACTION_ATTRIBUTE, Actions
 from sagas.definition.snapshot import to_snapshot
+from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.project import Project
+from sagas.protocol.saga_view import SagaView
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row, run_saga, states
@@ -68,7 +73,44 @@ async def test_an_oversized_unguarded_result_is_done_and_no_expression_can_read_
     assert done["result"]["bytes"] > 2_000_000
     (parked,) = story["parked"]
     assert (story["state"], parked["step"]) == ("PARKED", "output")
-    assert f"output: the result of a was not kept: it has {done['result']['bytes']:,} bytes as JSON" in parked["why"]
+    size = f"{done['result']['bytes']:,}"
+    assert f"output: the result of a was not kept: it has {size} bytes as JSON, and a result may have" in parked["why"]
+    assert "values" not in parked["why"]
+    assert "compressed" not in parked["why"]
+
+
+async def test_a_result_of_too_many_values_names_this_limit(env: Environment) -> None:
+    definition = """
+        saga: many
+        steps:
+          - {id: a, uses: work, effect: none}
+        output: "${{ steps.a.result }}"
+    """
+    env.plan["do a"] = [[1] * (MAX_RESULT_VALUES + 1)]
+    async with env.serving(definition) as client:
+        story = await run_saga(client, "many")
+    assert row(story, "a")["result"]["omitted"] == "values"
+    (parked,) = story["parked"]
+    assert (
+        "output: the result of a was not kept: it has more than 100,000 values, and a result may have 100,000;"
+        in parked["why"]
+    )
+    assert "bytes" not in parked["why"]
+    lines = view_lines(SagaView.from_json(story), now=datetime.now(UTC))
+    assert "the result of a (more than 100,000 values)" in "\n".join(map(to_plain, lines))
+
+
+async def test_an_output_of_too_many_values_names_this_limit(env: Environment) -> None:
+    definition = """
+        saga: twice
+        steps:
+          - {id: a, uses: work, effect: none}
+        output: {twice: ["${{ steps.a.result }}", "${{ steps.a.result }}"]}
+    """
+    env.plan["do a"] = [[1] * (MAX_RESULT_VALUES - 10)]
+    async with env.serving(definition) as client:
+        saga = await begin(client, "twice")
+        assert (await handle(client, saga).result())["omitted"] == "values"
 
 
 async def test_details_of_a_rejection_that_are_too_large_are_left_out(env: Environment) -> None:

@@ -71,7 +71,9 @@ async def test_no_effect_is_made_with_a_result_that_was_not_kept(
         *stories, parent = await asyncio.gather(*(finished(client, saga.id) for saga in sagas))
     for story in stories:
         assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "definition"), story
-        assert "book.with.run[0].params.n: the result of p3 was not kept: it has 19,2" in story["reason"]["message"]
+        message = story["reason"]["message"]
+        assert "book.with.run[0].params.n: the result of p3 was not kept: it has 19,2" in message
+        assert "bytes as JSON, and with it the results of the saga would pass" in message
         assert [row["id"] for row in story["steps"] if row.get("result_kept") is False] == ["r2", "r3", "p3"]
     (waits,) = parent["children"][0]["waits"]
     assert (waits["step"], parent["steps"][1]["state"]) == ("output", "PENDING"), parent

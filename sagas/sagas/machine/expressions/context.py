@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import Definition
 from sagas.definition.times import format_timestamp
 from sagas.expressions.values import OmittedValue
+from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.machine.state import Entry, SagaRun, StepRecord
 from sagas.machine.state_budget import STATE_BUDGET
 from sagas.protocol.payloads import idempotency_key
-from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_omitted
+from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_omitted, measure
 
 
 def expression_context(
@@ -69,10 +71,19 @@ def readable_result(id: str, result: Any) -> Any:
     if "reason" in result:
         return OmittedValue(f"the result of {id} cannot be used: {result['reason']}")
     return OmittedValue(
-        f"the result of {id} was not kept: it has {result['bytes']:,} bytes as JSON, a result may have "
-        f"{MAX_PAYLOAD_BYTES:,}, and all results of a saga {STATE_BUDGET:,} compressed; return fewer columns or rows, "
-        "or write them to a table or a file and return a reference to it"
+        f"the result of {id} was not kept: {_passed_limit(result)}; return fewer columns or rows, or write them to a"
+        " table or a file and return a reference to it"
     )
+
+
+def _passed_limit(placeholder: Mapping[str, Any]) -> str:
+    """The limit that the result of this placeholder has passed: one of its own, or that of all results together."""
+    size = measure(placeholder)
+    if placeholder["omitted"] == "values":
+        return f"it has {size}, and a result may have {MAX_RESULT_VALUES:,}"
+    if placeholder["bytes"] > MAX_PAYLOAD_BYTES:
+        return f"it has {size} as JSON, and a result may have {MAX_PAYLOAD_BYTES:,}"
+    return f"it has {size} as JSON, and with it the results of the saga would pass {STATE_BUDGET:,} bytes compressed"
 
 
 def overall_state(record: StepRecord) -> str:

@@ -111,4 +111,4 @@ def test_an_answer_of_too_many_values_is_not_read(element: str) -> None:
     assert seconds_of(lambda: answered(driven, answer)) < 0.2
     reason = {"omitted": "unreadable", "reason": "it has more than 100,000 values"}
     assert driven.row("a")["result"] == reason
-    assert limit_size(decode_json(answer)) == {"omitted": "size", "bytes": len(answer)}
+    assert limit_size(decode_json(answer)) == {"omitted": "values", "bytes": len(answer)}
