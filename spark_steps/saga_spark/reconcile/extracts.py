@@ -327,7 +327,7 @@ async def _extract_effects(
         sa.text(effects.table)
     )
     if effects.where:
-        query = query.where(sa.text(f"({effects.where})"))
+        query = query.where(sa.literal_column(f"({effects.where})"))  # with `:` as it is written
     if scope.read_since is not None and effects.time:
         query = query.where(columns[1] >= sa.bindparam("floor", _database_time(connection, scope.read_since)))
     if effects.binding != "result":

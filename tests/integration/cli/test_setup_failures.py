@@ -31,6 +31,29 @@ def tables(file: Path) -> set[str]:
         return {name for (name,) in connection.execute("select name from sqlite_master")}
 
 
+DECLARED = """
+[[reconcile.effects]]
+connection = "fine"
+table = "goods"
+key = ["sku", "Weird Col"]
+saga_id = "sku"
+"""
+
+
+async def test_a_column_that_is_declared_and_missing_is_named(temporal: TemporalServer, tmp_path: Path) -> None:
+    fine = TOML[: TOML.index("[connections.broken]")] + TOML[TOML.index("[connections.fine]") :]
+    (tmp_path / "saga.toml").write_text(fine.replace("ADDRESS", temporal.address) + DECLARED)
+    (tmp_path / "fine.sql").write_text("create table if not exists goods (sku text primary key)")
+    problem = "[[reconcile.effects]] goods: `key` has Weird Col, which fine cannot read from goods: "
+    done = await asyncio.to_thread(run_command, ["setup"], tmp_path)
+    assert f"error: {problem}" in done.stderr
+    assert done.returncode == 1
+    checked = await asyncio.to_thread(run_command, ["doctor"], tmp_path)
+    assert problem in " ".join((checked.stdout + checked.stderr).split())
+    reconciled = await asyncio.to_thread(run_command, ["reconcile"], tmp_path)
+    assert f"the connection fine could not be read: {problem}" in reconciled.stderr
+
+
 @pytest.mark.parametrize("unreadable", [["broken", "absent"], ["absent"]])
 async def test_a_schema_file_that_fails_keeps_nothing_else_from_being_set_up(
     unreadable: list[str], temporal: TemporalServer, tmp_path: Path

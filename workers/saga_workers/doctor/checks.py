@@ -85,6 +85,7 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
     on_progress("the statements")
     findings += await results_of("statements", check_statements(project, without=closed))
     findings += await results_of("automatic compensations", _check_automatic_steps(project, without=closed))
+    findings += await results_of("reconcile", _check_declared_columns(settings, without=closed))
     findings += await results_of("spark", check_spark(settings)) if spark else [_find_java()]
     if spark and has_packages():
         findings += await results_of("spark inputs", check_spark_inputs(project))
@@ -336,6 +337,21 @@ async def _check_automatic_steps(project: Project, *, without: Collection[str]) 
     if not problems:
         return [DoctorResult(check, True, "their tables can be restored")]
     return [DoctorResult(check, False, problem, help) for problem in problems]
+
+
+async def _check_declared_columns(settings: Settings, *, without: Collection[str]) -> list[DoctorResult]:
+    """Return whether the databases know what `[[reconcile.effects]]` declares; nothing without such declarations."""
+    from saga_workers.reconcile.declared_columns import HELP, declaration_problems
+
+    try:
+        problems = await declaration_problems(settings, without=without)
+    except SagaError as error:
+        return [DoctorResult("reconcile", False, error.message, error.help)]
+    if problems is None:
+        return []
+    if not problems:
+        return [DoctorResult("reconcile", True, "the tables and columns of [[reconcile.effects]] can be read")]
+    return [DoctorResult("reconcile", False, problem, HELP) for problem in problems]
 
 
 def _event_results(name: str, waiting: Sequence[UndecidedEvent], new: WaitingEvents) -> Iterator[DoctorResult]:

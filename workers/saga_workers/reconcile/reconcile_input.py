@@ -22,6 +22,7 @@ from saga_activities.table_names import table_names
 from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, SagaExport, extract_database
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import combined_view, current_view, current_views
+from saga_workers.reconcile.declared_columns import HELP, find_problems
 from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.databases import open_command_engine
@@ -154,8 +155,21 @@ async def _read_connection(
     try:
         return await extract_database(engine, name, effects, folder, scope)
     except (SQLAlchemyError, OSError) as error:
+        await _refuse_wrong_declarations(name, engine, effects)
         tables = ", ".join(effect.table for effect in effects) or "its guard table"
         raise SagaError(f"the connection {name} could not be read ({tables}): {driver_message(error)}") from error
+
+
+async def _refuse_wrong_declarations(name: str, engine: AsyncEngine, effects: Sequence[EffectTable]) -> None:
+    """Raises SagaError if the database does not know what is declared about its tables."""
+    try:
+        problems = await find_problems(engine, effects)
+    except (SQLAlchemyError, OSError):
+        return
+    if problems:
+        refused = SagaError(f"the connection {name} could not be read: {problems[0]}", help=HELP)
+        refused.more = problems[1:]
+        raise refused
 
 
 async def _read_watermark(name: str, engine: AsyncEngine) -> float:

@@ -35,6 +35,7 @@ def setup(
     is deleted, after a question. What fails keeps nothing else from being set up; the errors are printed at the end.
     """
     from saga_workers.doctor.automatic_steps import automatic_step_problems
+    from saga_workers.reconcile.declared_columns import HELP, declaration_problems
     from saga_workers.runtime.databases import set_up_database, setup_sql
     from saga_workers.temporal import search_attributes
     from saga_workers.topics import topic_creation
@@ -78,6 +79,15 @@ def setup(
             raise refused
         if problems is not None:
             finish("tables of automatic compensations")
+
+    with _collecting(failures):
+        problems = asyncio.run(declaration_problems(settings, without=unusable, tables=False))
+        if problems:
+            refused = SagaError(problems[0], help=HELP)
+            refused.more = problems[1:]
+            raise refused
+        if problems is not None:
+            finish("columns of [[reconcile.effects]]")
 
     async def add(client, _settings) -> list[str]:
         from temporalio.service import RPCError
