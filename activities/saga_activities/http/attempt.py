@@ -110,8 +110,9 @@ async def run_http(
         async with asyncio.timeout(timeout):
             response = await call.send(headers)
     except TimeoutError:
+        waited = f"{round(timeout, 1) or timeout:g} s"  # what the attempt has left, not the round limit of its step
         return call.no_response(
-            "HttpTimeout", f"{call.participant} did not respond to {request.target} within {timeout:g} s"
+            "HttpTimeout", f"{call.participant} did not respond to {request.target} within {waited}"
         )
     except CredentialsError as error:
         return call.no_response("HttpCredentials", f"{call.participant} was not called ({request.target}): {error}")

@@ -106,7 +106,8 @@ async def test_an_incomplete_response_is_unknown(
     server: PaymentServer, crm: HttpConnection, fault: dict[str, Any], type: str, charged: bool
 ) -> None:
     server.faults(fault)
-    outcome = await call(crm, CHARGE, timeout=2.0)
+    outcome = await call(crm, CHARGE, timeout=1.96833)
+    assert failure(outcome).endswith(" within 2 s") == (type == "HttpTimeout"), "not 1.96833 s"
     assert (outcome.kind, outcome.retryable) == ("unknown", True)
     assert outcome.failure is not None
     assert outcome.failure.type == type
