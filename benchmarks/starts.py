@@ -1,7 +1,7 @@
 """Starts over HTTP that wait for the end of their saga: sagas that share workflows, and one workflow for each saga.
 
 `python -m benchmarks.starts [--rounds N] [--quick]`. Two processes of `saga serve` work on the same servers, with one
-worker: one has `bulk = true`. Each round measures both with the same numbers of callers at once, in turn; each caller
+worker: one has `bulk_wait`. Each round measures both with the same numbers of callers at once, in turn; each caller
 has a connection of its own, and sends its next start when the last has been answered. A saga has three guarded steps.
 """
 
@@ -41,7 +41,7 @@ max_waiting = 1000
 secret = {env = "BENCH_TOKEN"}
 scopes = ["start", "read"]
 """
-WAYS = {"shared": "true", "own": "false"}
+WAYS = {"shared": "250ms", "own": "0s"}
 """How sagas are started, and the setting `bulk` of the process that does it."""
 
 STARTS = {("shared", 1): 40, ("own", 1): 40, ("shared", 50): 1000, ("own", 50): 100}
@@ -163,10 +163,10 @@ def make_project(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, port: int, bulk: str) -> Iterator[int]:
+def serving(folder: Path, port: int, bulk_wait: str) -> Iterator[int]:
     """A process of `saga serve`; yields its pid."""
     words = ["--config", str(folder / "saga.toml"), "serve", "--listen", f"127.0.0.1:{port}"]
-    environment = {**os.environ, "BENCH_TOKEN": TOKEN, "SAGA_SERVE__BULK": bulk}
+    environment = {**os.environ, "BENCH_TOKEN": TOKEN, "SAGA_SERVE__BULK_WAIT": bulk_wait}
     with (folder / f"serve-{port}.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "saga_cli", *words], stderr=log, env=environment)
     try:
@@ -206,7 +206,7 @@ def main() -> None:
         contextlib.ExitStack() as running,
     ):
         ports = dict(zip(WAYS, free_ports(len(WAYS)), strict=True))
-        serve = {way: running.enter_context(serving(folder, ports[way], bulk)) for way, bulk in WAYS.items()}
+        serve = {way: running.enter_context(serving(folder, ports[way], wait)) for way, wait in WAYS.items()}
         bench = StartsBench(ports, {**serve, **pids_of(stack)})
         print(f"{rounds} rounds, one worker process, load {os.getloadavg()[0]:.1f}")
         asyncio.run(measure(bench, rounds, callers))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Literal, get_args
 
 from sagas.errors import did_you_mean
-from sagas.settings.forms import SECRET, TEXTS, Flag, count
+from sagas.settings.forms import SECRET, TEXTS, Seconds, count
 from sagas.settings.secrets import Secret
 from sagas.settings.table import REQUIRED, Table, named_tables, setting
 from sagas.settings.wrong_setting import WrongSetting
@@ -37,7 +37,7 @@ class ServeToken(Table):
 
 
 class ServeSettings(Table):
-    """The limits and tokens of `saga serve`."""
+    """The limits and tokens of `saga serve`. ``bulk_wait`` is in seconds."""
 
     heading = "serve"
     summary = (
@@ -54,11 +54,11 @@ class ServeSettings(Table):
     max_body_bytes: Annotated[int, count(most=2_000_000)] = setting(
         1_000_000, "the maximum size of a request's body. Temporal refuses inputs above 2 MiB"
     )
-    bulk: Flag = setting(
-        False,
-        "starts of a saga that arrive while others are under way share a workflow; needs a ledger. false: each has its "
-        "own",
-        True,
+    bulk_wait: Seconds = setting(
+        0.0,
+        "starts of a saga that arrive while others are under way share a workflow, which begins when those have ended, "
+        "and at the latest after this time, up to 1s; needs a ledger. 0s: each start has a workflow of its own",
+        "250ms",
     )
     max_waiting: Annotated[int, count(most=100_000)] = setting(
         256,

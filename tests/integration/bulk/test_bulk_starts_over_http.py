@@ -36,7 +36,9 @@ async def serving(
     """A caller of the API, which runs in this process."""
     monkeypatch.setenv("SHOP_TOKEN", "token")
     token = ServeToken(secret=Secret("env", "SHOP_TOKEN"), scopes=("read", "start"))
-    serve = ServeSettings(tokens={"shop": token}, bulk=bulk, max_waiting=max_waiting, starts_per_second=1000)
+    serve = ServeSettings(
+        tokens={"shop": token}, bulk_wait=0.25 if bulk else 0.0, max_waiting=max_waiting, starts_per_second=1000
+    )
     settings = project.settings.model_copy(update={"serve": serve})
     client = Client(await connect(settings), Project(settings))
     api = SagaApi(client.locator, Callers(settings), client, settings=serve)
@@ -245,6 +247,6 @@ async def test_so_many_starts_wait_for_their_ends(bank: Bank, monkeypatch: pytes
 
 
 def test_sharing_needs_a_ledger(tmp_path: Path) -> None:
-    (tmp_path / "saga.toml").write_text("[serve]\nbulk = true\n")
-    with pytest.raises(UsageError, match=r"serve\.bulk needs a ledger"):
+    (tmp_path / "saga.toml").write_text('[serve]\nbulk_wait = "250ms"\n')
+    with pytest.raises(UsageError, match=r"serve\.bulk_wait needs a ledger"):
         check_bulk(load_settings(config=str(tmp_path / "saga.toml")))

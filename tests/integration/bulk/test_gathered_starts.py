@@ -31,10 +31,10 @@ __all__ = ["ids_of_its_own"]  # a fixture of every test here
 TOKEN = "a-token-that-nobody-guesses"
 
 
-async def starts(client: Client, limit: int = shared_starts.MAX_SHARED) -> Any:
+async def starts(client: Client, limit: int = shared_starts.MAX_SHARED, wait: float = shared_starts.USUAL_WAIT) -> Any:
     """A function that starts the withdrawal of a number."""
     starter = await client.starter("withdrawal")
-    shared = SharedStarts(starter, limit=limit)
+    shared = SharedStarts(starter, limit=limit, wait=wait)
 
     async def start(number: int) -> StartResult:
         return await shared.start(starter.make_request(withdrawal(number)["input"]))
@@ -46,12 +46,11 @@ async def test_the_first_begins_at_once_and_later_ones_share_the_next(
     bank_project: tuple[Project, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(acceptance, "CLAIM_TIMEOUT", LIMIT)
-    monkeypatch.setattr(shared_starts, "_ENDED_WITHIN", LIMIT)
     project, url = bank_project
     own = Client(await connect(project.settings), project)
     bank = Bank(own, project, url)
     bank.open_accounts(21)
-    start = await starts(own)
+    start = await starts(own, wait=LIMIT)
     first = await start(1)  # although no worker runs, and nobody else has come
     assert (first.started, first.bulk_id, first.run_id != "") == (True, None, True)
     later = [asyncio.create_task(start(number)) for number in range(2, 22)]
@@ -97,7 +96,7 @@ async def test_a_server_that_is_killed_loses_and_repeats_nothing(bank_project: t
     root, port = Path(project.settings.root), free_port()
     with (root / "saga.toml").open("a") as settings:
         settings.write(
-            "[serve]\nbulk = true\nstarts_per_second = 10000\n"
+            '[serve]\nbulk_wait = "250ms"\nstarts_per_second = 10000\n'
             '[serve.tokens.shop]\nsecret = {env = "SERVE_TOKEN"}\nscopes = ["read", "start"]\n'
         )
     process = CommandProcess("serve", root, "serve", "--listen", f"{HOST}:{port}", env={"SERVE_TOKEN": TOKEN})

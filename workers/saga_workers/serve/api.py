@@ -84,7 +84,7 @@ class SagaApi:
     ) -> None:
         self._locator = locator
         self._temporal = locator.temporal
-        self._bulk = settings.bulk
+        self._bulk_wait = settings.bulk_wait
         self._outcomes = SharedOutcomes(locator.temporal, locator.ledger)
         self._shared: dict[str, SharedStarts] = {}
         self._callers = callers
@@ -228,14 +228,14 @@ class SagaApi:
         definition = starter.definition
         # A saga whose first step is not batchable would leave the bulk workflow before it has done anything in it.
         if (
-            not self._bulk
+            self._bulk_wait <= 0
             or not client.ledger.configured
             or why_no_member(definition)
             or why_not_batchable(definition.steps[0])
         ):
             return None
         if definition.saga not in self._shared:
-            self._shared[definition.saga] = SharedStarts(starter)
+            self._shared[definition.saga] = SharedStarts(starter, wait=self._bulk_wait)
         return self._shared[definition.saga]
 
     async def _started_response(self, started: StartResult, wait: float) -> Response:
@@ -312,11 +312,20 @@ def _ledger_is_down(error: LedgerUnavailable, about: str) -> Response:
     return error_response(503, "the ledger does not answer", {"Retry-After": "5"})
 
 
+MAX_BULK_WAIT = 1.0
+"""Seconds."""
+
+
 def check_bulk(settings: Settings) -> None:
-    """Raise UsageError if starts are to share workflows in a project without a ledger."""
-    if settings.serve.bulk and settings.ledger.connection is None:
+    """Raise UsageError if starts are to share workflows in a project without a ledger, or after too long a wait."""
+    if settings.serve.bulk_wait > MAX_BULK_WAIT:
         raise UsageError(
-            "serve.bulk needs a ledger, which keeps the states of sagas that share a workflow",
+            f"serve.bulk_wait is longer than {MAX_BULK_WAIT:g}s, for which callers would wait for each other",
+            help='write a duration such as bulk_wait = "250ms"',
+        )
+    if settings.serve.bulk_wait > 0 and settings.ledger.connection is None:
+        raise UsageError(
+            "serve.bulk_wait needs a ledger, which keeps the states of sagas that share a workflow",
             help="set [ledger] connection in saga.toml, and run saga setup",
         )
 

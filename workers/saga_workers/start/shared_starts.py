@@ -29,10 +29,10 @@ from sagas.text.exact_json import encode_json
 MAX_SHARED = 500
 """Sagas that share a workflow. Callers wait for all of them to be claimed."""
 
+USUAL_WAIT = 0.25
 _CLAIMED_WITHIN = 1.0
-_ENDED_WITHIN = 0.25
-"""Seconds after which a bulk workflow counts as under way no longer, although no worker has claimed it, or although it
-has been claimed and has not ended: nobody waits for a worker that is not there, or for a saga that takes long."""
+"""Seconds after which a bulk workflow counts as under way no longer, although no worker has claimed it: nobody waits
+for a worker that is not there."""
 
 _MAX_UNCLAIMED = 10_000
 _UNCLAIMED_FOR = timedelta(seconds=60)
@@ -61,16 +61,17 @@ class _GatheredStarts:
 
 class SharedStarts:
     """Starts the first saga at once, in a workflow of its own, and those that arrive while it is under way together in
-    a bulk workflow, at most ``limit``.
+    a bulk workflow, at most ``limit``. ``wait``: seconds after which one that has been claimed counts as under way no
+    longer, so that nobody waits for a saga that takes long.
 
     An id that the ledger knows is answered from there; the workflow claims the others. If no worker does so in time,
     they do not count as started: it may still refuse the workflow. Who starts them again waits for the same workflow.
     """
 
-    def __init__(self, starter: SagaStarter, *, limit: int = MAX_SHARED) -> None:
+    def __init__(self, starter: SagaStarter, *, limit: int = MAX_SHARED, wait: float = USUAL_WAIT) -> None:
         self._starter = starter
         self._ledger = starter.locator.ledger
-        self._limit = limit
+        self._limit, self._wait = limit, wait
         self._open: _GatheredStarts | None = None
         self._under_way = asyncio.Lock()
         """Held for one bulk workflow: of two at once each would have half of the starts, at the cost of one for all."""
@@ -130,7 +131,7 @@ class SharedStarts:
         workflows = [self._starter.locator.temporal.get_workflow_handle(id) for id in ids]
         ends = [asyncio.ensure_future(workflow.result()) for workflow in workflows]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_ENDED_WITHIN):
+            async with asyncio.timeout(self._wait):
                 await asyncio.gather(*ends, return_exceptions=True)
 
     # --- starting ----------------------------------------------------------------------------------------------
