@@ -419,6 +419,11 @@ class SagaView(JsonView):
         return self.incomplete == UNVERIFIED
 
     @property
+    def is_of_unsigned_run(self) -> bool:
+        """True if no key of the project has signed what the run says; the view may be that of the ledger."""
+        return (self.incomplete or "").startswith(UNVERIFIED)
+
+    @property
     def blocked_steps(self) -> frozenset[str]:
         """The entry ids of the steps that wait for a nested saga with parked operations."""
         return frozenset(child.step for child in self.children if child.waits)

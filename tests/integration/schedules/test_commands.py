@@ -69,6 +69,18 @@ async def test_a_backfill_of_no_times_and_of_too_many(
     assert (many.code, "more than 1,500 times" in many.err) == (2, True)
 
 
+@pytest.mark.parametrize("begin", ["2026-10-25", "2026-10-25T02:30:00"])
+async def test_a_backfill_includes_both_times_of_an_hour_that_clocks_repeat(
+    scheduled: ScheduledProject, begin: str
+) -> None:
+    scheduled.write("30 2 * * *", timezone="Europe/Berlin")
+    words = ("backfill", scheduled.name, "--from", begin, "--to", "2026-10-25T02:30:00", "--dry-run", "--json")
+    day = ("backfill", scheduled.name, "--from", "2026-10-25", "--to", "2026-10-25", "--dry-run", "--json")
+    [[row], [of_day]] = [(await scheduled.saga(*each)).json for each in (words, day)]
+    assert row == of_day
+    assert row["scheduled_at"][:11] == "2026-10-25T"
+
+
 async def test_a_saga_without_a_schedule_has_nothing_to_fill(scheduled: ScheduledProject) -> None:
     scheduled.write_without_schedule()
     for words in (("backfill", scheduled.name, "--from", "2026-01-01", "--to", "2026-01-02"),):

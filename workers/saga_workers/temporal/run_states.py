@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Protocol
@@ -23,6 +24,9 @@ class RunWithMemo(Protocol):
 
     @property
     def start_time(self) -> datetime: ...
+
+    @property
+    def workflow_type(self) -> str: ...
 
     @property
     def status(self) -> WorkflowExecutionStatus | None: ...
@@ -68,7 +72,8 @@ async def closed_view(run: RunWithMemo) -> SagaView | None:
     """
     if run.status not in _ENDED_BY_THE_SAGA:
         return None
-    return read_foreign_view((await run.memo()).get(OUTCOME_MEMO), run.id)
+    view = read_foreign_view((await run.memo()).get(OUTCOME_MEMO), run.id)
+    return None if view is None else replace(view, saga=run.workflow_type)
 
 
 async def carried_start(run: RunWithMemo) -> float | None:

@@ -130,13 +130,19 @@ def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def parse_bound(text: str, zone: ZoneInfo, option: str, *, end: bool = False) -> datetime:
-    """A date or a timestamp in UTC; of a date its first second, with ``end`` its last one. Raises UsageError."""
+    """A date or a timestamp in UTC; of a date its first second, with ``end`` its last one. Raises UsageError.
+
+    A time that clocks repeat is its first occurrence, with ``end`` its last one.
+    """
     try:
         if len(text) == len("2026-03-01"):
             day = date.fromisoformat(text) + timedelta(days=int(end))
             return datetime.combine(day, time(), zone).astimezone(UTC) - timedelta(seconds=int(end))
         parsed = datetime.fromisoformat(text)
-        return (parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=zone)).astimezone(UTC)
+        if parsed.tzinfo is not None:
+            return parsed.astimezone(UTC)
+        first, last = (parsed.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        return max(first, last) if end else first
     except (ValueError, OverflowError):
         raise UsageError(
             f"{option}: {printable_line(text[:80])} is neither a date nor a timestamp",

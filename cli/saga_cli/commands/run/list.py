@@ -159,6 +159,8 @@ def _cells(view: SagaView, now: datetime) -> list[str]:
         where = f" at {reason.step}" if reason.step else ""
         because = f"{reason.title}{where}" + (f": {reason.message}" if reason.message else "")
     labels = " ".join(f"{name}={value}" for name, value in view.labels.items())
+    unverified = "(unverified)" if view.is_of_unsigned_run else ""
     source = "from the ledger" if view.source else ""
-    cells = (view.id, view.saga, view.state, when, "  ".join(part for part in (source, because, labels) if part))
+    notes = (unverified, source, because, labels)
+    cells = (view.id, view.saga, view.state, when, "  ".join(part for part in notes if part))
     return [printable_line(cell) for cell in cells]
