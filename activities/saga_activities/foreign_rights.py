@@ -172,7 +172,9 @@ def find_foreign_rights(connection: Any, trusted: Collection[str] = ()) -> Forei
 
 
 class _RightsCheck:
-    """Looks for such rights over the connections of one role to one database, at most once in ``VALID_FOR`` seconds."""
+    """Looks for rights of other roles over the connections of one role to one database, at most once in ``VALID_FOR``
+    seconds.
+    """
 
     def __init__(self, name: str, trusted: Collection[str]) -> None:
         self._name = name

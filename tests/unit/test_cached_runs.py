@@ -35,3 +35,11 @@ def test_a_run_that_has_left_counts_no_more() -> None:
     runs.discard("first")
     runs.add("second", 90)
     assert evicted == []
+
+
+def test_a_run_that_comes_again_counts_once() -> None:
+    runs, evicted = cached(100)
+    for _ in range(3):
+        runs.add("first", 40)
+    runs.add("second", 60)
+    assert evicted == []

@@ -44,14 +44,14 @@ class RowInsert(_ScriptRequest):
 
 @dataclass(frozen=True, slots=True)
 class RowsRead(_ScriptRequest):
-    """Read the rows of an entry; answered by a mapping of them."""
+    """The request of a script for the rows of an entry. The answer is a mapping of them."""
 
     key: EntryKey
 
 
 @dataclass(frozen=True, slots=True)
 class BodyRun(_ScriptRequest):
-    """Run an action; answered by its result, or by its exception."""
+    """The request of a script to run an action. The answer is its result, or its exception."""
 
     action: str
     arguments: Mapping[str, Any]

@@ -30,10 +30,10 @@ def result_size(script: EntryScript) -> int:
 
 
 def encode_bounded(outcomes: Sequence[Outcome | None], attempt: int) -> dict[str, object]:
-    """The result of a chunk, also where failures, or results that are stored already, are too large together.
+    """The result of a chunk within one payload, also where its failures and stored results are too large together.
 
-    A call that certainly had no effect is told as not attempted, so the next chunk performs it again; of any other one
-    beyond the limit the outcome is unknown until the guard is asked again.
+    Beyond the limit, a call that certainly had no effect is reported as not attempted, so the next chunk performs it
+    again; the outcome of any other call is unknown until the guard is asked again.
     """
     encoded = encode_outcomes(outcomes, attempt)
     if len(encode_json(encoded)) <= MAX_PAYLOAD_BYTES:

@@ -67,7 +67,7 @@ class ActionSql:
         self._over = True
 
     def check_awaited(self) -> None:
-        """Raises UsageError for a statement that the function has not awaited: its effect would be there by chance."""
+        """Raises UsageError for a statement that the function has not awaited: timing would decide about its effect."""
         if self._created > self._begun:
             raise UsageError("a statement was not sent: write `await` before each call of `step.sql`")
         if self._begun > self._ended:

@@ -94,8 +94,8 @@ async def undo(
     """Undo the step once, or make sure that it never happens.
 
     Mode ``mark`` decides without an action; ``own`` runs one that was decided elsewhere. ``confirmed_body`` undoes a
-    confirmed step; if that action lives elsewhere, a marker is stored instead of its result. ``forward_hash``: of the
-    arguments of the effect that this saga undoes; None: of any.
+    confirmed step; if that action lives elsewhere, a marker is stored instead of its result. ``forward_hash``: the
+    hash of the arguments of the effect that this saga undoes; None accepts any arguments.
     """
     if mode == "own":
         return await _run_own_row(tx, "own_undo", "undo", body)

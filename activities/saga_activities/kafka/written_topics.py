@@ -1,8 +1,8 @@
 """The topics that a producer writes to, as they are at present.
 
 A Kafka client chooses the partition of a key by the number of partitions that it knows, and looks at that again every
-five minutes. In between, a topic that gets more partitions, or is deleted and created again, would have the records of
-one key in several partitions, or the client would wait for partitions that do not exist.
+five minutes. In between, if a topic gets more partitions or is created again, records of one key would go to different
+partitions, or the client would wait for partitions that no longer exist.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WrittenTopics:
         end = time.monotonic() + _TIMEOUT
         while True:
             self._used, unusable = self._identify(topics)
-            outdated = [topic for topic, identity in self._used.items() if not self._is_seen(topic, identity)]
+            outdated = [topic for topic, identity in self._used.items() if not self._refresh(topic, identity)]
             if not outdated:
                 return unusable
             if time.monotonic() > end:
@@ -54,16 +54,16 @@ class WrittenTopics:
             time.sleep(_RETRY_INTERVAL)
 
     def changed(self) -> list[str]:
-        """The used topics that are gone, others, or have other partitions now."""
+        """The topics in use that have been deleted, created again or given other partitions since :meth:`use`."""
         present, _ = self._identify(self._used)
         return [topic for topic, identity in self._used.items() if present.get(topic) != identity]
 
     def end_use(self) -> None:
-        """Nothing is written to the used topics any more."""
+        """Forget the topics in use: nothing is written to them any more."""
         self._used = {}
 
-    def _is_seen(self, topic: str, identity: TopicIdentity) -> bool:
-        """Return whether the client has the partitions of this topic, after it has looked if they are new."""
+    def _refresh(self, topic: str, identity: TopicIdentity) -> bool:
+        """Make the client look at a topic that is new or has changed; returns whether it has the present partitions."""
         if self._seen.get(topic) == identity:
             return True
         if len(self._client.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions) != identity.partitions:

@@ -1,4 +1,4 @@
-"""The headers of a record, of which some cannot be read: only a reader of those is concerned."""
+"""The headers of a record, some of which cannot be read: reading one of those raises, reading the others works."""
 
 from __future__ import annotations
 

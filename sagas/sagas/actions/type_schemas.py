@@ -41,7 +41,8 @@ _FORMS = {
         "a duration in days and smaller units with at most six digits after the point, such as P1DT2H",
     ),
 }
-"""The texts that pydantic reads without a loss; it would read seconds since 1970, and cut or round more digits."""
+"""The forms of text that pydantic reads exactly. It also takes numbers, as seconds since 1970, and cuts or rounds
+digits beyond the sixth; these are refused."""
 
 _KEYS = {
     "integer": _form("0|-?[1-9][0-9]*", "a whole number without leading zeros"),

@@ -66,7 +66,7 @@ def is_cut_off(run: SagaRun, step: str) -> bool:
 
 
 def forget_finish(run: SagaRun) -> None:
-    """The saga rolls back before its commit point, so no `finish` has completed it."""
+    """Forget the `finish` that has ended the forward phase, because the saga rolls back before its commit point."""
     if run.finished_by is not None and run.phase == "forward":
         run.finished_by = run.output = None
 

@@ -130,7 +130,7 @@ def count_earlier_run(run: SagaRun, state: Entry | OperationState, operation: Op
 
 
 def doubt(run: SagaRun, state: Entry | OperationState) -> None:
-    """Count an attempt that nobody knows of."""
+    """Count one attempt with an unknown outcome, which an earlier run may have made."""
     count_hidden_attempt(state)
     state.outcome = "unknown"
     if isinstance(state, Entry):

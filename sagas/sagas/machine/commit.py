@@ -31,7 +31,7 @@ def start_committed(run: SagaRun) -> None:
 
 
 def pivot_done(run: SagaRun, entry: Entry) -> None:
-    """The pivot is done, which reaches the commit point."""
+    """Settle the pivot as done, and reach the commit point."""
     run.post(EntrySettled(entry, True))
     run.post(ReachCommitPoint())
 

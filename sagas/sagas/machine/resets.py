@@ -4,9 +4,9 @@ Every entry continues at the highest generation that it has reached (rule 8): th
 an undo of one of them would leave the effect of the highest. Once the pivot is done, nothing is undone (rule 5), also
 while the run does not know it yet.
 
-No guard knows of a call to a participant outside of it: each may have been made before, and with other arguments, which
-it may have got from the results of others. So its first attempt here is not the first one, and its rejection proves
-nothing, even if the participant remembers rejections.
+No guard records a call to a participant outside of it. Such a call may have been made before the reset, even with other
+arguments, because these may come from the results of other steps. So its first attempt in this run counts as a
+repetition, and a rejection proves nothing, even from a participant that remembers rejections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ PIVOT_IN_PLACE = "the pivot was done before the run was reset, so nothing is und
 
 
 def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
-    """Take over what the guards know. An entry whose call is in flight follows at its end, see :func:`is_behind`."""
+    """Take over what the guards know. An entry whose call is in flight catches up when the call ends, see
+    :func:`is_behind`.
+    """
     if run.finished:
         return
     run.repeats = True
@@ -54,7 +56,7 @@ def _doubt_open_calls(run: SagaRun, entry: Entry) -> None:
 
 
 def is_behind(run: SagaRun, entry: Entry) -> bool:
-    """True while the entry is at an earlier generation than it has reached: what its call says is not the last word."""
+    """True while the entry is at an earlier generation than it has reached: the outcome of its call is not final."""
     return entry.generation < run.entry_generations.get(entry.id, 1)
 
 

@@ -27,7 +27,7 @@ def isolation_document(definition: Definition) -> dict[str, Any]:
 
 
 def describe_visibility(definition: Definition, step: StepIsolation) -> str:
-    """From when to when others can see what may still be undone."""
+    """The time in which others can see the effect of a step that may still be undone."""
     pivot = definition.pivot
     end = f"{pivot.id} is done" if pivot else "the last step is done"
     if step.visible:

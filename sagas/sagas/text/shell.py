@@ -8,7 +8,7 @@ from sagas.text.printable import printable_line
 
 
 def quote(word: str) -> str:
-    """One word for bash, zsh and ksh, on one line and without a character that a terminal obeys."""
+    """The word, quoted for bash, zsh and ksh, on one line and with its control characters escaped."""
     if printable_line(word) == word:
         return shlex.quote(word)
     return "$'" + "".join(_ansi_c(character) for character in word) + "'"

@@ -117,6 +117,6 @@ class BatchWorkflow:
 def _read(values: Sequence[RawValue]) -> Any:
     """A value of another client. Raises UnreadableValue.
 
-    Its texts may have half a surrogate pair, as the name of a user or of a file: the record takes them with `?`.
+    Half a surrogate pair in its texts, as in the name of a user or of a file, becomes `?` in the record.
     """
     return bounded_value(values, half_pairs=True)

@@ -22,7 +22,7 @@ _TIMEOUT = timedelta(seconds=30)
 
 _SHARE_WAITED = 0.1
 """Of the time waited so far, until the next question: an end is noticed late by a tenth of that time, and a saga that
-waits for months costs some hundred questions."""
+waits for months costs a few hundred questions."""
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 86_400.0
 """Seconds."""
@@ -49,7 +49,7 @@ class EarlierChild:
         parent = workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)
         summary, began = f"has {self.saga_id} ended?", workflow.time()
         while True:
-            # The time makes each request another one, as the marker of a forged answer must be unique.
+            # The time keeps the requests distinct: the history marks a forged answer by the digest of its request.
             request = {"id": self.saga_id, "parent": parent, "asked_at": workflow.time()}
             answer = await perform_until_answered(NESTED_ACTIVITY, raw_json(request), summary, timeout=_TIMEOUT)
             if answer["state"] != "RUNNING":

@@ -40,7 +40,7 @@ from sagas.workflow.task_set import CommandContext, TaskSet
 _REPORTING = "report to the parent"
 
 _MALFORMED = (AttributeError, KeyError, TypeError, ValueError, UnreadableValue)
-"""Errors of a report that is not from a nested saga: any client can send its signal."""
+"""The errors of reading a malformed report. Any client can send its signal."""
 
 
 class NestedSagas:
@@ -59,7 +59,7 @@ class NestedSagas:
         self._context.tasks.start(command.id, self._run(command, command.saga_id + UNDO_SUFFIX, request))
 
     def take_up(self, command: StartSaga | UndoSaga) -> None:
-        """Wait for the end of one that was in flight when another run of this saga was terminated."""
+        """Wait for the end of a nested saga, or undo, that was in flight when an earlier run was terminated."""
         undo = UNDO_SUFFIX if isinstance(command, UndoSaga) else ""
         self._context.tasks.start(command.id, self._take_up(command, command.saga_id + undo))
 

@@ -71,14 +71,14 @@ def who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def to_signal_event(name: str, data: Any) -> SignalReceived:
     """A signal from any client as an event; `saga signal` adds the sender and a rejection under ``_saga``.
 
-    Raises UnreadableValue if these are no texts.
+    Raises UnreadableValue if the sender or the rejection is not a string.
     """
     if isinstance(data, dict) and isinstance(data.get("_saga"), dict):
         envelope = data["_saga"]
         try:
             who, reject = optional_text(envelope.get("by")), optional_text(envelope.get("reject"))
         except TypeError:
-            raise UnreadableValue("by and reject are not texts") from None
+            raise UnreadableValue("`by` and `reject` must be strings") from None
         return SignalReceived(name=name, at=workflow.time(), data=data.get("data"), who=who, reject=reject)
     return SignalReceived(name=name, at=workflow.time(), data=data)
 

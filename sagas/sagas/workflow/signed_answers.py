@@ -113,8 +113,8 @@ def outcome_of_failure(
 
 
 def outcome_of_others(error: FailureError) -> Outcome:
-    """The outcome of a call whose failure no worker of the project has signed: of a task queue of its own, or a reply
-    to a command. Its words are those of a participant, or of anybody who reaches Temporal.
+    """The outcome of a call whose failure no worker of the project has signed, because the step has a task queue of its
+    own, or the failure is a reply to a command. A participant, or anybody who reaches Temporal, wrote its message.
     """
     outcome = activity_outcome(error)
     if outcome.failure is None or not isinstance(activity_failure(error), ApplicationError):

@@ -14,7 +14,7 @@ from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 UPDATE_TIMEOUT = 30.0
-"""Seconds: the chunk of a saga that leaves ends first, and other sagas may be leaving."""
+"""Seconds. A saga leaves only after its chunk has ended, and other sagas may be leaving at the same time."""
 
 _BUSY = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.UNAVAILABLE)
 _BUSY_INTERVAL = 0.2

@@ -97,7 +97,7 @@ class Stack:
             self._report_missing_setup()
 
     def _alone(self) -> AbstractContextManager[None]:
-        """Wait, with a report, until no other command changes this stack."""
+        """Lock this stack against other `saga dev` commands, with a report when it has to wait for one."""
         return self.folder.lock(
             lambda: self.report("another `saga dev` command is running in this project; waiting for it")
         )

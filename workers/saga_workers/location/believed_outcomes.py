@@ -1,7 +1,7 @@
 """The outcomes that closed runs claim: any client can close a run under the id of a saga or of its undo.
 
 So the memo of a run counts only if a worker of the project has signed it for this run. Otherwise the ledger's row of
-the saga counts; without one, the run was closed without an end of ours, like a terminated one.
+the saga counts; without one, the run counts as closed from outside, like a terminated one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CLOSED_BY_ITSELF = (
 
 
 class Reader(Protocol):
-    """The reader of outcomes, such as a locator. Without ``keys`` it can verify nothing, and believes every run."""
+    """A reader of outcomes, such as a locator. Without ``keys`` it can verify nothing, and believes every run."""
 
     ledger: RunLedger
 
@@ -42,8 +42,8 @@ class Reader(Protocol):
 class ClosedOutcome:
     """How a closed run has ended, as far as that is believed.
 
-    ``view``: the one that the run has left, or that of the ledger's ``row``; None without one. ``is_verified``: the run
-    itself says so, with a signature.
+    ``view``: the one that the run has left, or that of the ledger's ``row``; None without one. ``is_verified``: the
+    state is what the run itself shows, and that counts: it is signed, there are no keys, or Temporal closed the run.
     """
 
     state: ViewState
@@ -90,7 +90,7 @@ async def _are_believed(reader: Reader, *runs: RunInfo | None) -> bool:
 
 
 async def _is_signed(keys: SigningKeys, run: RunInfo) -> bool:
-    """True for an outcome with a signature for this run, and for a run that claims none."""
+    """True if the outcome is signed for this run, if the run was refused, and for one that did not close by itself."""
     if run.status not in _CLOSED_BY_ITSELF:
         return True
     fields, codec = run.raw.memo.fields, run.converter.payload_codec

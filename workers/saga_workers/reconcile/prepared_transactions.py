@@ -76,7 +76,7 @@ _UNDECIDED = ("RUNNING", "COMPENSATING", "PARKED", "COMPENSATED")
 
 
 async def _judge(locator: Locator, place: str, prepared: PreparedTransaction) -> Finding | None:
-    """The finding about a transaction; None: its saga is open, or another database of the server knows it."""
+    """The finding about a prepared transaction; None if its saga is open, or another database has it."""
     row = {"id": prepared.id}
     details = {"age": prepared.age, "locks": list(prepared.locks), "rollback": prepared.rollback}
     key = prepared.entry_key

@@ -107,7 +107,7 @@ def _is_end(text: str, start: int, tokens: Sequence[SqlToken], at: int, dialect:
 
 
 def _ends_line(text: str, following: Sequence[SqlToken]) -> bool:
-    """True if nothing but comments follows in the same line."""
+    """True if only comments follow on the same line."""
     for token in following:
         if "\n" in text[token.start : token.end] or token.kind not in INSIGNIFICANT:
             return token.kind in INSIGNIFICANT

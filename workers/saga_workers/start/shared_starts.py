@@ -1,6 +1,6 @@
 """Starts of one saga that arrive while others are under way share a bulk workflow.
 
-Each caller gets what its own start would give.
+Each caller gets the result that a start of its own would have given.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class _Start:
 
 @dataclass(slots=True)
 class _GatheredStarts:
-    """The starts that will share a workflow. ``repeats`` have the ids of others. ``size``: bytes of all of them."""
+    """The starts that will share a workflow. ``repeats``: those whose id is already among ``starts``. ``size``: the
+    bytes of all of them.
+    """
 
     starts: dict[str, _Start] = field(default_factory=dict)
     repeats: list[_Start] = field(default_factory=list)
@@ -65,7 +67,8 @@ class SharedStarts:
     longer, so that nobody waits for a saga that takes long.
 
     An id that the ledger knows is answered from there; the workflow claims the others. If no worker does so in time,
-    they do not count as started: it may still refuse the workflow. Who starts them again waits for the same workflow.
+    they do not count as started: it may still refuse the workflow. A caller that starts one of them again waits
+    for the same workflow.
     """
 
     def __init__(self, starter: SagaStarter, *, limit: int = MAX_SHARED, wait: float = USUAL_WAIT) -> None:
@@ -74,7 +77,8 @@ class SharedStarts:
         self._limit, self._wait = limit, wait
         self._open: _GatheredStarts | None = None
         self._under_way = asyncio.Lock()
-        """Held for one bulk workflow: of two at once each would have half of the starts, at the cost of one for all."""
+        """Held while one bulk workflow is under way. Two at once would have half of the starts each, and cost as much
+        each as one with all of them."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._unclaimed: OrderedDict[str, Claim] = OrderedDict()
 
@@ -173,7 +177,7 @@ class SharedStarts:
         await self._answer_each([start for start in starts if not start.result.done()], claims)
 
     async def _known(self, starts: Sequence[_Start]) -> dict[str, Claim | None]:
-        """The ids that are taken, with the claim of the saga if that is all there is."""
+        """The ids that the ledger knows, each with its claim, or with None if the saga has a row."""
         if not starts:
             return {}
         ids = [start.id for start in starts]
@@ -240,7 +244,7 @@ class SharedStarts:
             self._unclaimed.popitem(last=False)
 
     async def _answer_each(self, starts: Sequence[_Start], claims: Mapping[str, Claim | None]) -> None:
-        """Answer starts that share nothing with others; ``claims``: those of their ids."""
+        """Answer starts one by one. ``claims``: the claims of their ids, as from :meth:`_known`."""
         claimed = [claim for start in starts if (claim := claims.get(start.id)) is not None]
         members = {member.claim.saga_id: member for member in await self._starter.locator.members(claimed)}
         for start in starts:

@@ -255,7 +255,7 @@ class InitialPositions:
         return None
 
     def _find_group(self, reader: ProjectReader, topic: _Topic) -> Undecided | None:
-        """A group of a reader of this kind that does not exist any more."""
+        """Undecided if a group that belongs to no reader any more has read this topic: a reader may have a new name."""
         existing = {other.group for other in project_readers(self._project)}
         end = f"-{reader.topic}" if isinstance(reader.source, Definition) else ""
         for group in self._cluster.groups(f"{self._settings.prefix}-{reader.kind}-"):

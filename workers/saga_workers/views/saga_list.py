@@ -1,4 +1,4 @@
-"""The list of sagas, from Temporal's visibility store, which lags behind the runs by up to some seconds."""
+"""The list of sagas, from Temporal's visibility store, which lags behind the runs by a few seconds at most."""
 
 from __future__ import annotations
 

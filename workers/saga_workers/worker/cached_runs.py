@@ -18,7 +18,7 @@ from temporalio.worker import (
 
 
 class CachedRuns:
-    """The runs in the cache of one worker, those that came in first at the front.
+    """The runs in the cache of one worker, oldest first.
 
     Temporal bounds the number of runs only, and a run with an input of 1 MB can take 40 MB. An evicted run is replayed
     when something happens to it.
@@ -28,7 +28,7 @@ class CachedRuns:
         self._max_bytes = max_bytes
         self._sizes: dict[str, int] = {}
         self._total = 0
-        self._left = 0
+        self._released_since_collection = 0
         self._lock = Lock()  # workflow tasks run in several threads
         self.evict: Callable[[str], None] | None = None
         """Asks the worker to drop a run from its cache, by its run id; None before the worker runs."""
@@ -36,12 +36,12 @@ class CachedRuns:
     def add(self, run_id: str, size: int) -> None:
         """Count a run that comes into the cache, and evict others until the inputs fit."""
         with self._lock:
+            self._total += size - self._sizes.pop(run_id, 0)  # it may have been counted for a task that failed
             self._sizes[run_id] = size
-            self._total += size
             evicted = self._beyond_limit(run_id)
-            must_collect = self._left > self._max_bytes / 4
+            must_collect = self._released_since_collection > self._max_bytes / 4
             if must_collect:
-                self._left = 0
+                self._released_since_collection = 0
         if must_collect:
             # A run is in cycles of references; a collection of the oldest generation may be hours away.
             gc.collect()
@@ -54,10 +54,10 @@ class CachedRuns:
         with self._lock:
             size = self._sizes.pop(run_id, 0)
             self._total -= size
-            self._left += size
+            self._released_since_collection += size
 
     def _beyond_limit(self, newest: str) -> list[str]:
-        """The oldest runs that do not fit; small ones stay, as they would free nothing."""
+        """The oldest runs that do not fit; small ones stay, because evicting them would free little."""
         if self._total <= self._max_bytes:
             return []
         average = self._max_bytes / len(self._sizes)

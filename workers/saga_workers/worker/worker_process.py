@@ -109,7 +109,7 @@ def _freeze_loaded_objects() -> None:
 
 @contextlib.asynccontextmanager
 async def _run_retention(project: Project, client: Client, retention: timedelta) -> AsyncIterator[None]:
-    """Clean up guards, ledger and stage area in the background, over connections of their own: attempts never wait."""
+    """Clean up guards, ledger and stage area in the background, over separate connections: no attempt waits for it."""
     databases = DatabaseConnections(project.settings.sql_connections(), pool_size=1)
     run_ledger = open_ledger(project.settings)
     work = GuardRetention(

@@ -91,9 +91,10 @@ class WorkerTrust:
         self._read_at = -_READ_INTERVAL
         self._reading = asyncio.Lock()
         self._awaiting_key: dict[str, float] = {}
-        """When this worker first met something with a key that it lacks, oldest first; by its id."""
+        """The time at which this worker first saw something signed with a key it lacks, by its id; oldest first."""
         self._given_up: dict[str, None] = {}
-        """The runs, oldest first, in which no worker has had the key of something: others may be invented, too."""
+        """The runs in which a key did not arrive in time, oldest first. Nothing else in them is waited for: its key may
+        be invented, too."""
 
     def trusts_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any

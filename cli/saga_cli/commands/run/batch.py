@@ -72,7 +72,7 @@ def _print_list(rows: Sequence[dict[str, Any]]) -> None:
 
 @app.command("show")
 def show_command(batch: BatchId) -> int:
-    """Show the counts by state, the rate, and the failures by reason. They may lag behind by some seconds."""
+    """Show the counts by state, the rate, and the failures by reason. They may lag behind by a few seconds."""
 
     async def read(locator: Locator, settings: Settings) -> BatchView:
         from saga_workers.batch.batch_view import read_batch

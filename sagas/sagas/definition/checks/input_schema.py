@@ -33,7 +33,7 @@ from sagas.text.exact_numbers import comparable
 from sagas.text.plain_schemas import is_certainly_valid
 
 Problem = tuple[str, Path, str] | tuple[str, Path, str, str]
-"""The code, the path, the message and, if it is not that of the code, the help of a finding."""
+"""A finding: its code, path and message, and its help if that differs from the help of the code."""
 
 
 def check_input_schema(draft: SagaDraft, report: Report) -> None:

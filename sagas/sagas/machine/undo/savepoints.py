@@ -77,7 +77,7 @@ def give_up_if_parked(run: SagaRun) -> None:
 
 
 def run_again_after_wait(run: SagaRun) -> None:
-    """All that follows the savepoint is undone: run it again, after the savepoint's `wait`."""
+    """Run the steps after the savepoint again, after its `wait`. All of them have been undone."""
     assert run.savepoint is not None
     if TIMER in run.timers:
         return

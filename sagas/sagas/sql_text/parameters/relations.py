@@ -88,7 +88,7 @@ class Relations:
                         yield self.column(column.name, value, owner)
 
     def _is_function(self, relation: Any) -> bool:
-        """Return whether a relation has the rows of a function, whose columns have any names."""
+        """Return whether a relation is the result of a function, whose column names cannot be known."""
         exp = self._exp
         return isinstance(relation, exp.Table) and isinstance(relation.this, exp.Anonymous | exp.Dot)
 
