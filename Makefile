@@ -55,7 +55,7 @@ format: setup
 # Files are taken in the order of collection, long ones first (tests/conftest.py). The cells of the fault matrix run
 # concurrently in one of the processes. What the timeout of a test cannot end, a call into C, ends its process.
 test: setup
-	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/pytest -n 8 --dist loadfile --no-loadscope-reorder \
 		-o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true $(PYTEST_ARGS)
 
 # What needs no server: a minute and a half.

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import psycopg
 from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
@@ -208,15 +209,18 @@ async def exhausted(stack: Stack) -> str:
 
 
 async def bulk_closed(stack: Stack) -> str:
-    starter = await stack.ledger.starter("waiting")
+    """A bulk workflow is closed between the first step and the second one, which another session holds up."""
+    starter = await stack.ledger.starter("held-up")
     id = f"bulk-{stack.folder.name}"
-    bulk = await starter.start_bulk([BulkRow(id, starter.make_request({}))])
 
-    async def claimed() -> bool:
+    async def has_effect() -> bool:
         return bool(stack.sql("select 1 from saga_guard where saga_id = %s", id))
 
-    await until(claimed)
-    await bulk.terminate("a test")
+    with psycopg.connect(stack.url) as other:
+        other.execute("lock table held_up in access exclusive mode")
+        bulk = await starter.start_bulk([BulkRow(id, starter.make_request({}))])
+        await until(has_effect)
+        await bulk.terminate("a test")
     return id
 
 

@@ -101,6 +101,12 @@ DEFINITIONS: Mapping[str, str] = {
              with: {connection: shop, run: "insert into effects values (:saga, 'take')",
                     params: {saga: "${{ saga.id }}"}, emit: [{topic: taken, key: a, value: {}}]}}
     """,
+    "held-up": """
+        steps:
+          - {id: take, uses: book, compensate: unbook}
+          - {id: more, uses: sql, compensate: {uses: unbook, with: {}},
+             with: {connection: shop, run: "insert into held_up values (:saga)", params: {saga: "${{ saga.id }}"}}}
+    """,
     "notifying": f"steps: [{BOOKED}]\nnotify: [{{when: completed, uses: refuse, with: {{}}}}]",
 }
 
@@ -213,6 +219,7 @@ async def running_stack(folder: Path, address: str, url: str) -> AsyncIterator[S
             await set_up_database(connection)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table effects (saga text, step text)")
+        connection.execute("create table held_up (saga text)")
     broken_queue = project_of(folder, "broken.toml").settings.temporal.task_queue
     plugin = SagaPlugin(main_project)
     grace = {"graceful_shutdown_timeout": timedelta(seconds=1)}

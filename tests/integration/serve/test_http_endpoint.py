@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from saga_workers.runtime import http_server
-from saga_workers.runtime.http_server import HttpServer, http_app, json_response
+from saga_workers.runtime.http_server import HttpServer, error_response, http_app, json_response
 from sagas.errors import UsageError
 from tests.helpers.free_ports import free_port
 from tests.helpers.waiting import until
@@ -244,3 +244,24 @@ async def test_an_invalid_or_used_address_gives_a_one_line_error() -> None:
     async with first:
         with pytest.raises(UsageError, match=f"the endpoint cannot listen on {HOST}:{port}"):
             await HttpServer(f"{HOST}:{port}", nothing, option="--listen", description="the endpoint").__aenter__()
+
+
+async def test_a_response_before_the_body_was_read_closes_its_connection() -> None:
+    """Else a client would send its next request over a connection that the server resets."""
+
+    async def refuse(_: Request) -> Response:
+        return error_response(404, "there is no such saga")
+
+    async def receive(request: Request) -> Response:
+        return json_response(200, len(await request.body()))
+
+    app = http_app([Route("/none", refuse, methods=["POST"]), Route("/a", receive, methods=["POST"])], max_body_bytes=9)
+    async with HttpServer("127.0.0.1:0", app, option="--listen", description="the API") as server:
+        closes: dict[str, bool] = {}
+        for path in ("/none", "/a"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+            closes[path] = b"connection: close" in head.lower()
+            writer.close()
+    assert closes == {"/none": True, "/a": False}

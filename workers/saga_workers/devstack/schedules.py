@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from sagas.errors import SagaError
 from sagas.project import Project
 from sagas.settings import Settings, load_settings
 from sagas.text.shell import saga_command
@@ -16,7 +17,7 @@ def set_up_schedules(settings: Settings, report: Report) -> None:
     """Create and update the schedules of the definitions in the embedded Temporal, which is ready."""
     current = load_settings(settings.root, settings.config_file)
     project = Project(current)
-    if not _has_schedules(project):
+    if not _has_schedules(project, report):
         return
     from saga_workers.schedules.schedule_setup import set_up_missing_schedules
     from saga_workers.temporal.temporal_client import connect
@@ -29,9 +30,14 @@ def set_up_schedules(settings: Settings, report: Report) -> None:
 
 def report_missing_setup(settings: Settings, report: Report) -> None:
     """Say what makes the schedules in a Temporal that is not the stack's own."""
-    if _has_schedules(Project(settings)):
+    if _has_schedules(Project(settings), report):
         report(f"the schedules of the definitions are set up there by: {saga_command('setup')}")
 
 
-def _has_schedules(project: Project) -> bool:
-    return any(definition.schedule is not None for definition in project.definitions.values())
+def _has_schedules(project: Project, report: Report) -> bool:
+    """Return whether a definition has a schedule. A project with mistakes has none yet, and its servers start."""
+    try:
+        return any(definition.schedule is not None for definition in project.definitions.values())
+    except SagaError as error:
+        report(f"no schedules are set up: {error.message}")
+        return False

@@ -92,6 +92,9 @@ class RequestFilter:
 
     ``refusal``: the response to a request that the application may not see, None to any other. ``answered`` is told
     the status of each response.
+
+    A response that begins before the body of its request was read says that it closes the connection: the server does,
+    and a client that sent another request over it would get a reset.
     """
 
     def __init__(
@@ -106,12 +109,23 @@ class RequestFilter:
         self._answered = answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_body = scope["method"] == "POST"
+
+        async def receive_body() -> Message:
+            nonlocal has_body
+            message = await receive()
+            has_body = has_body and bool(message.get("more_body"))
+            return message
+
         async def send_and_tell(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._answered is not None:
-                self._answered(message["status"])
+            if message["type"] == "http.response.start":
+                if has_body and all(name != b"connection" for name, _ in message["headers"]):
+                    message["headers"].append((b"connection", b"close"))
+                if self._answered is not None:
+                    self._answered(message["status"])
             await send(message)
 
-        await (self._refuse(Request(scope)) or self._app)(scope, receive, send_and_tell)
+        await (self._refuse(Request(scope)) or self._app)(scope, receive_body, send_and_tell)
 
 
 def _refusal(request: Request, max_body_bytes: int) -> Response | None:

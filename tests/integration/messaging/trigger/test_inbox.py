@@ -24,7 +24,7 @@ from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.dead_letters import DeadLetters
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, Rejected, consumer
-from sagas.actions.consumers import HANDLER_ATTRIBUTE
+from sagas.actions.consumers import HANDLER_ATTRIBUTE, message_id
 from sagas.settings import KafkaSettings, SqlConnection
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.new_databases import new_url
@@ -93,6 +93,10 @@ class ConsumerSetup:
 
     def record(self, offset: int, value: Any, **headers: str) -> ConsumedRecord:
         return ConsumedRecord(RawRecord(self.topic, offset, value, headers))
+
+    def message_id(self, offset: int) -> str:
+        """The id of a record without one of its own."""
+        return message_id({}, self.topic, 0, offset)
 
     async def rows(self, question: str, **values: Any) -> list[tuple[Any, ...]]:
         async with self.engine.connect() as connection:
@@ -166,7 +170,7 @@ async def test_a_rejection_leaves_only_its_reply(setup: ConsumerSetup) -> None:
     assert await setup.effects() == []
     assert await setup.outbox(f"{setup.topic}-told") == []
     assert await setup.outbox(answers) == [{"reason": "no budget left", "details": {"limit": 100}}]
-    assert await setup.inbox() == [(f"{setup.topic}-0-1", "REJECTED")]
+    assert await setup.inbox() == [(setup.message_id(1), "REJECTED")]
 
 
 async def test_a_plain_function_has_the_same_transaction(setup: ConsumerSetup) -> None:
@@ -198,7 +202,7 @@ async def test_a_dead_letter_is_not_processed_again(setup: ConsumerSetup, kafka:
     await handle(asked)  # its offset was not committed
     assert tries == [1, 2]
     assert await setup.effects() == []
-    assert await setup.inbox() == [(f"{setup.topic}-0-1", "DEAD")]
+    assert await setup.inbox() == [(setup.message_id(1), "DEAD")]
     [answer] = await setup.outbox(answers)
     assert "price" in answer["reason"]
     letters = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
@@ -315,7 +319,7 @@ async def test_a_message_that_cannot_be_replied_to_is_a_dead_letter(
     await handle(setup.record(1, {}, **headers))
     await handle(setup.record(2, {}))
     assert await setup.effects() == [("booked", 2)]
-    assert await setup.inbox() == [(f"{setup.topic}-0-1", "DEAD"), (f"{setup.topic}-0-2", "DONE")]
+    assert await setup.inbox() == [(setup.message_id(1), "DEAD"), (setup.message_id(2), "DONE")]
     [letter] = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
     expected = "bytes" if headers["sagareplyto"] == "answers" else "which is no topic for replies"
     assert expected in letter.headers["sagadlqreason"]
@@ -358,7 +362,7 @@ async def test_a_nul_character_in_a_reason_blocks_nothing(setup: ConsumerSetup, 
     kafka.create_topic(setup.topic)
     async with asyncio.timeout(LIMIT):
         await setup.consuming(fail, kafka.settings(), max_attempts=1)(setup.record(1, {}))
-    assert await setup.inbox() == [(f"{setup.topic}-0-1", "DEAD")]
+    assert await setup.inbox() == [(setup.message_id(1), "DEAD")]
 
 
 async def test_versions_are_kept_in_any_order_and_concurrently(setup: ConsumerSetup) -> None:
@@ -441,7 +445,7 @@ async def test_purging_deletes_old_rows_in_batches(setup: ConsumerSetup) -> None
         await connection.execute(text(old), {"name": setup.name})
     # The limit is older than the rows of other tests, which may share the database.
     assert [await inbox.purge(setup.engine, 2000.0, limit=2) for _ in range(4)] == [2, 2, 1, 0]
-    young = {f"{setup.topic}-0-{number}" for number in (5, 6)}
+    young = {setup.message_id(number) for number in (5, 6)}
     assert {id for id, _ in await setup.inbox()} == young
     await handle(setup.record(6, 6))
     assert await setup.effects() == [("booked", number) for number in range(7)], "what is kept still holds"
