@@ -16,21 +16,10 @@ from temporalio import workflow
 from sagas.protocol.payloads import NESTED_ACTIVITY, UNDO_SUFFIX
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.next_look import wait_until_next_look
 from sagas.workflow.summaries import limit_summary
 
 _TIMEOUT = timedelta(seconds=30)
-
-_SHARE_WAITED = 0.1
-"""Of the time waited so far, until the next question: an end is noticed late by a tenth of that time, and a saga that
-waits for months costs a few hundred questions."""
-
-_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 86_400.0
-"""Seconds."""
-
-
-def wait_until_next_look(elapsed: float) -> timedelta:
-    """The time until a run asks again whether another saga has ended, for which it has waited ``elapsed`` seconds."""
-    return timedelta(seconds=min(max(_SHORTEST_WAIT, _SHARE_WAITED * elapsed), _LONGEST_WAIT))
 
 
 @dataclass
