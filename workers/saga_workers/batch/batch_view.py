@@ -14,7 +14,7 @@ from saga_workers.batch.reporter import read_record
 from saga_workers.location.believed_outcomes import closed_outcome, closed_state
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import visible_state
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.views.run_facts import iso_time
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
@@ -177,7 +177,7 @@ class _BatchReader:
             }
         )
         # What is open, and what ended without the engine, has no row that counts.
-        states = "ExecutionStatus IN ('Running', 'Terminated', 'TimedOut', 'Failed')"
+        states = f"ExecutionStatus IN ('Running', 'Failed') OR {ENDED_FROM_OUTSIDE}"
         newer = {run.id: await self._state(run) async for run in self._newest_runs(states)}
         newer |= dict.fromkeys(await self._ledger.running_in_bulk(self._batch), "RUNNING")
         rows = await self._ledger.states(sorted(newer))

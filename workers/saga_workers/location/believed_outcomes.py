@@ -10,8 +10,6 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from temporalio.client import WorkflowExecutionStatus
-
 from saga_activities.ledger.records import RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.run_states import closed_view, visible_state
@@ -22,11 +20,6 @@ from sagas.protocol.signed_content import message_content, outcome_message
 from sagas.settings.signing_keys import SigningKeys
 
 FROM_LEDGER = f"{UNVERIFIED}; this is what the ledger has"
-_CLOSED_BY_ITSELF = (
-    WorkflowExecutionStatus.COMPLETED,
-    WorkflowExecutionStatus.FAILED,
-    WorkflowExecutionStatus.CANCELED,
-)
 
 
 class Reader(Protocol):
@@ -91,7 +84,7 @@ async def _are_believed(reader: Reader, *runs: RunInfo | None) -> bool:
 
 async def _is_signed(keys: SigningKeys, run: RunInfo) -> bool:
     """True if the outcome is signed for this run, if the run was refused, and for one that did not close by itself."""
-    if run.status not in _CLOSED_BY_ITSELF:
+    if not run.ended_by_itself:
         return True
     fields, codec = run.raw.memo.fields, run.converter.payload_codec
     if OUTCOME_MEMO not in fields:

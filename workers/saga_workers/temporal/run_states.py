@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from decimal import Decimal
-from typing import Any, Protocol
 
 from temporalio.client import WorkflowExecutionStatus
 
@@ -14,24 +11,6 @@ from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.payloads import OUTCOME_MEMO, STARTED_AT_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import FINAL_STATES, SagaView, ViewState
-
-
-class RunWithMemo(Protocol):
-    """A run, either ours or that of Temporal's client."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def start_time(self) -> datetime: ...
-
-    @property
-    def workflow_type(self) -> str: ...
-
-    @property
-    def status(self) -> WorkflowExecutionStatus | None: ...
-
-    async def memo(self) -> Mapping[str, Any]: ...
 
 
 def visible_state(run: RunInfo) -> ViewState:
@@ -56,27 +35,20 @@ def visible_state(run: RunInfo) -> ViewState:
             return "TERMINATED"
 
 
-_ENDED_BY_THE_SAGA = (
-    WorkflowExecutionStatus.COMPLETED,
-    WorkflowExecutionStatus.FAILED,
-    WorkflowExecutionStatus.CANCELED,
-)
-
-
-async def closed_view(run: RunWithMemo) -> SagaView | None:
+async def closed_view(run: RunInfo) -> SagaView | None:
     """The view that a closed run left in its memo; None if it is open or left none. Whether it is believed, see
     :mod:`saga_workers.location.believed_outcomes`.
 
     A run leaves it in the task that closes it: what another run has in this field came with its start, from any client.
     (A run that a worker has begun deletes it, see :class:`saga_workers.worker.worker_trust.TrustInterceptor`.)
     """
-    if run.status not in _ENDED_BY_THE_SAGA:
+    if not run.ended_by_itself:
         return None
     view = read_foreign_view((await run.memo()).get(OUTCOME_MEMO), run.id)
     return None if view is None else replace(view, saga=run.workflow_type)
 
 
-async def carried_start(run: RunWithMemo) -> float | None:
+async def carried_start(run: RunInfo) -> float | None:
     """The start time of the saga, in seconds since the epoch, if the run goes on with a saga that was begun before.
 
     Any client may start a run with any memo: one with a later time is not believed.

@@ -39,6 +39,9 @@ from sagas.workflow.json_payloads import UnreadableValue, read_payload
 UNREADABLE = (RPCStatusCode.INTERNAL, RPCStatusCode.DATA_LOSS, RPCStatusCode.RESOURCE_EXHAUSTED)
 """How a call ends whose answer cannot be decoded or is too large, such as a failure that is nested very deeply."""
 
+ENDED_FROM_OUTSIDE = "ExecutionStatus IN ('Terminated', 'TimedOut')"
+"""The list filter for the runs of which :attr:`RunInfo.ended_from_outside` is true."""
+
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
 _PAGE_TIMEOUT = timedelta(seconds=30)
@@ -76,6 +79,12 @@ class RunInfo:
     def ended_from_outside(self) -> bool:
         """True if it was closed before the saga could end."""
         return self.status in (WorkflowExecutionStatus.TERMINATED, WorkflowExecutionStatus.TIMED_OUT)
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """True if its own last command closed it: only then can it have left an outcome."""
+        status = WorkflowExecutionStatus
+        return self.status in (status.COMPLETED, status.FAILED, status.CANCELED)
 
     async def memo(self) -> dict[str, Any]:
         """The decoded memo, without fields that are no JSON: any client may start a run with any memo."""

@@ -14,7 +14,7 @@ from saga_workers.location.believed_outcomes import believed_view
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.run_states import closed_view, may_be_undone
-from saga_workers.temporal.temporal_runs import RunInfo, list_runs
+from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition, list_condition, require_literals
 from saga_workers.views.answering import Workers
 from saga_workers.views.bulk_view import claimed_view, view_in_bulk
@@ -53,7 +53,7 @@ _FILTERS = {
     # A completed saga that was undone is COMPENSATED; its undo run closes as Completed.
     "COMPENSATED": "(SagaState = 'COMPENSATED' OR ExecutionStatus = 'Canceled')",
     "RESIDUE": "SagaState = 'RESIDUE'",
-    "TERMINATED": "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')",
+    "TERMINATED": ENDED_FROM_OUTSIDE,
     "FAILED": "ExecutionStatus = 'Failed' AND SagaState IS NULL",
 }
 

@@ -24,6 +24,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.run_history import last_task_failure
 from saga_workers.temporal.temporal_runs import (
+    ENDED_FROM_OUTSIDE,
     UNREADABLE,
     RunDescription,
     RunInfo,
@@ -73,7 +74,6 @@ _MOST_SHOWN = 200
 _MAX_CLAIMS = 10_000
 _NOT_OVER = "its bulk workflow was closed before it ended"
 _REPLACED = "a run with another input was ended by the start of this one, and its effects are open"
-_FROM_OUTSIDE = "(ExecutionStatus = 'Terminated' OR ExecutionStatus = 'TimedOut')"
 _EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
 
 
@@ -124,7 +124,7 @@ async def list_stuck(
         seen.add(view.id)
         count += 1
         yield view
-    for status in ("ExecutionStatus = 'Running'", _FROM_OUTSIDE):
+    for status in ("ExecutionStatus = 'Running'", ENDED_FROM_OUTSIDE):
         async for runs in _portions(list_saga_runs(temporal, _with_status(criteria, status))):
             for view in await asyncio.gather(*(look(run) for run in runs)):
                 if view is not None and view.id not in seen and count < limit:
@@ -193,7 +193,8 @@ def deleted_run_view(deleted: DeletedRun) -> SagaView:
 async def list_terminated(locator: Locator, task_queue: str, limit: int) -> list[RunInfo]:
     """The newest runs of sagas that were terminated or timed out."""
     runs: list[RunInfo] = []
-    async for run in list_saga_runs(locator.temporal, _with_status(SagaFilter(task_queue=task_queue), _FROM_OUTSIDE)):
+    terminated = SagaFilter(task_queue=task_queue, where=ENDED_FROM_OUTSIDE)
+    async for run in list_saga_runs(locator.temporal, terminated):
         runs.append(run)
         if len(runs) == limit:
             break
