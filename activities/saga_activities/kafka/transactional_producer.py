@@ -32,6 +32,9 @@ _CALL_TIMEOUT = 30.0
 _CALL_SLICE = 2.0
 """Seconds of one call. librdkafka resumes when it is called again; ``cancelled`` is checked in between."""
 
+_FLUSH_SLICE = 0.5
+"""Seconds of a flush, after which the topics are looked at: a client waits long for partitions that are gone."""
+
 _OFFSETS_TIMEOUT = 10.0
 """Seconds until the offsets of a group are accepted. An aborted transaction costs less than a longer wait."""
 
@@ -92,15 +95,16 @@ class TransactionalProducer:
         self._used_at = time.monotonic()
         return self
 
-    def use_topics(self, topics: Collection[str]) -> Mapping[str, str]:
+    def use_topics(self, topics: Collection[str], max_age: float = 0.0) -> Mapping[str, str]:
         """Look at the topics to which the next transaction writes by key; returns those that cannot be used, and why.
 
         A key then has the partition that any other client chooses for it at present. If one of the topics is deleted,
-        created again or gets more partitions before its records are written, ``commit`` raises.
+        created again or gets more partitions before its records are written, ``commit`` raises. With ``max_age``, a
+        look that is younger counts, also that of the commit before: then an earlier change is noticed by ``commit``.
         """
         assert self._topics is not None, "fence_and_open comes first"
         with self._translate_errors():
-            return self._topics.use(topics)
+            return self._topics.use(topics, max_age)
 
     def begin(self, timeout: float) -> None:
         """Begin a transaction; the brokers have to accept all its records within ``timeout`` seconds."""
@@ -156,9 +160,11 @@ class TransactionalProducer:
 
     def flush(self) -> None:
         """Wait until the brokers have all enqueued records."""
+        assert self._topics is not None, "fence_and_open comes first"
         with self._translate_errors():
-            while self._producer.flush(_CALL_SLICE):
+            while self._producer.flush(_FLUSH_SLICE):
                 self._raise_if_failed()
+                self._raise_if_changed(self._topics.noticed_changes())
             self._raise_if_failed()
 
     def send_offsets(self, offsets: list[Any], group: Any) -> None:
@@ -187,8 +193,11 @@ class TransactionalProducer:
 
     def commit(self) -> None:
         """Flush and commit. After an error the outcome is unknown, unless its verdict says otherwise."""
+        assert self._topics is not None, "fence_and_open comes first"
         self.flush()
-        self._require_same_topics()
+        with self._translate_errors():
+            self._raise_if_changed(self._topics.changed())
+        self._topics.end_use()
         began = time.monotonic()
         with self._translate_errors():
             self._retry(lambda: self._producer.commit_transaction(_CALL_SLICE))
@@ -244,14 +253,10 @@ class TransactionalProducer:
             context = {"transactional_id": self.transactional_id}
             log.debug("transaction not aborted: %s", error, extra={"context": context})
 
-    def _require_same_topics(self) -> None:
-        assert self._topics is not None, "fence_and_open comes first"
-        with self._translate_errors():
-            changed = self._topics.changed()
+    def _raise_if_changed(self, changed: Collection[str]) -> None:
         if changed:
             reason = f"{', '.join(changed)} was changed or created again while records were written to it"
             raise KafkaTransactionError(ErrorVerdict("abort", reason))
-        self._topics.end_use()
 
     def _require_answer(self) -> None:
         """Raise an error for a connection that does not answer after a time without use.

@@ -36,13 +36,19 @@ class WrittenTopics:
         self._settings, self._client = settings, client
         self._cluster: KafkaAdmin | None = None
         self._seen: dict[str, TopicIdentity] = {}
+        self._seen_at: dict[str, float] = {}
         self._used: Mapping[str, TopicIdentity] = {}
 
-    def use(self, topics: Collection[str]) -> Mapping[str, str]:
+    def use(self, topics: Collection[str], max_age: float = 0.0) -> Mapping[str, str]:
         """Make the client choose among the present partitions of these topics.
 
-        Returns those of the topics that cannot be used, with the reason.
+        Topics that the brokers described less than ``max_age`` seconds ago are taken as they were: if they are others
+        by now, :meth:`changed` says so. Returns those of the topics that cannot be used, with the reason.
         """
+        oldest = time.monotonic() - max_age
+        if all(topic in self._seen_at and self._seen_at[topic] > oldest for topic in topics):
+            self._used = {topic: self._seen[topic] for topic in topics}
+            return {}
         end = time.monotonic() + _TIMEOUT
         while True:
             self._used, unusable = self._identify(topics)
@@ -54,9 +60,20 @@ class WrittenTopics:
             time.sleep(_RETRY_INTERVAL)
 
     def changed(self) -> list[str]:
-        """The topics in use that have been deleted, created again or given other partitions since :meth:`use`."""
+        """The topics in use that have been deleted, created again or given other partitions since they were seen."""
         present, _ = self._identify(self._used)
-        return [topic for topic, identity in self._used.items() if present.get(topic) != identity]
+        return self._compare(present)
+
+    def noticed_changes(self) -> list[str]:
+        """The topics in use that have changed, as far as the brokers say so at once: it waits for no new connection."""
+        if self._cluster is None or not self._used:
+            return []
+        try:
+            present, _ = self._cluster.identify(self._used, _ANSWER_TIMEOUT)
+        except KafkaOperationError:
+            self._cluster = None
+            return []
+        return self._compare(present)
 
     def end_use(self) -> None:
         """Forget the topics in use: nothing is written to them any more."""
@@ -65,12 +82,24 @@ class WrittenTopics:
     def _refresh(self, topic: str, identity: TopicIdentity) -> bool:
         """Make the client look at a topic that is new or has changed; returns whether it has the present partitions."""
         if self._seen.get(topic) == identity:
+            self._seen_at[topic] = time.monotonic()
             return True
         if len(self._client.list_topics(topic, timeout=_TIMEOUT).topics[topic].partitions) != identity.partitions:
             return False
         _tell_change(topic, self._seen.get(topic), identity)
-        self._seen[topic] = identity
+        self._seen[topic], self._seen_at[topic] = identity, time.monotonic()
         return True
+
+    def _compare(self, present: Mapping[str, TopicIdentity]) -> list[str]:
+        now = time.monotonic()
+        changed: list[str] = []
+        for topic, identity in self._used.items():
+            if present.get(topic) == identity:
+                self._seen_at[topic] = now
+            else:
+                self._seen_at.pop(topic, None)
+                changed.append(topic)
+        return changed
 
     def _identify(self, topics: Collection[str]) -> tuple[dict[str, TopicIdentity], dict[str, str]]:
         if not topics:

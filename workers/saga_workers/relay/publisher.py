@@ -20,6 +20,11 @@ from sagas.text.exact_json import decode_json
 
 _ADMIN_TIMEOUT = 5.0
 
+_TOPICS_MAX_AGE = 5.0
+"""Seconds for which a look at a topic counts. A transaction is checked before its commit anyway, so an older look costs
+a repetition after a change, and a new one costs each event a request.
+"""
+
 EncodedEvent = tuple[EventRow, record_codec.EncodedRecord]
 """An event and the record that carries it."""
 
@@ -80,7 +85,7 @@ class Publisher:
         the check itself fails.
         """
         topics = {row.topic for row, _ in events}
-        missing = self._producer.use_topics(topics)
+        missing = self._producer.use_topics(topics, _TOPICS_MAX_AGE)
         for topic in topics - self._checked_topics - missing.keys():
             ids = (row.event_id for row, _ in events if row.topic == topic)
             hanging_transactions.abort_hanging_events(self._settings, self._producer, topic, ids)

@@ -11,6 +11,7 @@ from saga_activities.kafka.record_codec import EncodedRecord
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.key_partitions import partition_of
+from tests.helpers.topic_looks import count_looks
 
 KEYS = [f"k{number}" for number in range(20)]
 
@@ -95,3 +96,58 @@ def test_a_transaction_during_which_its_topic_changes_does_not_happen(
     assert not kafka.read_committed(other)
     if change != "deleted":
         assert not kafka.read_committed(topic)
+
+
+def _transact(producer: TransactionalProducer, topic: str) -> None:
+    """A transaction for which a look within the last hour counts."""
+    assert not producer.use_topics([topic], 3600)
+    producer.begin(30)
+    for key in KEYS:
+        producer.produce(topic, b"1", key.encode())
+    producer.commit()
+
+
+def test_a_recent_look_costs_a_transaction_one_request(
+    kafka: Broker, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = count_looks(monkeypatch)
+    topic = kafka.create_topic(partitions=2)
+    _transact(producer, topic)
+    for _ in range(3):
+        looks.clear()
+        _transact(producer, topic)
+        assert len(looks) == 1
+    looks.clear()
+    _write(producer, topic)
+    assert len(looks) == 2
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 7])
+def test_a_topic_created_again_after_a_recent_look_is_noticed_before_the_commit(
+    kafka: Broker, producer: TransactionalProducer, partitions: int
+) -> None:
+    topic = kafka.create_topic(partitions=4)
+    _transact(producer, topic)
+    kafka.delete_topic(topic)
+    kafka.create_topic(topic, partitions=partitions)
+    with pytest.raises(KafkaTransactionError) as changed:
+        _transact(producer, topic)
+    assert changed.value.verdict.action == "abort"
+    producer.close()
+    assert not kafka.read_committed(topic)
+    producer.fence_and_open()
+    _transact(producer, topic)
+    _check(kafka, topic, partitions)
+
+
+def test_a_topic_deleted_after_a_recent_look_is_missing_for_the_next_producer(
+    kafka: Broker, producer: TransactionalProducer
+) -> None:
+    topic = kafka.create_topic()
+    _transact(producer, topic)
+    kafka.delete_topic(topic)
+    with pytest.raises(KafkaTransactionError):
+        _transact(producer, topic)
+    producer.close()
+    producer.fence_and_open()
+    assert "does not exist" in producer.use_topics([topic], 3600)[topic]

@@ -12,13 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
+from saga_workers.relay import publisher
 from sagas.actions.events import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker, Record
 from tests.helpers.key_partitions import murmur2, partition_of
 from tests.helpers.sampling import scaled
+from tests.helpers.topic_looks import count_looks
 from tests.helpers.waiting import until_in_thread
 from tests.integration.messaging.relay.relay_environment import OutboxEnvironment, events
 
@@ -149,6 +152,20 @@ async def test_a_topic_that_is_missing_holds_up_no_other(env: OutboxEnvironment)
         await asyncio.to_thread(env.broker.create_topic, topic, partitions=3)
         await env.all_published()
     assert len(await asyncio.to_thread(env.broker.read_committed, topic)) == 4
+
+
+async def test_a_busy_relay_asks_about_a_topic_once_for_each_transaction(
+    env: OutboxEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer before a commit is recent enough for the next transaction: another request would delay its events."""
+    monkeypatch.setattr(publisher, "_TOPICS_MAX_AGE", 3600.0)
+    looks = count_looks(monkeypatch)
+    topic = await asyncio.to_thread(env.broker.create_topic)
+    async with env.relaying():
+        for number in range(5):
+            await asyncio.to_thread(env.emit, Event(topic, "k", number))
+            await env.all_published()
+    assert looks == [[topic]] * (1 + 5)
 
 
 class Writer:
