@@ -14,6 +14,7 @@ from prometheus_client import Metric
 
 from saga_activities.connections import open_engine
 from saga_activities.guard.two_phase import prepared
+from saga_workers.reconcile.late_replies import find_late_replies
 from saga_workers.reconcile.left_claims import find_left_claims
 from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs
 from saga_workers.reconcile.prepared_transactions import find_unowned
@@ -131,5 +132,6 @@ async def find_besides_comparison(stack: Stack) -> list[tuple[str, str | None]]:
     findings += await find_replaced_runs(locator, settings, guarded)
     findings += await find_unowned(locator, settings, None, {})
     findings += await find_left_claims(stack.ledger.locator, "shop")
+    findings += await find_late_replies(locator, settings, dict.fromkeys(guarded, "COMPENSATED"), None)
     missing = [(finding.kind, finding.saga_id or (finding.row or {}).get("id")) for finding in findings]
     return [*missing, *(("lock_left", orphan.owner) for orphan in await list_orphans(locator, settings))]

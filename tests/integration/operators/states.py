@@ -208,6 +208,23 @@ async def exhausted(stack: Stack) -> str:
     return id
 
 
+async def late_reply(stack: Stack) -> str:
+    """A command that counts as rejected, until its participant replies after the end of the saga that it is done."""
+    id = await stack.start("given-up")
+
+    async def ended() -> bool:
+        return await stack.state(id) == "COMPENSATED"
+
+    await until(ended)
+    stack.sql(
+        "insert into saga_request (step_key, saga_id, step, generation, op, outcome, created_at, answered_at)"
+        " values (%s, %s, 'ask', 1, 'do', 'done', 0, extract(epoch from now()))",
+        f"{id}/ask",
+        id,
+    )
+    return id
+
+
 async def bulk_closed(stack: Stack) -> str:
     """A bulk workflow is closed between the first step and the second one, which another session holds up."""
     starter = await stack.ledger.starter("held-up")
@@ -285,5 +302,8 @@ STATES = (
         "claim_left",
         "saga_open_effects",
         config="ledger.toml",
+    ),
+    State(
+        "a participant has done a command whose saga has ended without it", late_reply, None, "replies", "late_reply"
     ),
 )

@@ -9,12 +9,13 @@ from typing import TypeVar
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from saga_spark.reconcile.findings import Finding
 from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.location.deleted_run import DeletedRun
 from saga_workers.location.deleted_runs import find_deleted_runs
 from saga_workers.location.guard_scan import GuardScan
-from saga_workers.location.locator import using_locator
-from saga_workers.views.locks import list_orphans
+from saga_workers.location.locator import Locator, using_locator
+from saga_workers.views.locks import OpenRequest, list_orphans
 from saga_workers.views.prepared import stuck_prepared
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.stuck import list_stuck, remedy
@@ -105,34 +106,48 @@ def _by_reason(stuck: Sequence[SagaView]) -> Iterator[DoctorResult]:
 
 async def check_locks(client: Client, settings: Settings) -> DoctorResult:
     """Locks that outlive their saga."""
-    try:
-        async with asyncio.timeout(15), using_locator(client, settings) as locator:
-            orphans = await list_orphans(locator, settings)
-    except (SagaError, RPCError, TimeoutError) as error:
-        return _unanswered("locks", error)
-    if not orphans:
-        return DoctorResult("locks", True, "each belongs to a running saga")
-    first = orphans[0]
-    what = f"{first.owner} is over and {'waits for' if first.waits else 'holds'} {', '.join(first.keys[:3])}"
-    more = f", and {len(orphans) - 1} more" if len(orphans) > 1 else ""
-    return DoctorResult("locks", False, what + more, saga_command("reconcile", repair=True))
+
+    def describe(request: OpenRequest) -> tuple[str, str]:
+        what = f"{request.owner} is over and {'waits for' if request.waits else 'holds'} {', '.join(request.keys[:3])}"
+        return what, saga_command("reconcile", repair=True)
+
+    return await _first_of("locks", client, settings, list_orphans, "each belongs to a running saga", describe)
 
 
 async def check_late_replies(client: Client, settings: Settings) -> DoctorResult:
     """Commands that are done although their saga has ended without them."""
     from saga_workers.reconcile.late_replies import latest_late_replies
 
+    def describe(late: Finding) -> tuple[str, str]:
+        what = f"{late.saga_id} is {late.state} without {late.step}, and its participant has replied that it is done"
+        return what, saga_command("reconcile", late.saga_id or "")
+
+    passed = "no command is done whose saga has ended without it"
+    return await _first_of("replies", client, settings, latest_late_replies, passed, describe)
+
+
+async def _first_of(
+    check: str,
+    client: Client,
+    settings: Settings,
+    read: Callable[[Locator, Settings], Awaitable[Sequence[T]]],
+    passed: str,
+    describe: Callable[[T], tuple[str, str]],
+) -> DoctorResult:
+    """The result of a check that ``read`` answers: the first problem, and how many others there are.
+
+    ``passed``: the message without a problem. ``describe``: the message about a problem, and the command for it.
+    """
     try:
         async with asyncio.timeout(_TIMEOUT), using_locator(client, settings) as locator:
-            findings = await latest_late_replies(locator, settings)
+            problems = await read(locator, settings)
     except (SagaError, RPCError, TimeoutError) as error:
-        return _unanswered("replies", error)
-    if not findings:
-        return DoctorResult("replies", True, "no command is done whose saga has ended without it")
-    first = findings[0]
-    what = f"{first.saga_id} is {first.state} without {first.step}, and its participant has replied that it is done"
-    more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
-    return DoctorResult("replies", False, what + more, saga_command("reconcile", first.saga_id or ""))
+        return _unanswered(check, error)
+    if not problems:
+        return DoctorResult(check, True, passed)
+    what, command = describe(problems[0])
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return DoctorResult(check, False, what + more, command)
 
 
 def _unanswered(check: str, error: SagaError | RPCError | TimeoutError) -> DoctorResult:
