@@ -63,20 +63,29 @@ class DatabaseConnections:
         """The pool of a SQL connection, in autocommit mode. Raises :class:`UsageError`."""
         return self.guard(name).engine
 
+    def separate_engine(self, name: str, pool_size: int) -> AsyncEngine:
+        """Open another pool of a SQL connection, which the caller disposes. Raises :class:`UsageError`."""
+        connection, url = self._settings(name)
+        return open_engine(name, url, pool_size, connection.trusted_roles)
+
     async def close(self) -> None:
         """Close every connection."""
         guards, self._guards = self._guards, {}
         for guard in guards.values():
             await guard.engine.dispose()
 
-    def _open(self, name: str) -> Guard:
+    def _settings(self, name: str) -> tuple[SqlConnection, str]:
+        """The settings of a connection, and its URL."""
         if name not in self._connections:
             names = ", ".join(self.names()) or "none"
             raise UsageError(
                 f"this worker has no SQL connection {name!r}, only {names}: restart it if saga.toml has changed",
                 help=f"add [connections.{name}] with a url to saga.toml",
             )
-        connection, url = self._connections[name]
+        return self._connections[name]
+
+    def _open(self, name: str) -> Guard:
+        connection, url = self._settings(name)
         isolation = connection.isolation and connection.isolation.upper()
         if isolation is not None and isolation not in ISOLATION_LEVELS:
             raise UsageError(

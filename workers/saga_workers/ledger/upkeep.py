@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from saga_activities.connections import DatabaseConnections
 from saga_activities.ledger.retention import PurgeResult, maintain
 from saga_workers.runtime.database_access import driver_message
+from saga_workers.runtime.lock_waits import LockWatch, has_waited_too_long
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 from sagas.settings.masking import mask
@@ -32,11 +33,10 @@ async def maintain_ledger_forever(databases: DatabaseConnections, connection: st
 
 
 async def maintain_ledger(databases: DatabaseConnections, connection: str, retention: float) -> PurgeResult | None:
-    """One round; None after an error, which is logged."""
-    now = datetime.now(UTC)
+    """One round; None after an error, which is logged, as who holds a lock that is not granted in time."""
     about = fields(connection=connection)
     try:
-        done = await maintain(databases.engine(connection), now=now, before=now - timedelta(seconds=retention))
+        done = await _maintain(databases, connection, retention)
     except (SagaError, SQLAlchemyError, OSError) as error:
         log.warning("ledger not purged: %s", driver_message(error), extra=about)
         return None
@@ -45,3 +45,20 @@ async def maintain_ledger(databases: DatabaseConnections, connection: str, reten
     if done.dropped or done.deleted:
         log.info("ledger purged, %d months dropped, %d rows deleted", len(done.dropped), done.deleted, extra=about)
     return done
+
+
+async def _maintain(databases: DatabaseConnections, connection: str, retention: float) -> PurgeResult:
+    """One round over a pool of its own: its limit for locks is not that of attempts."""
+    now = datetime.now(UTC)
+    engine = databases.separate_engine(connection, pool_size=2)  # one of them reads who holds a lock
+    watch = LockWatch(engine, connection, None)
+    watch.statement = "the upkeep of the ledger"
+    try:
+        async with watch.running():
+            return await maintain(engine, now=now, before=now - timedelta(seconds=retention))
+    except SQLAlchemyError as error:
+        if has_waited_too_long(error):
+            raise watch.timeout() from error
+        raise
+    finally:
+        await engine.dispose()

@@ -1,4 +1,4 @@
-"""Waits for locks while a database is set up: ended after a time, and reported with the session that holds the lock."""
+"""Waits for locks while tables of the engine are changed: ended after a time, and reported with who holds the lock."""
 
 from __future__ import annotations
 
@@ -101,13 +101,17 @@ class LockWatch:
         place, waited = self.statement, 0.0
         while True:
             await asyncio.sleep(_REPORT_EVERY)
-            waited = waited + _REPORT_EVERY if place == self.statement else 0.0
-            place = self.statement
+            if place == self.statement:
+                waited += _REPORT_EVERY
+            else:
+                place, waited, self._blockers = self.statement, 0.0, ""
             if self._engine.dialect.name == "postgresql":
+                blockers = ""
                 with contextlib.suppress(SQLAlchemyError, OSError):  # the set-up itself says why nothing answers
-                    self._blockers = await self._read_blockers()
-                if self._blockers:
-                    self._report(f"{self._name}: {place} waits for a lock, held by {self._blockers}")
+                    blockers = await self._read_blockers()
+                if blockers:
+                    self._blockers = blockers  # kept when the server has just ended the wait
+                    self._report(f"{self._name}: {place} waits for a lock, held by {blockers}")
                     continue
             if waited:
                 self._report(f"{self._name}: running {place} for more than {waited:g} s")
