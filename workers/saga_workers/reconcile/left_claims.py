@@ -15,17 +15,16 @@ from saga_activities.ledger.records import Claim, RunFilter
 from saga_activities.ledger.rows import make_record
 from saga_spark.reconcile.findings import Finding
 from saga_workers.interventions import start_undo
-from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects
 from saga_workers.reconcile.recheck import SETTLE_TIME
 from saga_workers.temporal.machine_query import query_machine, verifying_keys
 from saga_workers.temporal.temporal_runs import RunInfo, count_pollers, describe_run, no_poller_message
-from saga_workers.views.answering import Workers
-from saga_workers.views.bulk_view import BULK_DELETED, claimed_view, view_in_bulk
+from saga_workers.views.bulk_view import BULK_DELETED, claimed_view
 from saga_workers.views.run_facts import close_reason
 from saga_workers.views.saga_view import QUERY_TIMEOUT, read_view
 from sagas.errors import RefusedError
+from sagas.machine.machine import Machine
 from sagas.protocol.payloads import UNDO_SUFFIX, compress_state, unpack_state
 from sagas.protocol.saga_view import UNVERIFIED, SagaView
 from sagas.text.shell import saga_command
@@ -93,7 +92,7 @@ async def continue_claimed(locator: Locator, saga_id: str, who: str, reason: str
         await locator.ledger.release_unstarted(claim)
         return "its claim is deleted, because it had not begun; start it again"
     if state["ended_at"] is not None:
-        return await _record_end(locator, member, state, run)
+        return await _record_end(locator, claim, state, run)
     try:
         await start_undo(temporal, saga_id, claim.saga, run.task_queue, reason=reason, who=who)
     except RefusedError:
@@ -135,20 +134,22 @@ async def _machine(locator: Locator, run: RunInfo, saga_id: str) -> Mapping[str,
     return None if packed is None else unpack_state(packed)
 
 
-async def _record_end(locator: Locator, member: BulkMember, state: Mapping[str, object], run: RunInfo) -> str:
-    """Write the row of a saga that had ended, which its bulk workflow could not write any more."""
-    claim, temporal = member.claim, locator.temporal
-    view = await view_in_bulk(temporal, member, web_ui=None, timeout=QUERY_TIMEOUT, workers=Workers(temporal))
+async def _record_end(locator: Locator, claim: Claim, state: Mapping[str, object], run: RunInfo) -> str:
+    """Write the row of a saga that had ended, which its bulk workflow could not write any more.
+
+    Its view is built from the state of the machine: a view that the bulk workflow answers has no signature.
+    """
+    view = Machine.restore(state).view()
     record = make_record(
-        replace(view, bulk_workflow=None, web_ui=None).to_json(),
+        view.to_json(),
         saga_id=claim.saga_id,
         labels=claim.labels,
         updated_at=run.close_time or datetime.now(UTC),
         input_digest=claim.input_digest,
         machine=compress_state(state) if view.can_undo else None,
     )
-    if record is None or view.incomplete:
-        raise RefusedError(view.incomplete or "it has not started")
+    if record is None:
+        raise RefusedError("it has not started")
     await locator.ledger.write([record])
     return f"its row is written as {view.state}"
 
