@@ -12,7 +12,9 @@ from typing import Any, Literal
 from sagas.builtins.automatic import RESTORE
 from sagas.builtins.spark import DISCARD, REVERT
 from sagas.definition.model import Operation, Retry, StepDefinition, StepState, is_read, remaining_retry
-from sagas.machine import builtin_actions, call_attempts, corrected_probes, corrections, image_scopes
+from sagas.machine import attempt_counts, builtin_actions, corrected_probes, corrections, image_scopes, retries
+from sagas.machine.compensations import current_alternate
+from sagas.machine.doubted_rejections import believed_promises
 from sagas.machine.expressions import arguments, evaluation, expression_fields
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.parked_rows import restore_details
@@ -104,13 +106,13 @@ def _forward_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
         operation.uses,
         entry.arguments,
         step.name,
-        retry=call_attempts.remaining_of_call(run, entry, flight, call_attempts.call_retry(step)),
+        retry=retries.remaining_of_call(run, entry, flight, retries.call_retry(step)),
         execution=step.execution,
         guard=_forward_guard(run, entry, operation) if operation.connection else None,
         earlier_attempts=entry.min_attempts,
         cancellable=not step.pivot,
-        at_most_once=call_attempts.is_single_attempt(step),
-        returns_failure=call_attempts.returns_failure(run, entry),
+        at_most_once=retries.is_single_attempt(step),
+        returns_failure=retries.returns_failure(run, entry),
         reads=is_read(step) and operation.uses == "sql",
     )
 
@@ -336,10 +338,10 @@ def _new_call(
     suffix, number = ("", 0) if op in ("do", "probe", "seal") else (op, 0)
     if op == "undo" and entry.undo is not None and not engine:
         number = entry.undo.alternate
-    believed = call_attempts.believed_promises(run, operation)
+    believed = believed_promises(run, operation)
     remembers_rejections = believed.remembers_rejections or is_read(step) or op == "probe"
     usual: dict[str, Any] = {
-        "retry": call_attempts.with_at_least_one_attempt(operation.retry),
+        "retry": retries.with_at_least_one_attempt(operation.retry),
         "heartbeat": operation.heartbeat,
         "task_queue": operation.task_queue,
         "priority": step.priority,
@@ -347,7 +349,7 @@ def _new_call(
         "local": engine or operation.local,
         "cancellable": op in ("do", "probe"),
         "remembers_rejections": not operation.guarded and remembers_rejections,
-        "own_retry": operation.own_retry and not call_attempts.is_retried_without_limit(run, step, op),
+        "own_retry": operation.own_retry and not retries.is_retried_without_limit(run, step, op),
         "sensitive_texts": run.plan.sensitive_texts(run.input),
     }
     return Call(
@@ -380,20 +382,6 @@ def forget_unsent_arguments(entry: Entry, kind: CallKind) -> None:
     state = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}.get(kind)
     if state is not None and state.min_attempts == 0:
         state.arguments = None
-
-
-def current_alternate(step: StepDefinition, undo: OperationState) -> Operation:
-    """The current compensation of the step: the alternate in use, or `compensate.confirmed`."""
-    assert step.compensate is not None
-    if undo.undoes_confirmed and step.compensate.confirmed is not None:
-        return step.compensate.confirmed
-    return step.compensate.alternates[undo.alternate]
-
-
-def is_always_undone(run: SagaRun, entry: Entry) -> bool:
-    """True for an attempted step whose compensation runs whatever became of the attempts."""
-    compensate = run.step(entry).compensate
-    return compensate is not None and compensate.always and entry.min_attempts > 0 and entry.state != "SKIPPED"
 
 
 def guard_decides_first(step: StepDefinition, operation: Operation) -> bool:
@@ -479,7 +467,7 @@ def _rest_of_call(call: Call, entry: Entry, flight: Flight, at: float) -> Call:
     delay = max(0.0, (flight.due_at or at) - at)
     retry = remaining_retry(call.retry, flight.attempts_made, at + delay - flight.started_at)
     earlier = call.earlier_attempts + (
-        flight.attempts_made if call_attempts.counting_operation(entry, flight) is None else 0
+        flight.attempts_made if attempt_counts.counting_operation(entry, flight) is None else 0
     )
     return replace(call, retry=retry, earlier_attempts=earlier, delay=delay)
 

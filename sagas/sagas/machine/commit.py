@@ -6,7 +6,8 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 from __future__ import annotations
 
 from sagas.definition.model import backoff
-from sagas.machine import call_attempts, calls, failure_reasons
+from sagas.machine import attempt_counts, calls, failure_reasons, retries
+from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
 from sagas.machine.expressions import expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.finish import finish
@@ -119,12 +120,12 @@ def pivot_attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, before: in
     step = run.step(entry)
     if not step.do.guarded and _was_only_attempt(entry, outcome, before):
         if (
-            call_attempts.is_single_attempt(step)
+            retries.is_single_attempt(step)
             and outcome.kind == "failed"
             and outcome.retryable
             and run.pending_cause is None
         ):
-            call_attempts.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
+            retries.schedule_retry(run, entry, backoff(step.do.retry, entry.min_attempts))
             return
         entry.resolved = True
     if step.on_failure == "park" and run.pending_cause is None:
@@ -179,7 +180,7 @@ def confirm_entry(run: SagaRun, entry: Entry) -> None:
     entry.state, confirm.state = "CONFIRMING", "RUNNING"
     if confirm.started_at is None:
         confirm.started_at = run.now
-    call_attempts.count_earlier_run(run, confirm, step.confirm)
+    count_earlier_run(run, confirm, step.confirm)
     mark = calls.guard_decides_first(step, step.confirm) and not confirm.guard_decided
     calls.send_or_park(run, entry, "confirm", "confirm-mark" if mark else "confirm", confirm)
 
@@ -193,8 +194,8 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     operation = run.step(entry).confirm
     assert operation is not None
     if not mark:
-        believed = call_attempts.believed_promises(run, operation)
-        call_attempts.end_operation_call(confirm, believed, outcome, attempts)
+        believed = believed_promises(run, operation)
+        attempt_counts.end_operation_call(confirm, believed, outcome, attempts)
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.guard_decided = True
         if entry.decision is None:

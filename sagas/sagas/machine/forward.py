@@ -7,16 +7,19 @@ from typing import Any
 
 from sagas.definition.model import backoff, has_effect, is_nested, is_read
 from sagas.machine import (
+    attempt_counts,
     builtin_actions,
-    call_attempts,
     calls,
     commit,
     corrections,
     failure_reasons,
+    retries,
     state_budget,
     task_budget,
 )
+from sagas.machine.compensations import is_always_undone
 from sagas.machine.corrected_probes import parking_reason, probe_of
+from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
 from sagas.machine.expressions import context, evaluation, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.failure_reasons import failure_message
@@ -162,8 +165,8 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         corrections.carry_over(run, entry)
     _register_operations(run, entry)
     calls_participant = has_effect(step) and not is_nested(step)
-    may_have_run = calls_participant and call_attempts.count_earlier_run(run, entry, step.do)
-    if may_have_run and call_attempts.is_single_attempt(step):
+    may_have_run = calls_participant and count_earlier_run(run, entry, step.do)
+    if may_have_run and retries.is_single_attempt(step):
         message = "an earlier run of the saga may have called the participant, which does not honour the key"
         entry.error = Failure("EarlierRun", message).to_json()
         run.post(LookUpEffect(entry, "pivot" if step.pivot else "retry"))
@@ -195,8 +198,8 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     """Handle the end of a forward call: merge its outcome into the entry's, then continue by phase and outcome."""
     step = run.step(entry)
     outcome, attempts = row_locks.after_wait(run, entry, outcome, attempts)
-    single = call_attempts.is_single_attempt(step)
-    had_no_effect = outcome.kind == "failed" and outcome.retryable and call_attempts.machine_repeats(step)
+    single = retries.is_single_attempt(step)
+    had_no_effect = outcome.kind == "failed" and outcome.retryable and retries.machine_repeats(step)
     before = entry.min_attempts
     _record_attempt(run, entry, outcome, attempts)
     doubted = outcomes.is_doubted(step.do, outcome, entry.outcome)
@@ -218,32 +221,32 @@ def attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         run.post(LookUpEffect(entry, "retry"))
     elif run.committed and step.on_failure == "compensate":
         _failed_after_commit(run, entry, outcome, doubted)
-    elif (doubted or had_no_effect) and call_attempts.may_retry(run, entry):
+    elif (doubted or had_no_effect) and retries.may_retry(run, entry):
         wait = backoff(step.do.retry, entry.min_attempts) if outcome.retry_after is None else outcome.retry_after
-        call_attempts.schedule_retry(run, entry, wait)
+        retries.schedule_retry(run, entry, wait)
     else:
         attempts_ended(run, entry)
 
 
 def _uncounted_attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     """Repeat the attempt; one of another project's worker only as often as the step may make attempts."""
-    if call_attempts.gives_up_uncounted(run, entry, outcome):
+    if retries.gives_up_uncounted(run, entry, outcome):
         run.park(entry, "do", f"not counted as an attempt, {entry.uncounted} times: {failure_message(entry, 'do')}")
         entry.uncounted = 0
     else:
         seconds = row_locks.retry_interval(run, entry) or run.step(entry).do.retry.max_interval
-        call_attempts.schedule_retry(run, entry, seconds)
+        retries.schedule_retry(run, entry, seconds)
 
 
 def _record_attempt(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None) -> None:
     """Count the attempts of a call, and merge its outcome and error into those of the entry."""
     step = run.step(entry)
     before = entry.min_attempts
-    retry = call_attempts.call_retry(step)
-    call_attempts.count_attempts(entry, outcome, attempts, retry)
+    retry = retries.call_retry(step)
+    attempt_counts.count_attempts(entry, outcome, attempts, retry)
     hidden = outcomes.hides_earlier_attempts(outcome, attempts) and not is_read(step)
     if hidden:
-        call_attempts.count_hidden_attempt(entry)
+        attempt_counts.count_hidden_attempt(entry)
     entry.last_attempt_ended_at = run.now
     uncounted = outcome.not_started or not outcome.counted
     entry.uncounted = entry.uncounted + 1 if uncounted else 0
@@ -268,7 +271,7 @@ def _merged_outcome(run: SagaRun, entry: Entry, outcome: Outcome, before: int) -
     step = run.step(entry)
     if is_read(step) or is_nested(step):
         return outcome.kind
-    operation = call_attempts.believed_promises(run, step.do)
+    operation = believed_promises(run, step.do)
     return outcomes.merge_outcome(operation, outcome, before, entry.outcome, step.execution)
 
 
@@ -287,10 +290,10 @@ def retry_after_probe(run: SagaRun, entry: Entry) -> None:
     """After a probe's `absent`: call the participant again if the retry policy allows it."""
     step = run.step(entry)
     retry = step.do.retry
-    if call_attempts.is_retried_without_limit(run, step, "do"):
-        call_attempts.schedule_retry(run, entry, retry.max_interval)
-    elif call_attempts.may_retry(run, entry):
-        call_attempts.schedule_retry(run, entry, backoff(retry, entry.min_attempts))
+    if retries.is_retried_without_limit(run, step, "do"):
+        retries.schedule_retry(run, entry, retry.max_interval)
+    elif retries.may_retry(run, entry):
+        retries.schedule_retry(run, entry, backoff(retry, entry.min_attempts))
     else:
         entry.resolved = True
         end_without_effect(run, entry)
@@ -324,7 +327,7 @@ def _failed_after_commit(run: SagaRun, entry: Entry, outcome: Outcome, doubted: 
     if not run.retrying_recorded:
         run.retrying_recorded = True
         run.emit(RecordState("COMMITTED", entry.id, None))
-    call_attempts.schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
+    retries.schedule_retry(run, entry, run.step(entry).do.retry.max_interval)
 
 
 def _late_attempt_ended(run: SagaRun, entry: Entry) -> None:
@@ -420,7 +423,7 @@ def apply_on_failure(run: SagaRun, entry: Entry) -> None:
 
 def leave_out(run: SagaRun, entry: Entry) -> None:
     """Go on without the step, after the compensation that runs whatever became of it."""
-    if calls.is_always_undone(run, entry) and not run.committed:
+    if is_always_undone(run, entry) and not run.committed:
         run.post(CompensateEntry(entry))
     else:
         continue_without(run, entry)

@@ -13,8 +13,8 @@ from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.expressions.limits import WorkMeter
 from sagas.machine import (
+    attempt_counts,
     builtin_actions,
-    call_attempts,
     calls,
     cancel,
     commit,
@@ -340,7 +340,7 @@ def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
     if flight is None or entry is None:
         return
     flight.attempts_made, flight.due_at = flight.attempts_made + event.attempts, event.due_at
-    call_attempts.count_earlier_attempts(entry, flight, event.attempts, unsure=event.unsure)
+    attempt_counts.count_earlier_attempts(entry, flight, event.attempts, unsure=event.unsure)
 
 
 def _saga_ended(run: SagaRun, event: SagaEnded) -> None:

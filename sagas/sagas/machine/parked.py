@@ -11,7 +11,7 @@ from typing import Any
 
 from sagas.definition.times import format_timestamp
 from sagas.machine.builtin_actions import child_saga_id, forget_report
-from sagas.machine.calls import current_alternate
+from sagas.machine.compensations import current_alternate
 from sagas.machine.corrections import is_open
 from sagas.machine.decisions.rules import corrects_with_arguments, possible_decisions
 from sagas.machine.expressions.evaluation import DEFINITION_FAILURE

@@ -8,6 +8,7 @@ from typing import Any
 from sagas.builtins.spark import DISCARD, PUBLISH, REVERT, output_place
 from sagas.definition.model import Operation
 from sagas.machine import calls
+from sagas.machine.compensations import current_alternate
 from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.messages import DecisionMade
 from sagas.protocol.saga_view import EntryOperation, ParkedOutputView
@@ -47,7 +48,7 @@ def closed_outputs(run: SagaRun, event: DecisionMade) -> list[str]:
     if event.decision != "done" or entry is None or entry.undo is None or parked is None or parked.op != "undo":
         return []
     step = run.step(entry)
-    details = None if step.compensate is None else _reported(entry, calls.current_alternate(step, entry.undo))
+    details = None if step.compensate is None else _reported(entry, current_alternate(step, entry.undo))
     return [] if details is None else [output["output"] for output in details["outputs"]]
 
 

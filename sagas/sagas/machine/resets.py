@@ -3,16 +3,11 @@
 Every entry continues at the highest generation that it has reached (rule 8): the guard has closed the earlier ones, and
 an undo of one of them would leave the effect of the highest. Once the pivot is done, nothing is undone (rule 5), also
 while the run does not know it yet.
-
-No guard records a call to a participant outside of it. Such a call may have been made before the reset, even with other
-arguments, because these may come from the results of other steps. So its first attempt in this run counts as a
-repetition, and a rejection proves nothing, even from a participant that remembers rejections.
 """
 
 from __future__ import annotations
 
-from sagas.definition.model import has_effect, is_nested
-from sagas.machine import call_attempts, calls
+from sagas.machine.doubted_rejections import doubt_open_calls
 from sagas.machine.state import Entry, OperationState, SagaRun
 from sagas.protocol.messages import RunWasReset
 
@@ -32,27 +27,13 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
     for record in run.steps.values():
         for entry in record.entries:
             flight = run.flights.get(entry.flight) if entry.flight else None
-            _doubt_open_calls(run, entry)
+            doubt_open_calls(run, entry)
             if is_behind(run, entry) and (flight is None or flight.kind == "timer"):
                 catch_up(run, entry)
     if event.pivot_done and not run.committed:
         run.pivot_in_place = True
         run.cancel_timer("deadline")
         run.deadline_at = None
-
-
-def _doubt_open_calls(run: SagaRun, entry: Entry) -> None:
-    """Doubt what the attempts of the open operations of this entry have said: the earlier run may have made more."""
-    step, undo, confirm = run.step(entry), entry.undo, entry.confirm
-    is_open = entry.state == "RUNNING" or (entry.id in run.parked and run.parked[entry.id].op == "do")
-    if is_open and has_effect(step) and not is_nested(step) and not step.do.guarded:
-        call_attempts.doubt(run, entry)
-    is_undoing = undo is not None and undo.state in ("RUNNING", "PARKED")
-    if undo is not None and is_undoing and step.compensate and not calls.current_alternate(step, undo).guarded:
-        call_attempts.doubt(run, undo)
-    is_confirming = confirm is not None and confirm.state in ("RUNNING", "PARKED")
-    if confirm is not None and is_confirming and step.confirm and not step.confirm.guarded:
-        call_attempts.doubt(run, confirm)
 
 
 def is_behind(run: SagaRun, entry: Entry) -> bool:

@@ -11,6 +11,7 @@ from sagas.builtins.two_phase import COMMIT, ROLLBACK
 from sagas.definition.sensitivity import without_values
 from sagas.machine import calls, corrections, parked_outputs, parked_rows
 from sagas.machine.builtin_actions import has_nested_undo
+from sagas.machine.compensations import current_alternate
 from sagas.machine.state import Entry, SagaRun
 from sagas.protocol.payloads import idempotency_key
 from sagas.protocol.saga_view import EntryOperation
@@ -28,7 +29,7 @@ def add_residue(run: SagaRun, entry: Entry, kind: ResidueKind, op: EntryOperatio
     operation, effect = step.do, step.do
     of: EntryOperation = "do"  # a nested saga has no undo with arguments
     if op == "undo" and step.compensate is not None and entry.undo is not None:
-        operation, of = calls.current_alternate(step, entry.undo), "undo"
+        operation, of = current_alternate(step, entry.undo), "undo"
     elif op == "confirm" and step.confirm is not None and entry.confirm is not None:
         operation, effect, of = step.confirm, step.confirm, "confirm"
     # After an undo that is skipped the effect of the forward call stays, which the participant knows by its key.

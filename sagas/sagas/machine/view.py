@@ -12,7 +12,7 @@ from sagas.definition.model import StepDefinition, is_read
 from sagas.definition.sensitivity import masked
 from sagas.definition.times import format_timestamp
 from sagas.machine import parked
-from sagas.machine.calls import current_alternate
+from sagas.machine.compensations import current_alternate
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.expressions.expression_fields import evaluate_labels
 from sagas.machine.locking import row_locks

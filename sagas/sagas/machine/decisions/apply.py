@@ -9,7 +9,18 @@ from sagas.builtins.automatic import RESTORE
 from sagas.definition.call_arguments import replaced_arguments
 from sagas.definition.model import is_nested, is_read
 from sagas.definition.snapshot import from_snapshot
-from sagas.machine import builtin_actions, call_attempts, calls, commit, corrections, failure_reasons, forward, residue
+from sagas.machine import (
+    attempt_counts,
+    builtin_actions,
+    calls,
+    commit,
+    corrections,
+    failure_reasons,
+    forward,
+    residue,
+    retries,
+)
+from sagas.machine.compensations import current_alternate
 from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.rules import current_operation, decided_operation
 from sagas.machine.expressions import arguments
@@ -129,7 +140,7 @@ def _retry_forward(run: SagaRun, entry: Entry, decision: Mapping[str, Any], guar
         if guarded and step.pivot and run.pending_cause is not None:
             # Rule 5: a cancel or the deadline is recorded, so no attempt may start; only the guard's row decides.
             run.post(LookUpEffect(entry, "pivot"))
-        elif not never and call_attempts.is_single_attempt(step):
+        elif not never and retries.is_single_attempt(step):
             # The participant does not honour the key: it is called again only after a probe returns absent.
             run.post(LookUpEffect(entry, "pivot" if step.pivot and run.phase == "forward" else "retry"))
         else:
@@ -199,7 +210,7 @@ def _carry_out_undo(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) -> 
             else:
                 run.post(CompensateEntry(entry))
         case "done":
-            own = step.compensate is not None and calls.current_alternate(step, undo).guarded
+            own = step.compensate is not None and current_alternate(step, undo).guarded
             nested = builtin_actions.has_nested_undo(run, entry)
             if own or nested or (step.do.guarded and not undo.guard_decided):
                 entry.state, undo.state = "COMPENSATING", "RUNNING"
@@ -216,7 +227,7 @@ def _carry_out_undo(run: SagaRun, entry: Entry, decision: Mapping[str, Any]) -> 
 def _keeps_images(run: SagaRun, entry: Entry, undo: OperationState) -> bool:
     """True for an automatic undo, and for that of a nested saga, whose images other undos may rely on."""
     step = run.step(entry)
-    restores = step.compensate is not None and calls.current_alternate(step, undo).uses == RESTORE
+    restores = step.compensate is not None and current_alternate(step, undo).uses == RESTORE
     return restores or builtin_actions.has_nested_undo(run, entry)
 
 
@@ -335,7 +346,7 @@ def manual_result_ended(
     step = run.step(entry)
     counted = {"do": entry, "undo": entry.undo, "confirm": entry.confirm}[op]
     assert counted is not None
-    call_attempts.count_attempts(counted, outcome, attempts, step.do.retry)
+    attempt_counts.count_attempts(counted, outcome, attempts, step.do.retry)
     if outcome.kind == "done" and outcome.marker not in ("unknown_effect", "confirmed"):
         if op == "do":
             entry.last_attempt_ended_at = run.now

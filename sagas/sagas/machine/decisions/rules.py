@@ -17,12 +17,12 @@ from sagas.definition.call_arguments import (
 from sagas.definition.model import Operation, is_read
 from sagas.definition.replacement import replacement_refusal
 from sagas.errors import nearest
-from sagas.machine import calls
-from sagas.machine.call_attempts import is_single_attempt
+from sagas.machine.compensations import current_alternate
 from sagas.machine.corrected_probes import probe_of
 from sagas.machine.decisions.form import json_type, malformed_decision
 from sagas.machine.decisions.result_uses import result_problem
 from sagas.machine.expressions import arguments
+from sagas.machine.retries import is_single_attempt
 from sagas.machine.state import OUTPUT_STEP, Entry, SagaRun
 from sagas.machine.unclosed_skips import is_unclosed
 from sagas.protocol.messages import DecisionMade
@@ -120,7 +120,7 @@ def _expression_in(value: Any) -> str | None:
 def decided_operation(run: SagaRun, entry: Entry, op: EntryOperation) -> Operation | None:
     step = run.step(entry)
     if op == "undo":
-        return None if step.compensate is None or entry.undo is None else calls.current_alternate(step, entry.undo)
+        return None if step.compensate is None or entry.undo is None else current_alternate(step, entry.undo)
     return step.do if op == "do" else step.confirm
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import call_attempts, calls, failure_reasons, forward
+from sagas.machine import calls, failure_reasons, forward, retries
 from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.decisions import apply
 from sagas.machine.expressions import evaluation, probe_verdict
@@ -246,7 +246,7 @@ def _retry_if_absent(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None
         return
     step = run.step(entry)
     if probe_of(run, entry) is not None and (
-        call_attempts.is_retried_without_limit(run, step, "do") or entry.probe_rounds < step.do.retry.max_attempts
+        retries.is_retried_without_limit(run, step, "do") or entry.probe_rounds < step.do.retry.max_attempts
     ):
         retry_lookup(run, entry, "retry")
         return
@@ -258,7 +258,7 @@ def _continue_pivot(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
     step = run.step(entry)
     # An answer that the definition cannot read would not be readable after a repetition either.
     has_no_answer = entry.failure_kind == evaluation.DEFINITION_FAILURE
-    may_repeat = not has_no_answer and not call_attempts.is_single_attempt(step)
+    may_repeat = not has_no_answer and not retries.is_single_attempt(step)
     if verdict != "unknown":
         run.unpark(entry)
     if verdict == "done":
@@ -266,16 +266,16 @@ def _continue_pivot(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
     elif verdict == "late":
         run.post(PivotFailed(entry, {**failure_reasons.failure_cause(entry), "kind": "late"}))
     elif verdict == "absent":
-        if call_attempts.is_single_attempt(step) and run.pending_cause is None and call_attempts.may_retry(run, entry):
+        if retries.is_single_attempt(step) and run.pending_cause is None and retries.may_retry(run, entry):
             entry.resolved, entry.state, entry.outcome = False, "RUNNING", "unknown"
-            call_attempts.schedule_retry(run, entry, step.do.retry.max_interval)
+            retries.schedule_retry(run, entry, step.do.retry.max_interval)
         else:
             run.post(PivotFailed(entry, failure_reasons.failure_cause(entry)))
     elif entry.id in run.parked:
         if probe_of(run, entry) is not None:
             retry_lookup(run, entry, "pivot", background=True)
-    elif may_repeat and call_attempts.may_retry(run, entry):
-        call_attempts.schedule_retry(run, entry, step.do.retry.max_interval)
+    elif may_repeat and retries.may_retry(run, entry):
+        retries.schedule_retry(run, entry, step.do.retry.max_interval)
     elif not may_repeat and probe_of(run, entry) is not None and entry.probe_rounds < step.do.retry.max_attempts:
         retry_lookup(run, entry, "pivot")
     else:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import builtin_actions, call_attempts, calls, commit, failure_reasons, forward
+from sagas.machine import attempt_counts, builtin_actions, calls, commit, failure_reasons, forward
+from sagas.machine.compensations import current_alternate, is_always_undone
+from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
 from sagas.machine.finish import finish
 from sagas.machine.internal_events import (
     CarryOutDecision,
@@ -162,7 +164,7 @@ def _is_compensating(entry: Entry) -> bool:
 def needs_compensation(run: SagaRun, entry: Entry) -> bool:
     """True for DONE and unresolved UNKNOWN entries that have not been compensated."""
     state = entry.undo.state if entry.undo is not None else None
-    if calls.is_always_undone(run, entry):
+    if is_always_undone(run, entry):
         return entry.outcome != "late" and state not in ("DONE", "SKIPPED")
     if entry.resolved or entry.outcome not in ("done", "unknown"):
         return False
@@ -216,8 +218,8 @@ def compensate_entry(run: SagaRun, entry: Entry) -> None:
 def _send_undo(run: SagaRun, entry: Entry) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
-    call_attempts.count_earlier_run(run, undo, calls.current_alternate(step, undo))
-    mark = calls.guard_decides_first(step, calls.current_alternate(step, undo)) and not undo.guard_decided
+    count_earlier_run(run, undo, current_alternate(step, undo))
+    mark = calls.guard_decides_first(step, current_alternate(step, undo)) and not undo.guard_decided
     calls.send_or_park(run, entry, "undo", "undo-mark" if mark else "undo", undo)
 
 
@@ -263,9 +265,9 @@ def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     undo, step = entry.undo, run.step(entry)
     assert undo is not None
     if counted:
-        operation = step.do if step.compensate is None else calls.current_alternate(step, undo)
-        believed = call_attempts.believed_promises(run, operation)
-        call_attempts.end_operation_call(undo, believed, outcome, attempts)
+        operation = step.do if step.compensate is None else current_alternate(step, undo)
+        believed = believed_promises(run, operation)
+        attempt_counts.end_operation_call(undo, believed, outcome, attempts)
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()
     if outcome.marker == "unknown_effect":
@@ -296,7 +298,7 @@ def _undo_done(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     if outcome.marker == "confirmed":
         run.park(entry, "undo", "the step is confirmed, and nothing undoes a confirmed effect (compensate.confirmed)")
         return
-    if outcome.marker == "nothing_to_undo" and calls.is_always_undone(run, entry) and not undo.guard_decided:
+    if outcome.marker == "nothing_to_undo" and is_always_undone(run, entry) and not undo.guard_decided:
         # The step never happens any more; the action has a row of its own, and none of its attempts was made.
         undo.guard_decided, undo.outcome, undo.min_attempts, undo.retry_baseline = True, None, 0, 0
         _send_undo(run, entry)
@@ -316,7 +318,7 @@ def _undo_done(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
 def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
     step, undo = run.step(entry), entry.undo
     assert undo is not None
-    operation = calls.current_alternate(step, undo)
+    operation = current_alternate(step, undo)
     if outcome.not_started:
         _schedule_undo(run, entry, operation.retry.max_interval)
         return

@@ -25,7 +25,7 @@ from sagas.definition.model import (
     checked_entry,
     is_nested,
 )
-from sagas.machine import call_attempts, calls, commit, forward
+from sagas.machine import calls, commit, forward, retries
 from sagas.machine.internal_events import ConfirmEntry
 from sagas.machine.locking import locks, row_locks
 from sagas.machine.undo import rollback
@@ -347,9 +347,9 @@ def _a_refused_check_passes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_check_is_tried_once(patch: pytest.MonkeyPatch) -> None:
-    whole = call_attempts.call_retry
+    whole = retries.call_retry
     patch.setattr(
-        call_attempts,
+        retries,
         "call_retry",
         lambda step: replace(whole(step), max_attempts=1) if checked_entry(step.id) else whole(step),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sagas.definition.model import Operation
-from sagas.machine import call_attempts, calls, commit, failure_reasons
+from sagas.machine import calls, commit, failure_reasons, retries
 from sagas.machine.decisions import rules
 from sagas.machine.internal_events import EffectLookedUp, PivotFailed
 from sagas.machine.state import Entry, SagaRun
@@ -86,7 +86,7 @@ def _believe_absent_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _repeat_the_keyless(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(call_attempts, "is_single_attempt", lambda step: False)
+    patch.setattr(retries, "is_single_attempt", lambda step: False)
 
 
 def _attempt_in_the_key(patch: pytest.MonkeyPatch) -> None:

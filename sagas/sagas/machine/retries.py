@@ -1,4 +1,4 @@
-"""How often a call of the machine is attempted, and how its attempts count.
+"""How often a call of the machine is repeated, and by whom.
 
 A call may make several attempts by itself (the platform's retries); the machine schedules the others.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sagas.definition.model import Operation, Retry, StepDefinition, has_effect, is_nested, remaining_retry
-from sagas.machine.state import Entry, Flight, OperationState, SagaRun
-from sagas.protocol import outcomes
+from sagas.definition.model import Retry, StepDefinition, has_effect, is_nested, remaining_retry
+from sagas.machine.state import Entry, Flight, SagaRun
 from sagas.protocol.outcomes import Outcome
 
 
@@ -90,72 +89,3 @@ def gives_up_uncounted(run: SagaRun, entry: Entry, outcome: Outcome) -> bool:
 def schedule_retry(run: SagaRun, entry: Entry, seconds: float) -> None:
     name = run.step(entry).name
     run.start_flight(f"{entry.id}~retry", "timer", entry, "do", seconds=seconds, summary=f"retry {name}")
-
-
-def count_attempts(state: Entry | OperationState, outcome: Outcome, attempts: int | None, retry: Retry) -> None:
-    """Add the attempts of a call that has ended to those of the operation."""
-    state.min_attempts, state.attempts = outcomes.count_attempts(
-        state.min_attempts, attempts, state.attempts, outcome, retry
-    )
-
-
-def end_operation_call(state: OperationState, operation: Operation, outcome: Outcome, attempts: int | None) -> None:
-    """Add the attempts of an undo or confirm that has ended, and what they tell, to those before."""
-    before = state.min_attempts
-    count_attempts(state, outcome, attempts, operation.retry)
-    if outcomes.hides_earlier_attempts(outcome, attempts):
-        count_hidden_attempt(state)
-        state.outcome = "unknown"
-    elif not outcome.not_started:
-        state.outcome = outcomes.merge_outcome(operation, outcome, before, state.outcome)
-
-
-def count_hidden_attempt(state: Entry | OperationState) -> None:
-    """Count an attempt that may have reached the participant without its outcome being known: a later attempt is not
-    the first one then, and the operation has as many retries as before.
-    """
-    state.min_attempts += 1
-    state.retry_baseline += 1
-
-
-def count_earlier_run(run: SagaRun, state: Entry | OperationState, operation: Operation) -> bool:
-    """Count an attempt of an earlier run of the saga before the first one of this run, if no guard knows of it.
-
-    Returns whether one is counted.
-    """
-    if not run.repeats or state.min_attempts or operation.guarded:
-        return False
-    doubt(run, state)
-    return True
-
-
-def doubt(run: SagaRun, state: Entry | OperationState) -> None:
-    """Count one attempt with an unknown outcome, which an earlier run may have made."""
-    count_hidden_attempt(state)
-    state.outcome = "unknown"
-    if isinstance(state, Entry):
-        state.last_attempt_ended_at = run.now
-
-
-def believed_promises(run: SagaRun, operation: Operation) -> Operation:
-    """The operation without what its participant promises for one request only: an earlier run of the saga may have
-    sent another one under the same key, and the rejection may be about that.
-    """
-    return replace(operation, remembers_rejections=False) if run.repeats else operation
-
-
-def counting_operation(entry: Entry, flight: Flight) -> Entry | OperationState | None:
-    """The operation that counts the attempts of a call; None for a call without an effect."""
-    return {"do": entry, "write": entry, "undo": entry.undo, "confirm": entry.confirm}.get(flight.call_kind)
-
-
-def count_earlier_attempts(entry: Entry, flight: Flight, attempts: int, *, unsure: bool) -> None:
-    """Count attempts of a call that goes on in another workflow; ``unsure``: they may have had an effect."""
-    state = counting_operation(entry, flight)
-    if state is None:
-        return
-    clean = state.min_attempts == 0 or state.outcome in ("rejected", "failed")
-    state.outcome = "unknown" if unsure or not clean else "failed"
-    state.min_attempts += attempts
-    if state.attempts is not None:
-        state.attempts += attempts
