@@ -66,7 +66,7 @@ LookBeforeReset = Callable[[str, str | None, float], Awaitable[Mapping[str, Any]
 """Looks up the effects that a saga had before its run was reset. Called with the ids of the saga and of its pivot, and
 the time of its start."""
 
-LookUpNested = Callable[[str, str], Awaitable[Mapping[str, Any]]]
+LookUpEarlierChild = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Looks up the end of a nested saga. Called with its id and that of its parent. Raises what Temporal's client does."""
 
 _BUSY_INTERVAL = timedelta(seconds=2)
@@ -82,7 +82,7 @@ class SagaActivities:
         loader: DefinitionLoader,
         verify_start: VerifyStart,
         look_before_reset: LookBeforeReset,
-        look_up_nested: LookUpNested,
+        look_up_earlier_child: LookUpEarlierChild,
         observers: Sequence[AttemptObserver] = (),
         locks: LockActivities | None = None,
         bulk: BulkActivities | None = None,
@@ -99,7 +99,7 @@ class SagaActivities:
         self._verify_start = verify_start
         self._schedules = schedules
         self._look_before_reset = look_before_reset
-        self._look_up_nested = look_up_nested
+        self._look_up_earlier_child = look_up_earlier_child
         self._observers = tuple(observers)
 
     @activity.defn(dynamic=True)
@@ -126,7 +126,7 @@ class SagaActivities:
         if info.activity_type == RESET_ACTIVITY:
             return await self._look_before_reset(argument["saga_id"], argument["pivot"], argument["since"])
         if info.activity_type == NESTED_ACTIVITY:
-            return await self._look_up_nested(argument["id"], argument["parent"])
+            return await self._look_up_earlier_child(argument["id"], argument["parent"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:

@@ -201,3 +201,12 @@ def is_proven_decision(trust: RunTrust | None, decision: Mapping[str, Any], numb
         return trusts_decision(trust, decision)
 
     return not is_untrusted(trust, is_signed, f"{UNTRUSTED} decision {number}", proof=is_signed)
+
+
+def is_signed_message(purpose: MessagePurpose, to: Sequence[str], message: Any, number: int) -> bool:
+    """True if this project has signed the message for ``to``. ``number``: that among the messages of this purpose to
+    this run.
+    """
+    return not is_untrusted(
+        run_trust(), lambda trust: trust.trusts_message(purpose, to, message), f"{UNTRUSTED} {purpose} {number}"
+    )

@@ -37,6 +37,7 @@ from sagas.protocol.messages import (
     TimerFired,
     UndoSaga,
 )
+from sagas.protocol.nested_result import result_for_parent
 from sagas.protocol.payloads import (
     CANCEL_SIGNAL,
     LOCKS_SIGNAL,
@@ -55,9 +56,11 @@ from sagas.workflow.failures import closing_error, refused_error
 from sagas.workflow.json_payloads import ENVELOPE_VALUES, UnreadableValue, raw_json
 from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, VIEW_LIMIT, PayloadThrottle, limit_output, view_payload
 from sagas.workflow.lock_calls import LockCalls, release_refusal
-from sagas.workflow.nested import NestedSagas, ParentCancels, ParkedReports, result_for_parent
+from sagas.workflow.nested import NestedSagas
 from sagas.workflow.notify import Notifications
 from sagas.workflow.operator_pause import BEGINS, OperatorPause
+from sagas.workflow.parent_cancels import ParentCancels
+from sagas.workflow.parked_reports import ParkedReports
 from sagas.workflow.received import (
     NO_INPUT,
     bounded_value,

@@ -49,9 +49,9 @@ from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_gran
 from saga_workers.views.parked_holders import is_parked
 from saga_workers.worker.before_reset import look_before_reset
 from saga_workers.worker.cached_runs import CachedRuns, CachedRunsInterceptor
+from saga_workers.worker.earlier_children import look_up_earlier_child
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.metric_labels import MetricLabels
-from saga_workers.worker.nested_end import look_up_nested
 from saga_workers.worker.signed_activities import SignedActivitiesInterceptor
 from saga_workers.worker.spark_support import make_spark_performer, spark_performers
 from saga_workers.worker.tracing_setup import tracing_from_environment, tracing_interceptors
@@ -161,7 +161,7 @@ class SagaPlugin(SimplePlugin):
             _definition_loader(locator, self._project, self._trust),
             self._trust.verify_start,
             partial(look_before_reset, settings, locator),
-            partial(look_up_nested, client),
+            partial(look_up_earlier_child, client),
             watchers,
             locks,
             bulk,

@@ -1,4 +1,4 @@
-"""Looks up how a nested saga has ended, for a run of its parent that has not started it itself."""
+"""Looks up how an earlier child has ended: a nested saga of a run of its parent that has not started it itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sagas.workflow.failures import child_result
 from sagas.workflow.json_payloads import read_payload
 
 
-async def look_up_nested(temporal: Temporal, saga_id: str, parent: str) -> dict[str, Any]:
+async def look_up_earlier_child(temporal: Temporal, saga_id: str, parent: str) -> dict[str, Any]:
     """Return the ``state`` of the newest run of the nested saga, or undo, ``saga_id``: RUNNING; how it has ended, with
     the ``result`` of the run (COMPLETED) or the ``view`` in its failure; TERMINATED if there is none; FOREIGN if it
     was not started by the saga ``parent``.
