@@ -21,7 +21,7 @@ from saga_activities.kafka.admin import KafkaOperationError
 from saga_activities.kafka.config import commit_may_be_resent, producer_config
 from saga_activities.kafka.errors import ErrorVerdict, KafkaErrorInfo, classify_kafka_error, kafka_error_info
 from saga_activities.kafka.record_codec import EncodedRecord
-from saga_activities.kafka.written_topics import WrittenTopics
+from saga_activities.kafka.topic_changes import TopicChanges
 from sagas.settings import KafkaSettings
 
 log = logging.getLogger("saga.kafka")
@@ -77,7 +77,7 @@ class TransactionalProducer:
         self.cancelled = threading.Event()
         self._settings = settings
         self._producer: Any = None
-        self._topics: WrittenTopics | None = None
+        self._topics: TopicChanges | None = None
         self._deadline = 0.0
         self._used_at = 0.0
         self._failed_deliveries: list[tuple[KafkaErrorInfo, Any]] = []
@@ -91,7 +91,7 @@ class TransactionalProducer:
         with self._translate_errors():
             self._producer = Producer({**properties, "error_cb": self._on_error})
             self._retry(lambda: self._producer.init_transactions(_CALL_SLICE))
-        self._topics = WrittenTopics(self._settings, self._producer)
+        self._topics = TopicChanges(self._settings, self._producer)
         self._used_at = time.monotonic()
         return self
 

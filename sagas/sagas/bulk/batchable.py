@@ -34,6 +34,13 @@ def why_no_member(definition: Definition) -> str | None:
     return None
 
 
+def why_not_shared(definition: Definition) -> str | None:
+    """Why each start of this definition that arrives over HTTP has a workflow of its own; None if starts that arrive
+    together share one. A saga whose first step is not batchable would leave it before it has done anything in it.
+    """
+    return why_no_member(definition) or why_not_batchable(definition.steps[0])
+
+
 def why_not_callable(call: Call) -> str | None:
     """Why the call cannot be performed together with those of other sagas; None if it can."""
     guard = call.guard

@@ -1,4 +1,8 @@
-"""The time zones of schedules: those of the IANA database."""
+"""The time zones of schedules: those of the IANA database.
+
+Temporal decides at which time a scheduled start runs where the clocks of a zone change, see
+:mod:`saga_workers.schedules.matching_times`.
+"""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
 from sagas.workflow.failures import attempts_made
+from sagas.workflow.json_payloads import activity_result
 from sagas.workflow.limits import to_payload
 from sagas.workflow.origin_sender import OriginSender
-from sagas.workflow.received import activity_result
 from sagas.workflow.run_trust import latest_call
 from sagas.workflow.signed_answers import UNSIGNED_ANSWER, outcome_of_answer, outcome_of_failure, outcome_of_others
 from sagas.workflow.summaries import limit_summary

@@ -30,9 +30,8 @@ from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
 from sagas.text.json_values import encodable
 from sagas.workflow.failures import refused_error
-from sagas.workflow.json_payloads import UnreadableValue
+from sagas.workflow.json_payloads import NO_INPUT, UnreadableValue, bounded_value
 from sagas.workflow.limits import NEXT_TASK
-from sagas.workflow.received import NO_INPUT, bounded_value
 
 ABANDONED_AFTER = timedelta(minutes=15)
 

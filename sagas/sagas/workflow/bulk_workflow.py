@@ -39,11 +39,11 @@ from sagas.text.exact_json import decode_json
 from sagas.text.shortening import counted
 from sagas.workflow.activity_calls import FEW_ATTEMPTS
 from sagas.workflow.bulk_request import BulkRequest, read_request
+from sagas.workflow.client_messages import cancel_event
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, attempts_made, refused_error
-from sagas.workflow.json_payloads import UnreadableValue, json_payload, raw_json
+from sagas.workflow.json_payloads import NO_INPUT, UnreadableValue, first_value, json_payload, raw_json
 from sagas.workflow.limits import VIEW_LIMIT, PayloadThrottle
-from sagas.workflow.received import NO_INPUT, cancel_event, first_value
 from sagas.workflow.run_reset import RefusedReset
 from sagas.workflow.run_start import RunHeader, state_message, verify_bulk_start
 from sagas.workflow.run_trust import RunTrust, latest_call

@@ -7,22 +7,27 @@ is read from one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from sagas.input_limits import MAX_JSON_DEPTH, MAX_RESULT_VALUES
+from sagas.input_limits import MAX_INPUT_VALUES, MAX_JSON_DEPTH, MAX_RESULT_VALUES
 from sagas.text.exact_json import decode_json, decode_unambiguous, encode_json
 from sagas.text.json_mistakes import InvalidJson
-from sagas.text.json_values import encodable, has_more_values
+from sagas.text.json_values import encodable, has_more_values, json_problem
 
 ENVELOPE_VALUES = 1_000
 """Values around those of a result or of the details of a failure, such as the number of the attempt."""
 
 _JSON = b"json/plain"
 _NULL = b"binary/null"
+
+
+NO_INPUT = RawValue(Payload())
+"""The argument of a workflow that a client has started without one; it cannot be read."""
 
 
 class UnreadableValue(Exception):
@@ -65,12 +70,44 @@ def read_bounded(payload: Payload, max_values: int, *, around: int = 0, unambigu
     """The value of a payload that any client or worker may have sent; too many values are not read, as a workflow task
     has no time for them. Raises as :func:`read_payload`.
 
-
     ``around``: values that it may have beyond those of its content.
     """
     if has_more_values(payload.data, max_values + around):
         raise UnreadableValue(f"it has more than {max_values:,} values")
     return read_payload(payload, unambiguous=unambiguous)
+
+
+def first_value(args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES, around: int = 0) -> Any:
+    """The first argument; None without arguments. Raises UnreadableValue, also for too many values."""
+    return read_bounded(args[0].payload, max_values, around=around, unambiguous=True) if args else None
+
+
+def bounded_value(
+    args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES, around: int = 0, half_pairs: bool = False
+) -> Any:
+    """The first argument of a start or a signal; None without arguments.
+
+    Raises UnreadableValue, also for a value out of bounds. ``around``: see :func:`read_bounded`; ``half_pairs``: see
+    :func:`json_problem`.
+    """
+    value = first_value(args, max_values=max_values, around=around)
+    if (problem := json_problem(value, half_pairs=half_pairs)) is not None:
+        raise UnreadableValue(problem)
+    return value
+
+
+def activity_result(returned: RawValue | None, *, around: int = 0) -> Any:
+    """Return what an activity has returned: a value that cannot be kept is replaced by the reason, as the effect is
+    there.
+
+    ``around``: values that the result may have beyond those of its content.
+    """
+    if returned is None:
+        return None
+    try:
+        return bounded_value([returned], max_values=MAX_RESULT_VALUES, around=around, half_pairs=True)
+    except UnreadableValue as error:
+        return {"omitted": "unreadable", "reason": str(error)}
 
 
 def failure_details(error: ApplicationError) -> Any:

@@ -17,13 +17,12 @@ from sagas.protocol.messages import CancelSaga, ChildState, SagaEnded, StartSaga
 from sagas.protocol.nested_result import completed_child
 from sagas.protocol.payloads import CANCEL_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
-from sagas.workflow.client_values import MALFORMED
+from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.earlier_children import EarlierChild
 from sagas.workflow.failures import child_result, refused_view
-from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.json_payloads import activity_result, raw_json
 from sagas.workflow.limits import to_payload
 from sagas.workflow.parked_reports import parked_event
-from sagas.workflow.received import activity_result
 from sagas.workflow.run_trust import signed_message
 from sagas.workflow.summaries import run_summary
 from sagas.workflow.task_set import CommandContext

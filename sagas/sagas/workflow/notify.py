@@ -31,11 +31,10 @@ from sagas.protocol.payloads import (
 from sagas.text.exact_json import decode_json
 from sagas.text.markdown import markdown_text
 from sagas.text.shell import saga_command
-from sagas.workflow.client_values import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_client_value, text
+from sagas.workflow.client_fields import LONGEST_NAME, LONGEST_WAIT, number, optional_text, read_client_value, text
 from sagas.workflow.failures import SagaApplicationError, activity_outcome, refused_error
-from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.json_payloads import NO_INPUT, activity_result, raw_json
 from sagas.workflow.limits import to_payload
-from sagas.workflow.received import NO_INPUT, activity_result
 from sagas.workflow.run_start import refuse_foreign_id
 from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, signed_message
 from sagas.workflow.summaries import limit_summary, run_summary

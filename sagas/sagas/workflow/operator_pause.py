@@ -24,7 +24,7 @@ from sagas.protocol.messages import (
     UndoSaga,
 )
 from sagas.protocol.saga_view import PauseView, SagaView
-from sagas.workflow.received import who_and_reason
+from sagas.workflow.client_messages import who_and_reason
 
 BEGINS = Call | StartSaga | UndoSaga | AcquireLocks
 """The commands that begin something, and that a machine issues again."""

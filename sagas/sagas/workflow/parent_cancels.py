@@ -11,8 +11,7 @@ from temporalio.common import RawValue
 from sagas.input_limits import MAX_CANCEL_WORDS
 from sagas.protocol.messages import CancelRequested
 from sagas.text.json_values import encodable
-from sagas.workflow.json_payloads import UnreadableValue
-from sagas.workflow.received import NO_INPUT, bounded_value
+from sagas.workflow.json_payloads import NO_INPUT, UnreadableValue, bounded_value
 from sagas.workflow.run_trust import is_signed_message
 
 

@@ -12,9 +12,8 @@ from temporalio.exceptions import FailureError
 from sagas.protocol.messages import ChildParked, ReportParked
 from sagas.protocol.payloads import PARKED_SIGNAL, UNDO_SUFFIX
 from sagas.protocol.saga_view import ChildView
-from sagas.workflow.client_values import LAST_SECOND, MALFORMED, number
-from sagas.workflow.json_payloads import raw_json
-from sagas.workflow.received import bounded_value
+from sagas.workflow.client_fields import LAST_SECOND, MALFORMED, number
+from sagas.workflow.json_payloads import bounded_value, raw_json
 from sagas.workflow.run_trust import is_signed_message, signed_message
 from sagas.workflow.task_set import TaskSet
 

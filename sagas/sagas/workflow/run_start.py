@@ -41,11 +41,11 @@ from sagas.protocol.payloads import (
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, MAX_STATE_CHARACTERS, size_problem
 from sagas.text.exact_json import decode_json
 from sagas.text.json_values import parse_json
-from sagas.workflow.client_values import LAST_SECOND, number, optional_text, read_client_value, text, whole_number
+from sagas.workflow.client_fields import LAST_SECOND, number, optional_text, read_client_value, text, whole_number
+from sagas.workflow.client_messages import who_and_reason
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import raw_json
-from sagas.workflow.received import who_and_reason
 from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, require_key, signed_message
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 

@@ -52,18 +52,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.signed_content import outcome_message
 from sagas.workflow.activity_calls import ActivityCalls
-from sagas.workflow.failures import closing_error, refused_error
-from sagas.workflow.json_payloads import ENVELOPE_VALUES, UnreadableValue, raw_json
-from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, VIEW_LIMIT, PayloadThrottle, limit_output, view_payload
-from sagas.workflow.lock_calls import LockCalls, release_refusal
-from sagas.workflow.nested import NestedSagas
-from sagas.workflow.notify import Notifications
-from sagas.workflow.operator_pause import BEGINS, OperatorPause
-from sagas.workflow.parent_cancels import ParentCancels
-from sagas.workflow.parked_reports import ParkedReports
-from sagas.workflow.received import (
-    NO_INPUT,
-    bounded_value,
+from sagas.workflow.client_messages import (
     cancel_event,
     check_request,
     is_signed_decision,
@@ -71,6 +60,15 @@ from sagas.workflow.received import (
     to_decision_event,
     to_signal_event,
 )
+from sagas.workflow.failures import closing_error, refused_error
+from sagas.workflow.json_payloads import ENVELOPE_VALUES, NO_INPUT, UnreadableValue, bounded_value, raw_json
+from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, VIEW_LIMIT, PayloadThrottle, limit_output, view_payload
+from sagas.workflow.lock_calls import LockCalls, release_refusal
+from sagas.workflow.nested import NestedSagas
+from sagas.workflow.notify import Notifications
+from sagas.workflow.operator_pause import BEGINS, OperatorPause
+from sagas.workflow.parent_cancels import ParentCancels
+from sagas.workflow.parked_reports import ParkedReports
 from sagas.workflow.run_reset import RunReset
 from sagas.workflow.run_start import continuation_input, start_run, state_message
 from sagas.workflow.run_trust import RunTrust, is_proven_decision, is_trusted, signed_message, trusts_decision

@@ -24,12 +24,11 @@ from sagas.protocol.payloads import (
     SLOT_STATE_ACTIVITY,
 )
 from sagas.protocol.schedule_order import slot_text
-from sagas.workflow.client_values import LONGEST_NAME, read_client_value, text
+from sagas.workflow.client_fields import LONGEST_NAME, read_client_value, text
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
-from sagas.workflow.json_payloads import raw_json
+from sagas.workflow.json_payloads import NO_INPUT, raw_json
 from sagas.workflow.next_look import wait_until_next_look
-from sagas.workflow.received import NO_INPUT
 from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, require_key
 
 _SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")

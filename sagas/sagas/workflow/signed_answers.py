@@ -18,8 +18,7 @@ from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import ANSWER_METADATA, NOT_REGISTERED_TYPES, UNSIGNED_TYPE, decode_failure, decode_result
 from sagas.protocol.signed_content import failure_content, read_answer_signature
 from sagas.workflow.failures import activity_failure, activity_outcome, attempts_made
-from sagas.workflow.json_payloads import ENVELOPE_VALUES
-from sagas.workflow.received import activity_result
+from sagas.workflow.json_payloads import ENVELOPE_VALUES, activity_result
 from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, is_untrusted, require_key, run_trust
 
 UNSIGNED_ANSWER = Failure(

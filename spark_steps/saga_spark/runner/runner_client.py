@@ -41,7 +41,7 @@ class RunnerClient:
         self._heartbeat_timeout = heartbeat_timeout
         self._numbers = itertools.count(1)
         self._lock = asyncio.Lock()
-        self._losses = Losses()
+        self._losses = RunnerLosses()
         self._apart = asyncio.Lock()
         self._process: RunnerProcess | None = None
         self._retired: set[RunnerProcess] = set()
@@ -69,7 +69,7 @@ class RunnerClient:
         """
         name = f"{task} {_ATTEMPT.sub('', tag)}"
         message = {"task": task, "request": dict(request), "tag": tag, "sensitive_texts": list(texts_of_attempt())}
-        if not self._losses.apart(name):
+        if not self._losses.needs_dedicated_runner(name):
             return await self._answered(name, message, on_progress, apart=False)
         async with self._apart:  # one at a time, because each takes the memory of a whole runner
             return await self._answered(name, message, on_progress, apart=True)
@@ -187,27 +187,27 @@ MAX_CONSECUTIVE_LOSSES = 10
 """Consecutive lost runners after which an operator has to decide. (A job may crash its process on every run.)"""
 
 
-class Losses:
+class RunnerLosses:
     """The losses that one worker remembers, by names of runs that stay the same across attempts."""
 
     def __init__(self) -> None:
-        self._in_a_row: dict[str, int] = {}
+        self._consecutive: dict[str, int] = {}
         self._apart: set[str] = set()
 
-    def apart(self, name: str) -> bool:
+    def needs_dedicated_runner(self, name: str) -> bool:
         """Return whether this run gets a dedicated runner."""
         return name in self._apart
 
     def survived(self, name: str) -> None:
         """Record that a runner has answered this run."""
-        self._in_a_row.pop(name, None)
+        self._consecutive.pop(name, None)
         self._apart.discard(name)
 
     def lost(self, name: str, error: RunnerLost, *, alone: bool) -> InfrastructureError | NeedsOperator:
         """The error for the attempt of a run whose runner was lost."""
         if error.memory and alone:
             return InfrastructureError(str(error))  # the job needs too much: this counts as an attempt
-        count = self._in_a_row[name] = self._in_a_row.get(name, 0) + 1
+        count = self._consecutive[name] = self._consecutive.get(name, 0) + 1
         if error.memory or count >= DEDICATED_RUNNER_AFTER:
             self._apart.add(name)
         if count < MAX_CONSECUTIVE_LOSSES:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client as Temporal
 
-from saga_cli.commands.run import start_from
+from saga_cli.commands.run import batch_run
 from saga_workers.interventions import signal_message
 from saga_workers.location import locator
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
@@ -67,7 +67,7 @@ async def test_a_saga_that_ends_while_it_is_described_counts_with_its_end(
 async def test_tolerated_failures_of_an_earlier_run_count_as_success(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_from, "_LINE_INTERVAL", 0.02)
+    monkeypatch.setattr(batch_run, "_LINE_INTERVAL", 0.02)
     rows = [json.dumps({"nights": number, "mode": "reject" if number == 3 else "ok"}) for number in range(10)]
     file = write(cli, "tolerated.jsonl", rows)
     answer = await cli.saga("--json", "start", "trip", "--from", str(file), "--tolerate", "1")

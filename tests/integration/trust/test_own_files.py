@@ -61,7 +61,6 @@ OWN_PACKAGE = {
     "saga_activities/automatic/table_access.py": "a function of that name that reads no file",
     "sagas/__init__.py": "modules of this package",
     "sagas/settings/__init__.py": "modules of this package",
-    "sagas/workflow/received.py": "a payload, no file",
     "sagas/workflow/json_payloads.py": "a payload, no file",
     "saga_cli/main.py": "modules of this package, /dev/null",
     "saga_cli/commands/begin/patterns.py": "files of this package",

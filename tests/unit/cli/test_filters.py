@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from saga_cli.commands.run.start_from import parse_tolerated
+from saga_cli.commands.run.batch_run import parse_tolerated
 from saga_cli.shared_options import parse_time
 from saga_workers.views.parked import ParkedRow, group_parked
 from saga_workers.views.saga_list import SagaFilter, visibility_query

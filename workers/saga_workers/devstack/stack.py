@@ -67,7 +67,7 @@ class Stack:
             SagaError: a service does not start; the others stay as they are.
         """
         self.folder.create()
-        with self._alone():
+        with self._locked():
             self.folder.owner()
             if (only is None or "worker" in only) and (reason := spark_unavailable_reason(self.settings)):
                 self.report(reason)
@@ -96,7 +96,7 @@ class Stack:
                 pending = [name for name in pending if name not in wave]
             self._report_missing_setup()
 
-    def _alone(self) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Lock this stack against other `saga dev` commands, with a report when it has to wait for one."""
         return self.folder.lock(
             lambda: self.report("another `saga dev` command is running in this project; waiting for it")
@@ -110,7 +110,7 @@ class Stack:
         """
         if not self.folder.dev.is_dir():
             raise UsageError("the dev stack of this project was never started", help=saga_command("dev", "up"))
-        with self._alone():
+        with self._locked():
             self.folder.owner()
             addresses = self._addresses()
             chosen = names or [name for name in PROJECT_PROCESSES if self.folder.read(name).wanted]
@@ -368,7 +368,7 @@ class Stack:
         if not self.folder.dev.is_dir():
             return []
         stopped = []
-        with self._alone():
+        with self._locked():
             self.folder.owner()
             for name in reversed(SERVICE_NAMES):
                 service = self.services[name]

@@ -48,7 +48,7 @@ from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartResult
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
-from sagas.bulk.batchable import why_no_member, why_not_batchable
+from sagas.bulk.batchable import why_not_shared
 from sagas.definition.saga_ids import SAGA_NAME, workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.project import Project
@@ -226,13 +226,7 @@ class SagaApi:
     def _shared_starts(self, client: Client, starter: SagaStarter) -> SharedStarts | None:
         """Return what gathers the starts of this saga; None if each has a workflow of its own."""
         definition = starter.definition
-        # A saga whose first step is not batchable would leave the bulk workflow before it has done anything in it.
-        if (
-            self._bulk_wait <= 0
-            or not client.ledger.configured
-            or why_no_member(definition)
-            or why_not_batchable(definition.steps[0])
-        ):
+        if self._bulk_wait <= 0 or not client.ledger.configured or why_not_shared(definition):
             return None
         if definition.saga not in self._shared:
             self._shared[definition.saga] = SharedStarts(starter, wait=self._bulk_wait)

@@ -1,8 +1,8 @@
 """Starts the sagas that share a bulk workflow, and answers their callers.
 
-Each caller gets the result that a start of its own would have given. An id that the ledger knows is answered from there;
-the bulk workflow claims the others. If no worker does so in time, they do not count as started: it may still refuse the
-workflow. A caller that starts one of them again waits for the same workflow.
+Each caller gets the result that a start of its own would have given. An id that the ledger knows is answered from
+there; the bulk workflow claims the others. If no worker does so in time, they do not count as started: it may still
+refuse the workflow. A caller that starts one of them again waits for the same workflow.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from sagas.settings.signing_keys import KEY_FILE, Purpose, is_key_id
 from sagas.text.exact_json import decode_json, encode_json
 from sagas.text.json_values import json_problem
 from sagas.workflow.bulk_workflow import BulkWorkflow
-from sagas.workflow.client_values import MALFORMED
+from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.run_start import drop_forged_outcome, read_header
 from sagas.workflow.run_trust import MessagePurpose, RunTrust

@@ -8,8 +8,8 @@ import typer
 
 from saga_cli.context import with_locator
 from saga_cli.output import echo, print_document, warn
-from saga_cli.running_sagas import SagaRequest, ask_running_sagas, require_id_or_filter, row_text
 from saga_cli.shared_options import Operator, Yes, operator_name, print_target
+from saga_cli.where_option import SagaRequest, ask_running_sagas, require_id_or_filter, row_text
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import typer
 
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
-from saga_cli.running_sagas import SagaRequest, ask_running_sagas, require_id_or_filter
 from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
+from saga_cli.where_option import SagaRequest, ask_running_sagas, require_id_or_filter
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:

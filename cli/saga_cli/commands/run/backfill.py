@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saga_cli.commands.run.start_from import RunOptions, report_batch, run_batch
+from saga_cli.commands.run.batch_run import RunOptions, report_batch, run_batch
 from saga_cli.context import load_settings
 from saga_cli.exit_codes import DONE
 from saga_cli.output import echo, on_ctrl_c, print_list

@@ -218,14 +218,14 @@ def retry_failed_command(
 
     Their inputs are those of the first start; the definitions are those of the project now.
     """
-    from saga_cli.commands.run.start_from import RunOptions, report_batch, run_batch
+    from saga_cli.commands.run.batch_run import RunOptions, report_batch, run_batch
     from saga_workers.batch.reporter import check_batch_id
 
     check_batch_id(batch)
     tallies: list[Tally] = []
 
     async def work(client: Client, batch: str) -> int:
-        from saga_cli.commands.run.start_from import make_again_rows
+        from saga_cli.commands.run.batch_run import make_again_rows
         from saga_workers.batch.batch_control import failed_sagas
 
         settings = client.project.settings

@@ -14,7 +14,7 @@ from sagas.input_limits import MAX_INPUT_VALUES, MAX_RESULT_VALUES
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_omitted, limit_size
 from sagas.text.exact_json import decode_json, encode_json
-from sagas.workflow.received import activity_result
+from sagas.workflow.json_payloads import activity_result
 from tests.unit.engine.machine.driver import MachineDriver, saga, step
 
 LIMIT = 1.0

@@ -1,4 +1,4 @@
-"""Reads what any client may send with a start: what is malformed is refused, and fails no workflow task."""
+"""Reads the fields of what any client may have sent: a malformed one is refused, and fails no workflow task."""
 
 from __future__ import annotations
 

@@ -1,56 +1,20 @@
-"""Reads what any client of Temporal may send: what cannot be read must not fail the workflow task forever."""
+"""Reads signals and updates, which any client of Temporal may send: one that is malformed fails no workflow task."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES, MAX_RESULT_VALUES
+from sagas.input_limits import MAX_CANCEL_WORDS
 from sagas.protocol.messages import CancelRequested, DecisionMade, SignalReceived
 from sagas.protocol.operator_names import recorded_name
-from sagas.text.json_values import encodable, json_problem
-from sagas.workflow.client_values import optional_text, text
+from sagas.text.json_values import encodable
+from sagas.workflow.client_fields import optional_text, text
 from sagas.workflow.failures import refused_error
-from sagas.workflow.json_payloads import UnreadableValue, read_bounded
-
-NO_INPUT = RawValue(Payload())
-"""The argument of a workflow that a client has started without one; it cannot be read."""
-
-
-def bounded_value(
-    args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES, around: int = 0, half_pairs: bool = False
-) -> Any:
-    """The first argument of a start or a signal; None without arguments.
-
-    Raises UnreadableValue, also for a value out of bounds. ``around``: see :func:`read_bounded`; ``half_pairs``: see
-    :func:`json_problem`.
-    """
-    return _checked(first_value(args, max_values=max_values, around=around), half_pairs=half_pairs)
-
-
-def _checked(value: Any, *, half_pairs: bool) -> Any:
-    problem = json_problem(value, half_pairs=half_pairs)
-    if problem is not None:
-        raise UnreadableValue(problem)
-    return value
-
-
-def activity_result(returned: RawValue | None, *, around: int = 0) -> Any:
-    """Return what an activity has returned: a value that cannot be kept is replaced by the reason, as the effect is
-    there.
-
-    ``around``: values that the result may have beyond those of its content.
-    """
-    if returned is None:
-        return None
-    try:
-        return bounded_value([returned], max_values=MAX_RESULT_VALUES, around=around, half_pairs=True)
-    except UnreadableValue as error:
-        return {"omitted": "unreadable", "reason": str(error)}
+from sagas.workflow.json_payloads import NO_INPUT, UnreadableValue, bounded_value
 
 
 def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
@@ -103,11 +67,6 @@ def to_decision_event(data: Mapping[str, Any], *, proven: bool = False) -> Decis
 def is_signed_decision(event: DecisionMade) -> bool:
     """True for what only an operator of the project may decide: new arguments and another definition."""
     return event.arguments is not None or event.definition is not None
-
-
-def first_value(args: Sequence[RawValue], *, max_values: int = MAX_INPUT_VALUES, around: int = 0) -> Any:
-    """The first argument; None without arguments. Raises UnreadableValue, also for too many values."""
-    return read_bounded(args[0].payload, max_values, around=around, unambiguous=True) if args else None
 
 
 def request_fields(sent: RawValue) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The topics that a producer writes to, as they are at present.
+"""Notices the changes of the topics that a producer writes to.
 
 A Kafka client chooses the partition of a key by the number of partitions that it knows, and looks at that again every
 five minutes. In between, if a topic gets more partitions or is created again, records of one key would go to different
@@ -26,8 +26,8 @@ _TIMEOUT = 10.0
 _RETRY_INTERVAL = 0.1
 
 
-class WrittenTopics:
-    """The topics of one producer; ``client`` is that of the library. All calls block.
+class TopicChanges:
+    """The changes of the topics of one producer; ``client`` is that of the library. All calls block.
 
     Raises KafkaOperationError and KafkaException.
     """
