@@ -11,7 +11,7 @@ from sagas.text.own_frames import noted_place
 
 _MAX_MESSAGE = 500
 _MISTAKES = (LookupError, AttributeError, TypeError, NameError, ArithmeticError, AssertionError, ImportError)
-"""Exceptions of Python whose text is no sentence for an operator: `'sku'` of a KeyError."""
+"""Exceptions of Python whose text is not a sentence for an operator: `'sku'` of a KeyError."""
 
 
 def action_failure(error: BaseException) -> Failure:

@@ -99,7 +99,7 @@ def engine_url(name: str, url: str) -> URL:
     """The URL of a connection for an engine. Raises :class:`UsageError` if it is invalid."""
     try:
         return make_url(async_url(url, Path(), setting=f"connections.{name}.url"))
-    except (ArgumentError, ValueError):  # a port that is no number is a plain ValueError
+    except (ArgumentError, ValueError):  # a port that is not a number is a plain ValueError
         raise UsageError(f"connections.{name}.url must have the form postgresql://user@host:5432/name") from None
 
 

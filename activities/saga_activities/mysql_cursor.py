@@ -17,10 +17,10 @@ _LOSSES = {
     1260,  # GROUP_CONCAT
     1264,  # out of range
     1265,  # of a column; where a calculation is rounded, this is only a note
-    1292,  # text that is no number or time
+    1292,  # text that is not a number or time
     1301,  # more than max_allowed_packet
     1364,  # no default
-    1366,  # text that is no number, or not of the character set
+    1366,  # text that is not a number, or not of the character set
     1406,  # too long
     1452,  # a row without the row that its foreign key names
     1526,  # no partition

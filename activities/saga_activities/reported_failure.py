@@ -33,7 +33,7 @@ def reported_failure(outcome: Outcome) -> Failure:
 
 def _ends(text: str, size: int) -> str:
     """The first and the last ``size`` characters of a longer text, without the words that are cut: half a credential is
-    not masked. A word as long as that is no credential: it is cut.
+    not masked. A word as long as that is not a credential: it is cut.
     """
     if len(text) <= 2 * size:
         return text

@@ -20,7 +20,7 @@ def check_columns(place: str, columns: Mapping[str, Sequence[str]], schema: Any)
     """Refuse a header that no row can fit. ``columns``: the path of each column's field, by the column's name.
 
     Raises UsageError for the whole file: a needed field has no column, a column is a field that the schema forbids, or
-    the first line is no header.
+    the first line is not a header.
     """
     root = _declaring(schema)
     declared = tuple(root["properties"])
@@ -39,7 +39,7 @@ def check_columns(place: str, columns: Mapping[str, Sequence[str]], schema: Any)
     if root.get("additionalProperties") is False and "patternProperties" not in root:
         for field, name in undeclared.items():
             hint = did_you_mean(field, declared) or "; rename or remove it"
-            raise UsageError(f"{place}: the column {name} is no field of the input{hint}")
+            raise UsageError(f"{place}: the column {name} is not a field of the input{hint}")
 
 
 def misspelled_fields(value: Any, schema: Any) -> Iterator[str]:

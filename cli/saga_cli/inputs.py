@@ -77,7 +77,7 @@ def field_path(name: str, schema: Any) -> list[str]:
 
 
 def parse_text(text: str, types: frozenset[str], *, sensitive: bool = False) -> Any:
-    """The JSON value of a text for a field that is no string. Raises ValueError: its JSON has none of these types.
+    """The JSON value of a text for a field that is not a string. Raises ValueError: its JSON has none of these types.
 
     ``sensitive``: the message does not quote the text.
     """

@@ -33,7 +33,7 @@ _FLOATS = {16: ("e", 5), 32: ("f", 9)}
 def parquet_rows(path: Path, schema: Mapping[str, Any]) -> Iterator[InputRow | str]:
     """One input for each row; a null leaves its field out.
 
-    Raises UsageError: pyarrow is missing, the file is no Parquet file, or a column has a type without a form in JSON.
+    Raises UsageError: pyarrow is missing, the file is not Parquet, or a column has a type without a form in JSON.
     """
     try:
         import pyarrow as arrow  # pyright: ignore[reportMissingImports]

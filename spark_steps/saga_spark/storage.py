@@ -218,7 +218,7 @@ def project_location(location: str, root: Path) -> str:
 
 
 def project_glob(location: str, root: Path) -> str:
-    """Resolve a glob against the project folder, whose own path is no pattern; a URI is returned unchanged."""
+    """Resolve a glob against the project folder, whose own path is not a pattern; a URI is returned unchanged."""
     if "://" in location or location.startswith("file:"):
         return location
     return str(Path(glob.escape(str(root)), location))

@@ -64,4 +64,4 @@ async def test_cancel_at_a_random_time(tries: int, native: bool, servers: Shared
 
 
 async def _unused(_: object) -> None:
-    raise AssertionError("this row is no cell of the matrix")
+    raise AssertionError("this row is not a cell of the matrix")

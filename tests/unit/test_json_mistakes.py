@@ -1,4 +1,4 @@
-"""Messages about a text that is no JSON: the place, and what to write instead, never Python's words."""
+"""Messages about a text that is not JSON: the place, and what to write instead, never Python's words."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _column(fields: Any) -> Column:
     elif not fields["folds"] and (base in _SAME_TEXT or base.removeprefix("array of ") in _SAME_TEXT - {"bpchar"}):
         canonical = f"{quoted}::text"  # without the blanks at the end of char(n), which do not count
     # The equality of the key's own index: `=` of another schema may be missing in the search path. What the index
-    # itself excludes is no equality: WITHOUT OVERLAPS means `&&`.
+    # itself excludes is not an equality: WITHOUT OVERLAPS means `&&`.
     compare = f"{fields['equals'] or '='} {write}"
     return Column(
         fields["name"],

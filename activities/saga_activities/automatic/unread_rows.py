@@ -46,7 +46,7 @@ def shows_images(decided: str | None, stored: Sequence[Row]) -> bool:
 
 
 def _described(dialect: str, images: Sequence[tuple[ImageTypes, Row]]) -> dict[str, Any]:
-    """The columns that differ between the first and the last image of one row; all, if one of them is no row."""
+    """The columns that differ between the first and the last image of one row; all, if one of them is not a row."""
     (first_types, first), (last_types, last) = images[0], images[-1]
     key, before, after = map(decoded_image, (first["row_key"], first["before_image"], last["after_image"]))
     names = [name for name in before if before[name] != (after or before).get(name)] if before else []

@@ -1,4 +1,4 @@
-"""Types of PostgreSQL that users define: their name is no identity, because a migration changes what it means.
+"""Types of PostgreSQL that users define: their name is not an identity, because a migration changes what it means.
 
 The text of a composite value has no names of attributes, the label of an enum may be that of another member, and a
 domain or a range may be created again over another type. So images are stored with the parts of such types.

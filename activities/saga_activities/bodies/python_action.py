@@ -86,7 +86,7 @@ class ordinary_errors(ContextDecorator):
 def jsonable(value: Any) -> Any:
     """``value`` as JSON: dataclasses and models as objects, exact numbers, times as strings. Probe answers are kept.
 
-    Raises UnusableResult for bytes, a number that JSON does not have, and what is no data.
+    Raises UnusableResult for bytes, a number that JSON does not have, and what is not data.
     """
     match value:
         case Done():

@@ -434,7 +434,7 @@ async def _name_value(error: SQLAlchemyError, statement: ParsedSql, rows: Sequen
 def _needs_check(clause: Any, rows: Sequence[Mapping[str, Any]], dialect: str) -> bool:
     values = [value for row in rows for value in row.values()]
     if getattr(clause, "_multi_values", ()):
-        return True  # they are no children of the clause
+        return True  # they are not children of the clause
     values += [node.value for node in iterate(clause) if isinstance(node, BindParameter)]
     return any(
         needs_care(value)

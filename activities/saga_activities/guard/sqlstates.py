@@ -216,7 +216,7 @@ def healing_of(sqlstate: str) -> Healing | None:
 
 
 _OTHER_TYPE = ("42804", "22P02")
-"""PostgreSQL's codes for a parameter whose type does not fit its place, and for text that is no value of it."""
+"""PostgreSQL's codes for a parameter whose type does not fit its place, and for text that is not a value of it."""
 
 
 def what_to_correct(sqlstate: str, *, is_file: bool = False, about_json: bool = False) -> str:

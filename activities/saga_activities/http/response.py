@@ -29,7 +29,7 @@ MAX_EXCERPT = 500
 _PASSING = (401, 407, 408, 409, 421, 423, 425, 429)
 """Statuses of 4xx that another attempt may not get: credentials, a conflict, a lock, a limit of calls."""
 _OTHER_ARGUMENTS = 400
-"""The answer to a key that was used with other arguments: it is no word about those."""
+"""The answer to a key that was used with other arguments: it says nothing about those."""
 _BYTE_ORDER_MARK = "\ufeff"
 _AS_TEXT = "correct the service, or take the body as text with `result: response.text`"
 _UNRECORDED_HEADERS = ("set-cookie", "authorization", "proxy-authorization", "www-authenticate")
@@ -44,7 +44,7 @@ class HttpResponse:
     """One response. ``omitted`` stands in place of a body that was too large to keep, or that has too many values for
     a result; ``text`` is empty then.
 
-    ``undecodable`` says why the bytes of the body are no text in its charset; ``text``, with U+FFFD in place of such
+    ``undecodable`` says why the bytes of the body are not text in its charset; ``text``, with U+FFFD in place of such
     bytes, is for messages only then.
     """
 
@@ -133,7 +133,7 @@ class HttpResponse:
     def to_json(self) -> dict[str, Any]:
         """The value of ``response`` in expressions, and the result of a probe.
 
-        It has no ``json`` if it is not certain which value the body has, and no ``text`` if its bytes are no text.
+        It has no ``json`` if it is not certain which value the body has, and no ``text`` if its bytes are not text.
         """
         seen: dict[str, Any] = {
             "status": self.status,
@@ -172,7 +172,7 @@ _SHORT_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
 def _with_masked_escapes(text: str, mask: Callable[[str], str]) -> str:
-    """A text that is no usable JSON, without the secrets that it spells with JSON's escapes."""
+    """A text that is not usable JSON, without the secrets that it spells with JSON's escapes."""
 
     def masked_run(run: re.Match[str]) -> str:
         if "\\" not in run[0]:

@@ -28,7 +28,7 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """Characters that a text of PostgreSQL's jsonb cannot hold: NUL, and half a surrogate pair."""
 
 _TO_ESCAPE, _ESCAPED = re.compile("[\x00\ufffe\ud800-\udfff]"), re.compile("\ufffe([0-9a-f]{4})")
-"""Stories keep these characters as U+FFFE and four digits: it is no character, and so hardly any text has it."""
+"""Stories keep these characters as U+FFFE and four digits: it is not a character, and so hardly any text has it."""
 
 _POSTGRESQL = postgresql.dialect()
 _KEYS = ("saga_id", "started_at")

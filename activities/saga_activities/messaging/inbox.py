@@ -124,7 +124,7 @@ async def is_newer(sql: SqlSession, consumer: str, entity: str, version: int) ->
     """True if ``version`` is higher than any that this consumer has seen of ``entity``; it is then recorded as seen.
 
     Raises UsageError for what some database would change, and so confuse with another entity or version: a name that
-    is no text or too long, and a version that is no integer of 64 bits.
+    is not text or too long, and a version that is not an integer of 64 bits.
     """
     if not isinstance(entity, str):
         raise UsageError(f"the name of an entity must be a text, not {_shown(entity)}")

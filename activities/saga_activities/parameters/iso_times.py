@@ -35,7 +35,7 @@ _TIME = re.compile(
 
 
 def may_be_time(value: object) -> bool:
-    """Return whether a database may read text as a date or a time, although it is no date in ISO 8601 form."""
+    """Return whether a database may read text as a date or a time, although it is not a date in ISO 8601 form."""
     if not isinstance(value, str) or len(value) > _LONGEST or _READABLE.fullmatch(value) is None:
         return False
     return _DATE.fullmatch(value) is None
@@ -49,7 +49,7 @@ def _exists(day: str) -> bool:
 
 
 def iso_problem(text: str, *, date: bool, is_stored: bool) -> str | None:
-    """The sentence about text that is no time in ISO 8601 form; None for any other text.
+    """The sentence about text that is not a time in ISO 8601 form; None for any other text.
 
     ``date``: a date is wanted, with or without a time of day; otherwise a time. ``is_stored``: the database stores the
     text as it is, so that the date must exist, and has hyphens.

@@ -63,7 +63,7 @@ def numeric_operands(statement: ParsedSql, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def _operands(statement: ParsedSql, rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The parameters with text that is no small integer, if they are compared or computed with and count nothing."""
+    """The parameters with text that is not a small integer, if they are compared or computed with and count nothing."""
     names = {name for values in rows for name, value in values.items() if _is_no_integer(value)}
     if not names:
         return names

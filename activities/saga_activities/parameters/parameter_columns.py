@@ -28,7 +28,7 @@ NUMBER_TEXT = re.compile(r"\s*[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[
 
 _POSITION = re.compile(r"\s*[-+]?[0-9]+\s*", re.ASCII)
 _MEMBER = re.compile(r"'([^']*)'")
-"""The names of members in the type of a column; those with quotes are no digits."""
+"""The names of members in the type of a column; those with quotes are not digits."""
 
 _EXACT_TEXT = re.compile(r"[-+]?[0-9]{1,7}")
 """A number that every column holds, or refuses itself."""
@@ -188,7 +188,7 @@ class ParameterColumn:
             return
         for field, part in self.parts:
             if target.field is None or target.field in field:
-                # A value for one field is no literal of the whole.
+                # A value for one field is not a literal of the whole.
                 position = field[0] if target.field is None else None
                 for item in (
                     [value] if not isinstance(value, str) else scalar_texts(value, composite=True, field=position)

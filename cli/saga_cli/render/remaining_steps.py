@@ -21,7 +21,7 @@ def undone_steps(view: SagaView) -> tuple[list[str], list[str]]:
             continue
         if is_over and not rows_left_to(view, step.id):
             undone.append(step.id)
-        # The undo of a nested saga is no operation of the parent before it begins.
+        # The undo of a nested saga is not an operation of the parent before it begins.
         elif is_over or (
             step.state in ("DONE", "CONFIRMED", *_UNDER_WAY) and (step.uses == "saga" or undo not in (None, "SKIPPED"))
         ):

@@ -54,7 +54,7 @@ def to_line(value: Any, limit: int = 60) -> str:
 
 
 def parse_timestamp(text: str | None) -> datetime | None:
-    """The point in time in a view; None if there is no text, or if it is no timestamp with a time zone."""
+    """The point in time in a view; None if there is no text, or if it is not a timestamp with a time zone."""
     try:
         time = None if text is None else datetime.fromisoformat(text)
     except ValueError:

@@ -119,7 +119,7 @@ def _baskets(chosen: list[int], lines: DataFrame, presented: DataFrame) -> tuple
     lines_of: dict[int, list[BasketLine]] = defaultdict(list)
     bought: dict[int, Any] = {}
     for row in _rows(lines):
-        # Paper coupons from newspapers are no campaign coupons: they are already taken off the price.
+        # Paper coupons from newspapers are not campaign coupons: they are already taken off the price.
         campaign = (row.basket_id, row.product_id) in paid_by_coupon
         amount = money(row.price if campaign else row.price - row.coupon)
         lines_of[row.basket_id].append(BasketLine(str(row.product_id), row.quantity, amount))

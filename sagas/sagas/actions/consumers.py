@@ -233,7 +233,7 @@ class Message:
         """True when ``version`` is higher than any version of ``entity`` this consumer has seen; stored in ``sql``.
 
         In an ``async def`` the call is awaited. When a cancel (version 2) overtakes its create (version 1), the
-        create is not newer. Raises UsageError outside of a consumer, and for a version that is no integer of 64 bits.
+        create is not newer. Raises UsageError outside of a consumer, and for a version that is not a 64-bit integer.
         """
         if self._newer is None:
             raise UsageError("only a consumer stores versions; a bridge and a trigger have no database")

@@ -41,7 +41,7 @@ class Participant(Consumer):
 
     @cached_property
     def actions(self) -> Actions:
-        """The methods of one new instance, by operation. Raises UsageError for a class that is no participant."""
+        """The methods of one new instance, by operation. Raises UsageError for a class that is not a participant."""
         instance = self.function()
         actions = [
             Action(name, method, self.connection)

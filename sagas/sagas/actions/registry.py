@@ -131,7 +131,7 @@ def action(
     def mark(function: F) -> F:
         if batch and not inspect.iscoroutinefunction(function):
             raise UsageError(
-                f"the batch action {name} is no coroutine function",
+                f"the batch action {name} is not a coroutine function",
                 help="write async def name(step: BatchStep, items: list[Item])",
             )
         if (nameless := without_a_name(function)) is not None:

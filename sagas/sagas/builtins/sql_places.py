@@ -91,7 +91,7 @@ def _of_spark(arguments: Mapping[str, Any]) -> Iterator[SqlPlace]:
         for inner in (("relationships", "to"), ("reconcile", "with")):
             yield from _of_input(value_at(check, inner), (*path, *inner))
     if statements:
-        # A job that is no SQL may also have parameters that are no SQL values.
+        # A job that is not SQL may also have parameters that are not SQL values.
         params = ("params",) if "params" in arguments else None
         yield SqlPlace(tuple(statements), None, params, all_used=is_sql)
 

@@ -1,7 +1,7 @@
 """Binds the arguments of a Python action: JSON values, checked against the types that its signature declares.
 
 A value fits if it is valid for the JSON Schema of its parameter; only then pydantic makes the Python value of it.
-Nothing is converted on the way that JSON tells apart: text is no number, and neither is `true`.
+Nothing is converted on the way that JSON tells apart: text is not a number, and neither is `true`.
 """
 
 from __future__ import annotations

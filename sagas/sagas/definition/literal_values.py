@@ -1,6 +1,6 @@
 """Checks values of a definition against JSON Schemas, although those of their expressions are not known before the run.
 
-What an expression may decide is no mistake; which names a mapping has is known all the same.
+What an expression may decide is not a mistake; which names a mapping has is known all the same.
 """
 
 from __future__ import annotations

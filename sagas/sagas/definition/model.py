@@ -373,6 +373,6 @@ CHECK_SUFFIX = ".check"
 
 
 def checked_entry(id: str) -> str | None:
-    """The entry id that the pre-check ``id`` belongs to; None if ``id`` is no pre-check. An item keeps its index."""
+    """The entry id that the pre-check ``id`` belongs to; None if ``id`` is not a pre-check. An item keeps its index."""
     step, mark, item = id.partition(CHECK_SUFFIX)
     return step + item if mark else None

@@ -68,7 +68,7 @@ def label_problem(labels: Iterable[str]) -> str | None:
 
 
 def check_saga_name(name: object) -> str:
-    """The name. Raises UsageError if it may be that of a workflow that is no saga, one of the engine's among them."""
+    """The name. Raises UsageError if a workflow that is not a saga may have it, such as one of the engine's."""
     if not isinstance(name, str):
         raise UsageError(f"the name of a saga must be a string, not {type(name).__name__}")
     if re.fullmatch(SAGA_NAME, name) is None:

@@ -103,7 +103,7 @@ def keyword_problems(parts: list[tuple[SchemaNode, Path]]) -> Iterator[tuple[str
             if plain in _SENSITIVE and name != SENSITIVE_KEYWORD and isinstance(value, bool):
                 yield "SAGA123", (*path, name), f"`{name}` protects nothing", f"write `{SENSITIVE_KEYWORD}: true`"
             elif name != SENSITIVE_KEYWORD and (help := _keyword_help(plain, value)) is not None:
-                yield "SAGA118", (*path, name), f"`{name}` is no keyword of JSON Schema and checks nothing", help
+                yield "SAGA118", (*path, name), f"`{name}` is not a keyword of JSON Schema and checks nothing", help
 
 
 def _keyword_help(plain: str, value: Any) -> str | None:

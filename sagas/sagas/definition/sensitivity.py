@@ -166,7 +166,7 @@ class _Sensitivity:
         self._leading = leading_to(self._root, _is_marked)
         """The ids of the schemas that are marked, or lead to one that is: in the others nothing is masked."""
         self.declared = frozenset(_declared_names(schema))
-        """The names of properties, which are no data."""
+        """The names of properties, which are not data."""
         self._places: dict[tuple[int, ...], _Place] = {}
 
     def covers(self, path: tuple[str, ...]) -> bool:

@@ -42,8 +42,8 @@ NO_FACTS = Facts()
 class Use:
     """One use of a path from its root.
 
-    ``absorbed``: a missing field in it is no error here. ``certain``: whenever the expression has a value, the use was
-    evaluated.
+    ``absorbed``: a missing field in it is not an error here. ``certain``: whenever the expression has a value, the use
+    was evaluated.
     """
 
     path: NamePath

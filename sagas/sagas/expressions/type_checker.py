@@ -188,7 +188,7 @@ class _TypeChecker:
         for side in compared if values else ():
             if isinstance(side, nodes.Constant) and isinstance(side.value, str) and side.value not in values:
                 shown = ", ".join(values)
-                message = f"{self._text(side)} is no value of `{'.'.join(path or ())}`"
+                message = f"{self._text(side)} is not a value of `{'.'.join(path or ())}`"
                 self._report(side, message, "comparison", f"its values are {shown}")
 
     def _index(self, node: nodes.Index, scope: Mapping[str, _InferredType]) -> _InferredType:

@@ -47,5 +47,5 @@ def cancel_requested(run: SagaRun, event: CancelRequested) -> None:
 
 
 def external_cause(kind: str, type: str, message: str, details: dict[str, Any]) -> dict[str, Any]:
-    """A cause of rollback that is no step: a cancel, the deadline, an undo."""
+    """A cause of rollback that is not a step: a cancel, the deadline, an undo."""
     return {"kind": kind, "step": None, "type": type, "message": message, "details": details}

@@ -24,7 +24,7 @@ def output_fields(entry: Entry, operation: Operation) -> dict[str, Any]:
 
 
 def outputs_left(run: SagaRun, entry: Entry, operation: Operation, of: EntryOperation) -> list[dict[str, Any]] | None:
-    """System, key and command of each output that is not as the end of the saga says; None if it is no Spark step.
+    """System, key and command of each output that is not as the end of the saga says; None if it is not a Spark step.
 
     The key is the place of the output. Without a report of the undo they are all outputs of the step.
     """

@@ -304,7 +304,7 @@ def explain_guarantee(step: StepDefinition) -> str:
         return "It does nothing." if is_read(step) else "It does nothing; only its undo has an effect."
     if is_read(step):
         if checked_entry(step.id):
-            return "It runs before the first effect. Its answer is no promise: the step may still be rejected."
+            return "It runs before the first effect. Its answer is not a promise: the step may still be rejected."
         return "It only reads, so a retry has no effect."
     if is_nested(step):
         return "Each step of the nested saga has its own guarantee; it runs once under the id of this step."

@@ -23,7 +23,7 @@ def schedule_id(task_queue: str, saga: str) -> str:
 
 
 def saga_of_schedule(id: str, task_queue: str) -> str | None:
-    """The saga of the schedule with this id; None if it is no schedule of this task queue."""
+    """The saga of the schedule with this id; None if it is not a schedule of this task queue."""
     prefix = schedule_id(task_queue, "")
     saga = id.removeprefix(prefix)
     return saga if id.startswith(prefix) and "~" not in saga else None

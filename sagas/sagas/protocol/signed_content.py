@@ -101,5 +101,5 @@ def read_answer_signature(metadata: bytes) -> dict[str, str]:
 
 
 def failure_content(type: str | None, *, final: bool) -> dict[str, Any]:
-    """Return what else is signed of a failure: a failure after which Temporal repeats the attempt is no final one."""
+    """Return what else is signed of a failure: a failure after which Temporal repeats the attempt is not final."""
     return {"failure": type, "final": final}

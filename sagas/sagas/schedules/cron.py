@@ -58,7 +58,8 @@ class _FieldRange:
         if not text.isdigit() or not self.first <= int(text) <= self.last:
             names = f" or {self.words[0]} to {self.words[-1]}" if self.words else ""
             raise CronError(
-                f"`{text}` is no {self.name}", f"the {self.name} is a number from {self.first} to {self.last}{names}"
+                f"`{text}` is not a valid {self.name}",
+                f"the {self.name} is a number from {self.first} to {self.last}{names}",
             )
         return int(text)
 
@@ -155,7 +156,7 @@ def _values(part: str, field: _FieldRange) -> tuple[int, ...]:
             help = "write numbers, ranges such as 1-5, lists such as 1,3 and steps such as */15"
             if item == "?" or re.search("[l#wh]", item):
                 help = f"{help}; `?`, `L`, `W`, `#` and `H` of other programs are not known"
-            raise CronError(f"{_shown(item)} is no {field.name}", help)
+            raise CronError(f"{_shown(item)} is not a valid {field.name}", help)
         star, low, high, step = match.groups()
         last = 6 if field is _WEEKDAY and (star or high is None) else field.last
         first = field.first if star else field.number(low)

@@ -28,7 +28,7 @@ _DATABASE = re.compile(
 _LOCAL_MASTER = re.compile(r"local(\[ *(\d+|\*) *(, *\d+ *)?\]|-cluster\[ *\d+ *, *\d+ *, *\d+ *\])?|yarn", re.ASCII)
 
 _BAD_HOST = "its host is empty, or has a space or another character that no host has"
-_BAD_PORT = "its port is no number from 1 to 65535"
+_BAD_PORT = "its port is not a number from 1 to 65535"
 _NO_PORT = "it has no port"
 _UNENCODED = "there is an @ after its host, so a character of its user or password is not percent-encoded"
 _PROTOCOL = "it begins with a protocol, which does not belong there"
@@ -62,7 +62,7 @@ def split_base_url(setting: str, url: str) -> SplitResult:
 
 
 def require_database_url(setting: str, url: str) -> None:
-    """Raises WrongSetting for what is no URL of a database. :func:`require_supported_database` asks for more."""
+    """Raises WrongSetting for what is not a URL of a database. :func:`require_supported_database` asks for more."""
     what = "must have the form postgresql://user@host:5432/name"
     matched = _DATABASE.fullmatch(_PLACEHOLDER.sub("1", url))
     if matched is None:
@@ -142,7 +142,7 @@ def require_http_url(setting: str, url: str) -> None:
 
 
 def require_spark_master(setting: str, master: str) -> None:
-    """Raises WrongSetting for what is no master of Spark."""
+    """Raises WrongSetting for what is not a master of Spark."""
     scheme, separator, hosts = master.partition("://")
     what = "must be local[N], spark://host:7077, yarn or k8s://https://host:6443"
     if scheme == "spark" and separator:
@@ -154,7 +154,7 @@ def require_spark_master(setting: str, master: str) -> None:
 
 
 def require_spark_remote(setting: str, url: str) -> None:
-    """Raises WrongSetting for what is no address of a Spark Connect server; parameters may follow it."""
+    """Raises WrongSetting for what is not an address of a Spark Connect server; parameters may follow it."""
     what = "must be the address of a Spark Connect server, such as sc://spark:15002"
     address, slash, parameters = url.removeprefix("sc://").partition("/")
     if not url.startswith("sc://") or (slash and parameters and not parameters.startswith(";")):
@@ -163,7 +163,7 @@ def require_spark_remote(setting: str, url: str) -> None:
 
 
 def check_catalog_addresses(catalog: Mapping[str, Any]) -> None:
-    """Raises WrongSetting for a `uri` that is no address of a catalog, or a wrong URL of a service that it uses.
+    """Raises WrongSetting for a `uri` that is not an address of a catalog, or a wrong URL of a service that it uses.
 
     A catalog of another class decides itself what its properties mean.
     """

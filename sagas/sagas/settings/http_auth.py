@@ -34,7 +34,7 @@ OptionalReference = Annotated[Secret | None, _REFERENCE]
 
 
 def require_header_name(name: str, header: str) -> None:
-    """Raises WrongSetting for what is no name of a header."""
+    """Raises WrongSetting for what is not a name of a header."""
     if not is_header_name(header):
         raise WrongSetting(name, "is not a header name")
 

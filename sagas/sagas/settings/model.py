@@ -55,7 +55,7 @@ def _check_json(value: Any, setting: str, depth: int = 20) -> None:
         case int() | Decimal() if json_problem(value) is None:
             pass
         case _:
-            raise WrongSetting(setting, "is no JSON value; write it as a string")
+            raise WrongSetting(setting, "is not a JSON value; write it as a string")
 
 
 def settings_schema() -> dict[str, Any]:

@@ -18,7 +18,7 @@ DEFAULT_WORK = ".saga/spark"
 
 def _check_property(name: str, value: str | Secret) -> None:
     if not name.startswith("spark."):
-        raise WrongSetting(name, "is no property of Spark, whose names start with spark. (mind the dot)")
+        raise WrongSetting(name, "is not a property of Spark, whose names start with spark. (mind the dot)")
     if value != STAGING_SQL_CONF.get(name, value):
         raise WrongSetting(name, f"must stay {STAGING_SQL_CONF[name]}: staged files rely on it")
 

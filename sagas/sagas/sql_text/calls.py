@@ -15,7 +15,7 @@ NO_FUNCTIONS = frozenset([
     "materialized", "not", "offset", "on", "only", "or", "order", "over", "recursive", "returning", "row",
     "select", "set", "similar", "some", "then", "union", "using", "values", "when", "where", "with",
 ])  # fmt: skip
-"""Words that may stand before a parenthesis and are no functions."""
+"""Words that may stand before a parenthesis and are not functions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class ParsedSql:
         return self.source[token.start : token.end]
 
     def significant(self) -> Iterator[SqlToken]:
-        """The tokens that are no white space and no comments, up to the semicolon."""
+        """The tokens that are neither white space nor comments, up to the semicolon."""
         for token in self.tokens:
             if token.kind == "end":
                 return

@@ -212,7 +212,7 @@ def _up_to_its_end(statement: str, dialect: str) -> str:
 
 
 def _with_neutral_parameters(statement: str, dialect: str) -> str:
-    """The statement with names of parameters that are no keywords, as `:from` would be; all positions stay."""
+    """The statement with names of parameters that are not keywords, as `:from` would be; all positions stay."""
     text = list(statement)
     for token in split_tokens(statement, dialect):
         if token.kind == "parameter":

@@ -66,7 +66,7 @@ def _trees(parser: Any, tokens: Sequence[Any], statement: str) -> list[Any]:
     trees = [tree for tree in parser.parse(tokens, statement) if tree is not None]
     for tree in trees:
         for mark in [node for node in tree.find_all(exp.Placeholder) if node.this is None]:
-            mark.replace(exp.Null())  # a `?`, which is no parameter: the database refuses it
+            mark.replace(exp.Null())  # a `?`, which is not a parameter: the database refuses it
     return trees
 
 
@@ -87,7 +87,7 @@ def _with_plain_calls(tokens: Sequence[Any], statement: str) -> Sequence[Any]:
 
 
 def _with_names(tokens: Sequence[Any], statement: str, dialect: str, parser: Any) -> Sequence[Any]:
-    """The tokens, with those words as names that are no keywords at their place in this database."""
+    """The tokens, with those words as names that are not keywords at their place in this database."""
     from sqlglot import TokenType
 
     names = _NAMES["mysql" if dialect == "mariadb" else dialect].split()

@@ -11,7 +11,7 @@ from sagas.sql_text.tokens import shown
 
 _CALL = re.compile(r"(?<![\w.\"`])([a-z_]\w*)\s*\(", re.IGNORECASE)
 _NO_NAMES = NO_FUNCTIONS - {"over", "filter", "within", "limit", "match"} | {"returning", "key", "conflict"}
-"""Words before a parenthesis that are no names of functions."""
+"""Words before a parenthesis that are not names of functions."""
 
 
 def why_unreadable(error: Any, dialect: str) -> str:

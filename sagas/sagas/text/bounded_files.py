@@ -16,7 +16,7 @@ def read_bounded(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file, or of a stream that the shell has opened for this command (`<(…)`, `/dev/stdin`).
 
     Raises:
-        OSError: it cannot be read, is no file, or is larger; ``strerror`` says why.
+        OSError: it cannot be read, is not a file, or is larger; ``strerror`` says why.
     """
     try:
         mode = path.stat().st_mode

@@ -1,4 +1,4 @@
-"""Says what is wrong with a text that is no JSON, and what to write instead. No value of the text is quoted."""
+"""Says what is wrong with a text that is not JSON, and what to write instead. No value of the text is quoted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LEADING_ZERO = re.compile(r"(?:^|[^\w.])0\Z")
 
 
 class InvalidJson(ValueError):
-    """A text is no JSON; ``problem`` says why, at a line and a column that begin at 1."""
+    """A text is not JSON; ``problem`` says why, at a line and a column that begin at 1."""
 
     def __init__(self, error: json.JSONDecodeError) -> None:
         self.problem = _problem(error.doc, error.pos, error.msg)

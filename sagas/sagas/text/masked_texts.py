@@ -25,7 +25,7 @@ MAX_COMPARISONS = 1_000_000
 
 
 def mask_texts(message: str, texts: Iterable[str]) -> str:
-    """The message with `•••` in place of these texts, where they are no parts of longer words.
+    """The message with `•••` in place of these texts, where they are not parts of longer words.
 
     The first :data:`MAX_FORMS` of them are also found as they are written in JSON, Python, SQL and URLs.
     """

@@ -61,7 +61,7 @@ def optional_text(value: Any) -> str | None:
 
 
 def number(value: Any, least: float, most: float) -> float:
-    """The value as a float. Raises TypeError or ValueError if it is no number from ``least`` to ``most``."""
+    """The value as a float. Raises TypeError or ValueError if it is not a number from ``least`` to ``most``."""
     if isinstance(value, bool):
         raise TypeError(type(value).__name__)
     if not least <= value <= most:
@@ -70,7 +70,7 @@ def number(value: Any, least: float, most: float) -> float:
 
 
 def whole_number(value: Any, least: int, most: int) -> int:
-    """The value. Raises TypeError or ValueError if it is no integer from ``least`` to ``most``."""
+    """The value. Raises TypeError or ValueError if it is not an integer from ``least`` to ``most``."""
     if not isinstance(value, int):
         raise TypeError(type(value).__name__)
     number(value, least, most)

@@ -24,7 +24,7 @@ def cancel_event(request: Mapping[str, Any]) -> CancelRequested:
 
 
 def who_and_reason(request: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The operator and the reason in a request; None for what is no string, because any client may send it."""
+    """The operator and the reason in a request; None for what is not a string, because any client may send it."""
     who, reason = (
         encodable(value[:MAX_CANCEL_WORDS]) if isinstance(value, str) else None
         for value in (request.get("who"), request.get("reason"))

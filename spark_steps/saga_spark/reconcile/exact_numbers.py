@@ -1,7 +1,7 @@
 """Exact numbers in DuckDB, of any number of digits, as text: its decimals have at most 38 digits.
 
 The canonical form of a number has no exponent, no leading or trailing zeros and no sign of zero, so that equal numbers
-are equal texts. What is no finite number (``NaN``, ``Infinity``, other text) equals only itself.
+are equal texts. What is not a finite number (``NaN``, ``Infinity``, other text) equals only itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MACROS = (
     " length(ltrim(digits, '-')) - scale)",
     f"is_small(t) AS strlen(t) <= 20 AND scale_of(t) <= {_DIGITS}"
     f" AND TRY_CAST(t AS DECIMAL(38, {_DIGITS})) IS NOT NULL",
-    # What is no number is kept as it is, so that no sum hides it.
+    # What is not a number is kept as it is, so that no sum hides it.
     "sum_of_list(texts) AS CASE WHEN len(list_filter(texts, lambda t: NOT is_canonical(t))) > 0"
     " THEN array_to_string(list_sort(texts), ' + ')"
     " ELSE scaled(list_aggregate(list_transform(texts, lambda t: unscaled(t,"
@@ -89,5 +89,5 @@ def exact_sums(rows: str, key: str, numbers: Sequence[str]) -> str:
 
 
 def exact_within(left: str, right: str, tolerance: Decimal) -> str:
-    """Two canonical numbers differ by at most the tolerance, as SQL; false if one is no finite number."""
+    """Two canonical numbers differ by at most the tolerance, as SQL; false if one is not a finite number."""
     return f"exact_within({left}, {right}, '{number_text(tolerance)}')"

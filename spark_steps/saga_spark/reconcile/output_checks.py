@@ -78,7 +78,7 @@ def check_output(evidence: OutputEvidence, state: str | None) -> Finding | None:
 
 
 def closed_publications(rows: Iterable[OutputRow]) -> list[dict[str, Any]]:
-    """The outputs that an operator has decided to be reverted by hand, which is no difference.
+    """The outputs that an operator has decided to be reverted by hand, which is not a difference.
 
     Each has saga_id, saga, step, generation, output, place, state, at, who, reason and evidence.
     """

@@ -157,7 +157,7 @@ def _truncated(column: Column, kind: DataType, width: int) -> Column | None:
 
     match kind:
         case T.ByteType() | T.ShortType() | T.IntegerType() | T.LongType():
-            number = column.cast("decimal(20,0)")  # the lowest bigint minus its remainder is no bigint
+            number = column.cast("decimal(20,0)")  # the lowest bigint minus its remainder is not a bigint
             return number - F.pmod(number, F.lit(width).cast("decimal(20,0)"))
         case T.StringType() | T.VarcharType() | T.CharType():
             return F.substring(column, 1, width)

@@ -148,7 +148,7 @@ class CommandLine:
 def check_views(args: Sequence[str], printed: Any) -> None:
     """Every view that a command prints fits the published schema; those of a list have no steps."""
     if "batch" in args or "schedule" in args:
-        return  # they are no sagas
+        return  # they are not sagas
     listed = "list" in args
     for document in printed if listed else [printed]:
         if listed or "show" in args or (isinstance(document, dict) and "steps" in document):

@@ -46,7 +46,7 @@ async def test_show_counts_states_and_groups_failures(cli: CommandLine) -> None:
     assert "3 COMPENSATED rejected at flight: card declined" in lines
     assert batch in (await cli.saga("batch", "list")).out
     listed = (await cli.saga("--json", "list", "--limit", "20")).json
-    assert len(listed) == 10, "the record of the batch is no saga"
+    assert len(listed) == 10, "the record of the batch is not a saga"
 
 
 async def test_failed_sagas_are_started_again_from_temporal(cli: CommandLine) -> None:

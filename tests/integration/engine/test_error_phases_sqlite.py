@@ -1,4 +1,4 @@
-"""Errors of statements on SQLite in each phase of a saga; the action counts its attempts, which are no rows."""
+"""Errors of statements on SQLite in each phase of a saga; the action counts its attempts, which are not rows."""
 
 from __future__ import annotations
 

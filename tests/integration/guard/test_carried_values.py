@@ -180,7 +180,7 @@ _OPERATORS = [
 
 
 def _moment(value: Any) -> Any:
-    """A time as a comparable value: of a date its midnight, in UTC; None for what is no time."""
+    """A time as a comparable value: of a date its midnight, in UTC; None for what is not a time."""
     if isinstance(value, timedelta):
         return (datetime.min + value).time()
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""A migration of a type between a step and its undo: the name of a type, a label or a column is no identity."""
+"""A migration of a type between a step and its undo: the name of a type, a label or a column is not an identity."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def test_a_released_row_is_new(event: Event) -> None:
 
 
 async def test_a_row_that_is_set_aside_is_new_and_stays_so(event: Event) -> None:
-    """The relay's own word on PostgreSQL is no word for people, and a change of another column keeps it."""
+    """The relay's own word on PostgreSQL is not meant for people, and a change of another column keeps it."""
     if event.database.engine.dialect.name != "postgresql":
         pytest.skip("only PostgreSQL sets events aside")
     await event.insert("NEW")

@@ -1,4 +1,4 @@
-"""Bytes after the end of a response are no answer to another request, whenever they arrive."""
+"""Bytes after the end of a response are not an answer to another request, whenever they arrive."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ async def test_a_receiver_that_was_down_is_notified_once(env: Environment, recei
             },
         }
         assert receiver.headers("webhook-id") == [event["id"]]
-        assert await listed(client) == [story["id"]], "a notification is no saga"
+        assert await listed(client) == [story["id"]], "a notification is not a saga"
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def kinds(room: str) -> Iterator[str]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "saga_command":
                 verbs = [each_node.value for each_node in ast.walk(node.args[0]) if isinstance(each_node, ast.Constant)]
-                assert verbs, f"{file}:{node.lineno}: the verb is no literal"
+                assert verbs, f"{file}:{node.lineno}: the verb is not a literal"
                 named = [word.arg for word in node.keywords if word.arg is not None]
                 named += [
                     str(key.value)

@@ -152,7 +152,7 @@ async def test_the_settings_that_fit_are_proposed(tmp_path: Path) -> None:
     def answering(status: int) -> Any:
         async def reserve(request: Request) -> Response:
             if "/" in request.headers["idempotency-key"]:
-                return JSONResponse({"error": "the key is no UUID"}, 400)
+                return JSONResponse({"error": "the key is not a UUID"}, 400)
             response = await inner.on_reserve(request)
             gone = JSONResponse({"ok": False}, status)
             return gone if response.status_code == 409 else response

@@ -164,7 +164,7 @@ def test_a_class_that_is_no_participant_is_refused() -> None:
 
     with pytest.raises(UsageError, match="the participant Half has no method undo"):
         participant("t", connection="shop")(Half)
-    with pytest.raises(UsageError, match="Half is no participant"):
+    with pytest.raises(UsageError, match="Half is not a participant"):
         http_app(Half)
 
     @participant("t", connection="shop")

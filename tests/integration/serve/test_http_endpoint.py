@@ -228,7 +228,7 @@ async def test_hundreds_of_concurrent_requests() -> None:
 
 async def test_an_invalid_or_used_address_gives_a_one_line_error() -> None:
     nothing = http_app([])
-    host, port_, none = "its host is empty", "its port is no number from 1 to 65535", "it has no port"
+    host, port_, none = "its host is empty", "its port is not a number from 1 to 65535", "it has no port"
     wrong = {
         **{"127.0.0.1": none, "": host, "127.0.0.1:x": port_, "127.0.0.1:70000": port_, "127.0.0.1:-1": port_},
         **{"127.0.0.1:": port_, "a b:80": host, "::1:80": host, "[::1:80": host, "[nowhere]:80": host},

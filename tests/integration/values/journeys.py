@@ -315,6 +315,6 @@ def can_leave(way: str, value: Json) -> bool:
     """True if the exit has a form for the value."""
     if way in ("query", "form", "body"):
         return is_scalar(value)
-    if way in ("header", "path"):  # strings that are no header or no segment are refused
+    if way in ("header", "path"):  # strings that are neither a header nor a segment are refused
         return is_scalar(value) and (not isinstance(value, str) or (value.isalnum() and value.isascii()))
     return True

@@ -33,7 +33,7 @@ def test_any_arguments_are_accepted_and_nothing_is_known_about_a_result() -> Non
 def test_a_batch_action_needs_a_connection_and_is_a_coroutine_function() -> None:
     with pytest.raises(UsageError, match="has no connection"):
         action("take", batch=True)
-    with pytest.raises(UsageError, match="is no coroutine function"):
+    with pytest.raises(UsageError, match="is not a coroutine function"):
 
         @action("take", connection="bank", batch=True)
         def take(step: BatchStep, items: list[Item]) -> list[int]:

@@ -244,8 +244,8 @@ ORDERS = {
             ":1: the input needs amount, which no column has, and there is amuont; did you mean amount?",
         ),
         ("customer\nann\nbob", False, ":1: the input needs amount, which no column has; add it"),
-        ("amount,customer,crad\n1,ann,2", True, ":1: the column crad is no field of the input; did you mean card?"),
-        ("amount,customer,x\n1,ann,2", True, ":1: the column x is no field of the input; rename or remove it"),
+        ("amount,customer,crad\n1,ann,2", True, ":1: the column crad is not a field of the input; did you mean card?"),
+        ("amount,customer,x\n1,ann,2", True, ":1: the column x is not a field of the input; rename or remove it"),
         (
             "12.50,ann\n1,bob",
             False,

@@ -92,8 +92,8 @@ def test_the_residue_of_a_nested_saga_names_it() -> None:
 
 
 def test_a_failed_expression_may_come_from_the_input() -> None:
-    reason = {"kind": "definition", "step": "pay", "message": 'pay.with.n: "abc" is no number'}
-    assert 'definition or input at pay: pay.with.n: "abc" is no number' in text(
+    reason = {"kind": "definition", "step": "pay", "message": 'pay.with.n: "abc" is not a number'}
+    assert 'definition or input at pay: pay.with.n: "abc" is not a number' in text(
         story(state="COMPENSATED", reason=reason)
     )
 

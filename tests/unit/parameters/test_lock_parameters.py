@@ -33,7 +33,7 @@ from sagas.sql_text.parsed import parse_sql
         ("mariadb", "update stock set free = free - :n where sku <=> :sku", ["sku"]),
         ("sqlite", "insert into stock values (:sku, :n)", ["sku", "n"]),
         ("sqlite", "update stock set free = case when kind = :kind then :n else 0 end", []),
-        ("postgresql", "this is no statement of :any", []),
+        ("postgresql", "this is not a statement of :any", []),
     ],
 )
 def test_the_parameters_of_the_rows_come_first(dialect: str, statement: str, parameters: list[str]) -> None:

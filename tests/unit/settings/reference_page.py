@@ -65,8 +65,8 @@ A secret is `{ env = "NAME" }` or `{ file = "path" }`. It is read when it is nee
 a number with a unit: `500ms`, `30s`, `5m`, `2h`, `7d`.
 
 Every command that reads the settings, `saga validate` and `saga worker` among them, refuses a wrong value and names its
-line, or the variable that it comes from: `saga.toml:7: spark.master must be local[N], …: its port is no number from 1
-to 65535`. The hosts and ports of all addresses are checked: of databases (also in `?host=a:5432&host=b:5432`), HTTP
+line, or the variable that it comes from: `saga.toml:7: spark.master must be local[N], …: its port is not a number from
+1 to 65535`. The hosts and ports of all addresses are checked: of databases (also in `?host=a:5432&host=b:5432`), HTTP
 services, Temporal, brokers, Spark and catalogs. The message never quotes an address, which may contain a password. A
 URL that is a secret is checked when it is read. `${NAME}` may stand for a host or a port that a deployment fills in
 before the processes start.

@@ -208,5 +208,5 @@ def test_numbers_among_vars_keep_their_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["inf", "nan", "2026-01-01", "1e5000", "1e99999999999999999999"])
 def test_what_json_has_no_form_for_is_refused_among_vars(tmp_path: Path, value: str) -> None:
     (tmp_path / "saga.toml").write_text(f"[vars]\na = {value}\n")
-    with pytest.raises(UsageError, match=r"vars.a is no JSON value; write it as a string|has too long a number"):
+    with pytest.raises(UsageError, match=r"vars.a is not a JSON value; write it as a string|has too long a number"):
         load_settings(tmp_path, env={})

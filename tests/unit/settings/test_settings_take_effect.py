@@ -250,8 +250,8 @@ def test_payload_encryption_is_refused_until_it_exists(tmp_path: Path, text: str
         ("[kafka.client]\nclient.id = 'x'", {}, "client.id cannot be set"),
         ("", {"SAGA_SPARK__CONF__SPARK_UI_PORT": "1"}, "SAGA_SPARK__CONF__SPARK_UI_PORT does not tell the name"),
         ("", {"SAGA_CATALOGS__LAKE__S3_ENDPOINT": "x"}, "SAGA_CATALOGS__LAKE__S3_ENDPOINT does not tell the name"),
-        ("vars = {day = 2026-01-01}", {}, "vars.day is no JSON value; write it as a string"),
-        ("vars = {x = [nan]}", {}, "vars.x is no JSON value"),
+        ("vars = {day = 2026-01-01}", {}, "vars.day is not a JSON value; write it as a string"),
+        ("vars = {x = [nan]}", {}, "vars.x is not a JSON value"),
     ],
 )
 def test_what_would_have_no_effect_is_refused(tmp_path: Path, text: str, env: dict[str, str], message: str) -> None:
@@ -310,7 +310,7 @@ def test_a_variable_of_one_key_wins_over_that_of_its_table(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("conf", "message"),
     [
-        ('"ui.port" = "1"', "ui.port is no property of Spark"),
+        ('"ui.port" = "1"', "ui.port is not a property of Spark"),
         ('"spark.sql.session.timeZone" = "CET"', "must stay UTC: staged files rely on it"),
         ('"spark.x" = [1]', "must be a string, a number"),
     ],

@@ -71,7 +71,7 @@ class PostgresService(Service):
         return _SOCKETS / f"saga-{self.folder.owner()}"
 
     def url(self, ports: Mapping[str, int], database: str) -> str:
-        """The URL of a database for people: as its owner, who is no superuser."""
+        """The URL of a database for people: as its owner, who is not a superuser."""
         return f"{self._account(database)}@{HOST}:{ports['port']}/{quote(database, safe='')}?{_PROOF}"
 
     def _url_of_processes(self, ports: Mapping[str, int], database: str) -> str:
@@ -269,7 +269,7 @@ def program_folder() -> Path:
 def unprivileged_command() -> tuple[list[str], int | None]:
     """The way to run PostgreSQL, which refuses to run as root: (prefix of the command, uid to switch to).
 
-    A user namespace is preferred: the files stay root's own, and folders that only root may enter are no obstacle.
+    A user namespace is preferred: the files stay root's own, and folders that only root may enter are not an obstacle.
     """
     if os.geteuid() != 0:
         return [], None

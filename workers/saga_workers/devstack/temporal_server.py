@@ -95,8 +95,8 @@ def closed_http_api() -> str:
     """The dynamic configuration that closes the HTTP API to web pages: the only allowed host is a random name.
 
     This API has no authentication, and takes a plain POST from any web page in a browser on this machine, which cannot
-    know that name. It is no secret from other users of the machine: they see the command line of the server, and reach
-    its gRPC port anyway. The Web UI does not use this API, and requires a token of its own for every change.
+    know that name. It is not a secret from other users of the machine: they see the command line of the server, and
+    reach its gRPC port anyway. The Web UI does not use this API, and requires a token of its own for every change.
     """
     return f'frontend.httpAllowedHosts=["{secrets.token_hex(16)}"]'
 

@@ -142,7 +142,7 @@ def _two_phase_connections(project: Project) -> set[str]:
 
 def _check_http_connection(connection: HttpService) -> DoctorResult:
     """The settings of an HTTP connection, and the secret with which it signs. Nothing is sent. Workers read the secret,
-    so one that is missing here is no error.
+    so one that is missing here is not an error.
     """
     from saga_activities.http.credentials import signing_key
     from saga_activities.http.settings import http_settings

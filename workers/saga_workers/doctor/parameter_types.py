@@ -20,7 +20,7 @@ DEPENDS_ON_TYPES = frozenset(
         "22P02",  # invalid_text_representation
         "42725",  # ambiguous_function
         "42804",  # datatype_mismatch
-        "42809",  # wrong_object_type: ANY of what is no array
+        "42809",  # wrong_object_type: ANY of what is not an array
         "42846",  # cannot_coerce
         "42883",  # undefined_function, also an operator
         "42P08",  # ambiguous_parameter

@@ -55,11 +55,11 @@ def http_app(participant: type, *, project: Path | str | None = None, settings: 
     """An ASGI application that serves a class with ``@participant``: `POST /do`, `/undo`, `/confirm` and `/probe`.
 
     Its connection is that of the saga.toml in ``project``, by default found upwards from the current folder, and is
-    opened with the first request. Raises UsageError for a class that is no participant.
+    opened with the first request. Raises UsageError for a class that is not a participant.
     """
     note = getattr(participant, HANDLER_ATTRIBUTE, None)
     if not isinstance(note, Participant):
-        raise UsageError(f"{participant.__name__} is no participant", help="declare it with @participant(…)")
+        raise UsageError(f"{participant.__name__} is not a participant", help="declare it with @participant(…)")
     service = _HttpParticipant(note, lambda: settings or load_settings(None if project is None else Path(project)))
     return Starlette(routes=[Route(f"/{op}", service.endpoint(op), methods=["POST"]) for op in _KEY_HEADERS])
 

@@ -1,4 +1,4 @@
-"""Looks at findings again: what was read while sagas moved is no mismatch."""
+"""Looks at findings again: what was read while sagas moved is not a mismatch."""
 
 from __future__ import annotations
 

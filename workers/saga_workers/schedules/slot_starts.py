@@ -23,7 +23,7 @@ from saga_workers.temporal.temporal_runs import describe_run
 from sagas.protocol.payloads import SLOT_MEMO
 
 _NOT_ENDED = (None, "COMPLETED")
-"""The states of a saga that are no failure."""
+"""The states of a saga that are not a failure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class RunInfo:
         return self.status in (status.COMPLETED, status.FAILED, status.CANCELED)
 
     async def memo(self) -> dict[str, Any]:
-        """The decoded memo, without fields that are no JSON: any client may start a run with any memo."""
+        """The decoded memo, without fields that are not JSON: any client may start a run with any memo."""
         codec, fields = self.converter.payload_codec, self.raw.memo.fields
         values: dict[str, Any] = {}
         for name, payload in fields.items():

@@ -292,7 +292,7 @@ class ConsumerHandler:
             return None
         internal = topic == f"{self._prefix}-spark" or topic.startswith(f"{self._prefix}-relay-")
         if internal or not re.fullmatch(TOPIC_NAME, topic):
-            raise PoisonMessage(f"the header {REPLY_TO_HEADER} is {topic[:60]!r}, which is no topic for replies")
+            raise PoisonMessage(f"the header {REPLY_TO_HEADER} is {topic[:60]!r}, which is not a topic for replies")
         return topic
 
     async def _emit(self, sql: SqlSession, event: Event, record: ConsumedRecord) -> None:

@@ -28,7 +28,7 @@ DUE = 10.0
 
 _UNANSWERED = (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
 _NO_POLLER = "no poller seen"  # the server's message some time after the last poll; its status code has many meanings
-NO_VIEW = "the answer of its worker is no view of a saga"
+NO_VIEW = "the answer of its worker is not a view of a saga"
 _ANSWER: Any = dict[str, Any] | None
 
 

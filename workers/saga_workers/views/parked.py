@@ -80,7 +80,7 @@ async def read_parked(
         async with gate:
             try:
                 return await read_view(locator, saga_id)
-            except UsageError as error:  # it was deleted meanwhile, or is no saga: the others are listed
+            except UsageError as error:  # it was deleted meanwhile, or is not a saga: the others are listed
                 return SagaView(id=saga_id, saga="", state="RUNNING", incomplete=error.message)
 
     views: dict[str, SagaView] = {}

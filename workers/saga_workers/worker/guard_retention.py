@@ -169,7 +169,7 @@ async def _started_at(run: RunInfo) -> float:
 
 async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
     """A run whose outcome is not signed, and not in the ledger either, may be a saga of this project that somebody else
-    has closed: it keeps its rows. Runs without an outcome are no sagas. Those of another project have other keys.
+    has closed: it keeps its rows. Runs without an outcome are not sagas. Those of another project have other keys.
     """
     claimed = await closed_view(run)
     if claimed is None:

@@ -39,7 +39,7 @@ from sagas.workflow.schedule_workflow import ScheduledStart
 class SignedActivitiesInterceptor(worker.Interceptor):
     """Worker interceptor: workflows of the engine sign calls, and its activity verifies them and signs answers.
 
-    A signature is no part of what a replay compares, so keys may change while a saga runs. ``accepts_any``: calls
+    A signature is not part of what a replay compares, so keys may change while a saga runs. ``accepts_any``: calls
     without a signature are performed, too.
     """
 

@@ -62,7 +62,7 @@ def require_empty(folder: Path) -> None:
     try:
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file", help="saga init NEW_FOLDER")
-        # A fresh repository and an editor's folder are no work that could be lost.
+        # A fresh repository and an editor's folder are not work that could be lost.
         if folder.is_dir() and any(not entry.name.startswith(".") for entry in folder.iterdir()):
             raise UsageError(f"{folder} is not empty", help="saga init NEW_FOLDER")
         if (folder / ".saga").exists():

@@ -120,7 +120,7 @@ def _missing_schema_files(settings: Settings) -> Iterator[Diagnostic]:
     for connection in settings.sql_connections():
         name, file = connection.name, connection.schema_file
         if file is not None and not file.is_file():
-            message = f"the `schema` of the connection `{name}` names {file.name}, which is no file in {file.parent}"
+            message = f"the `schema` of the connection `{name}` names {file.name}, which is not a file in {file.parent}"
             help = "create it, or correct the path, which begins at the folder of saga.toml"
             report.add("SAGA110", _position_in_settings(settings, name), message, help)
     yield from report.diagnostics

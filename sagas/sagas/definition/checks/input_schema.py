@@ -62,7 +62,7 @@ def _schema_error(schema: Any) -> tuple[Path, str] | None:
     from sagas.definition.schema_validation import validator_class
 
     validator = validator_class()
-    # Parts of the schema of schemas are read by jsonschema's own class, to which 2.0 is no integer.
+    # Parts of the schema of schemas are read by jsonschema's own class, to which 2.0 is not an integer.
     error = best_match(validator(validator.META_SCHEMA).iter_errors(comparable(schema)))
     if error is None:
         return None

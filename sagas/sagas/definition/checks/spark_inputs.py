@@ -49,7 +49,7 @@ class WrittenInput:
 
 
 def literal_text(node: YamlNode | None) -> str | None:
-    """The text of a node; None if it is no text or has an expression."""
+    """The text of a node; None if it is not text or has an expression."""
     return node.value if node is not None and isinstance(node.value, str) and "${{" not in node.value else None
 
 

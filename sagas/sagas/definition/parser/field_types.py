@@ -357,7 +357,7 @@ class MappingType:
     """A mapping with known fields. ``shorthand`` names the field that a bare string stands for.
 
     ``others`` are the names that other products have for the fields. ``example`` is what an author should write who
-    wrote no mapping; it is also the help for the words of ``refused``, which are no shorthand.
+    wrote no mapping; it is also the help for the words of ``refused``, which are not shorthand.
     """
 
     label: str

@@ -1,6 +1,6 @@
 """The steps of a file with mistakes: a missing id or action, or wrong `needs`, keep nothing else from being checked.
 
-What is missing gets a placeholder, of which nothing is known. A diagnostic that may follow from it is no news.
+What is missing gets a placeholder, of which nothing is known. A diagnostic that may follow from it is not news.
 """
 
 from __future__ import annotations

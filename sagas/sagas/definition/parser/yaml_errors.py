@@ -20,10 +20,10 @@ _EXPLAINED = (
     ("expected a comment or a line break", "a text cannot begin with `>` or `|`", _QUOTE_IT),
     (
         "unknown escape character '(?P<char>.)'",
-        "`\\{char}` is no escape of a text in double quotes",
+        "`\\{char}` is not an escape of a text in double quotes",
         "put the text in single quotes, or write each backslash twice",
     ),
-    ("could not find expected ':'", "this line is no field", f"write `name: value`; {_INDENT}"),
+    ("could not find expected ':'", "this line is not a field", f"write `name: value`; {_INDENT}"),
     (
         "expected <block end>, but found '<scalar>'",
         "text follows a closing quote",
@@ -71,7 +71,7 @@ def _explanation(problem: str, line: str, column: int) -> tuple[str, str | None]
     """The message and the help for a problem at this column of the line."""
     indentation = line[: len(line) - len(line.lstrip())]
     if indentation.strip(" "):
-        what = "a TAB" if "\t" in indentation else "white space that is no blank"
+        what = "a TAB" if "\t" in indentation else "white space that is not a blank"
         return f"this line is indented with {what}", "indent with blanks; YAML takes nothing else"
     field = re.match(r"[\s-]*(?P<name>[\w.-]+): +(?P<value>.*\S)", line[: column + 1])
     if field is not None and "mapping values" in problem:
@@ -94,7 +94,7 @@ def _report_character(error: ReaderError, text: str, report: Report) -> None:
 
 def unquoted_expression(line: str) -> int | None:
     """The index of the first expression outside quotes; None if all expressions on the line are quoted."""
-    quote, before = "", ""  # ``before``: the last character that is no blank
+    quote, before = "", ""  # ``before``: the last character that is not a blank
     for index, char in enumerate(line):
         if quote:
             if char == quote:

@@ -130,7 +130,7 @@ _ESCAPED_SPACES = frozenset("\\" + letter for letter in "tnvfreN_LP 	")
 
 
 def _visible_characters(line: str, column: int, style: str) -> Iterator[tuple[int, int]]:
-    """The column of each character of a scalar that is no white space, with the columns that it takes."""
+    """The column of each character of a scalar that is not white space, with the columns that it takes."""
     while column < len(line):
         width = 1
         visible = not line[column].isspace()

@@ -65,7 +65,7 @@ def publish_result(run: SagaRun, record: StepRecord) -> None:
 
 
 def readable_result(id: str, result: Any) -> Any:
-    """The result of an entry in expressions: one that was too large to be kept is no data, whatever reads it."""
+    """The result of an entry in expressions: one that was too large to be kept is not data, whatever reads it."""
     if not is_omitted(result):
         return result
     if "reason" in result:

@@ -16,7 +16,7 @@ class OperandKind:
     """``columns`` are those whose types decide. ``is_known`` False: the statement does not show what kind it is.
 
     ``is_typeless``: a value out of JSON on SQLite, which is text or a number. ``is_text``: at least one part is text
-    that is no number.
+    that is not a number.
     """
 
     is_number: bool = False

@@ -76,7 +76,7 @@ def _field_value(
 
 
 def _in_range(transformed: Any, value: Any, metadata: TableMetadata, field: PartitionField) -> Any:
-    """Raises ValueError: the lowest number of a type minus its remainder is no number of that type."""
+    """Raises ValueError: the lowest number of a type minus its remainder is not a number of that type."""
     match field.transform.result_type(metadata.schema().find_type(field.source_id)):
         case IntegerType() | LongType() as kind:
             fits = transformed is None or transformed >= kind.min

@@ -3,7 +3,7 @@
 A publication is one snapshot with the commit tag in its summary. Reverting it adds another snapshot: on top of the
 pre-image if nothing else has changed since (the publication is then no longer an ancestor, so that snapshot expiry does
 not treat the pre-image's files as deleted), else one that restores its partitions (own_files.py). Snapshots that change
-no rows (the head of a rolled-back table, the fence of an undo that found nothing) are marked: they are no later
+no rows (the head of a rolled-back table, the fence of an undo that found nothing) are marked: they are not later
 changes.
 """
 

@@ -9,7 +9,7 @@ key) and ``effects``. How it behaves is in the value of the command, under ``do`
     silent         never answers
     held           does it at once, and answers when a file FOLDER/go-<saga id> is there
     twice          answers twice
-    garbled        answers with something that is no JSON, then done
+    garbled        answers with something that is not JSON, then done
     strangers      answers first under a key that nobody has asked, then done
 """
 

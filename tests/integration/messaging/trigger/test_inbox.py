@@ -321,7 +321,7 @@ async def test_a_message_that_cannot_be_replied_to_is_a_dead_letter(
     assert await setup.effects() == [("booked", 2)]
     assert await setup.inbox() == [(setup.message_id(1), "DEAD"), (setup.message_id(2), "DONE")]
     [letter] = await asyncio.to_thread(kafka.read_committed, f"{setup.topic}.dlq")
-    expected = "bytes" if headers["sagareplyto"] == "answers" else "which is no topic for replies"
+    expected = "bytes" if headers["sagareplyto"] == "answers" else "which is not a topic for replies"
     assert expected in letter.headers["sagadlqreason"]
     assert await setup.rows("select topic from saga_outbox where topic like 'saga-%'") == []
 

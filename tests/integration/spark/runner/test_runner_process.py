@@ -285,7 +285,7 @@ async def test_tables_are_frozen_with_their_types_from_one_snapshot(
     assert first["name"] == 'a "quoted", two\nlines'
     assert (str(first["amount"]), first["raw"], first["tags"]) == ("1.50", b"\x00\xff", "{1,2}")
     assert first["at"].isoformat() == "2026-01-02T02:04:05.678901+00:00"
-    assert (second["name"], third["name"]) == ("", None), "an empty text is no null"
+    assert (second["name"], third["name"]) == ("", None), "an empty text is not null"
     assert str(third["free"]) == "12345678901234567890.000000000000000001"
     assert (third["raw"], third["ok"], second["ok"], third["ratio"] != third["ratio"]) == (b"", False, None, True)
     empty = pq.read_table(answers["none"]["files"][0].removeprefix("file://"))

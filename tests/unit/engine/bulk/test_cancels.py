@@ -69,7 +69,7 @@ def test_many_are_cancelled_where_they_are() -> None:
 
 
 def test_one_whose_state_is_on_its_way_is_cancelled_in_its_own_workflow() -> None:
-    """The cancel is no part of that state; if it ended the saga here, the saga would go on there all the same."""
+    """The cancel is not part of that state; if it ended the saga here, the saga would go on there all the same."""
     bulk = bulk_machine()
     chunk = chunk_of(bulk.start([NewSaga("order-1", {}, {})], 0.0))
     bulk.detach("order-1", "somebody acts on it", 0.5)

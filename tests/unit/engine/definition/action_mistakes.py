@@ -159,7 +159,7 @@ ACTION_MISTAKES = [
         )
         for about, query, job in (
             ("an input that changes rows", "⟦delete from room", "select * from i"),
-            ("an input that is no query", "⟦call tidy()", "select * from i"),
+            ("an input that is not a query", "⟦call tidy()", "select * from i"),
             ("a job that writes a table", "select 1", "⟦insert into lake.s.t select * from i"),
         )
     ),
@@ -395,7 +395,7 @@ ACTION_MISTAKES = [
         for about, url in (
             ("a space in the host", "https://h ost/a"),
             ("a space behind the host", "https://host/a b"),
-            ("a port that is no number", "https://host:abc/a"),
+            ("a port that is not a number", "https://host:abc/a"),
             ("a port above 65535", "https://host:65536/a"),
             ("the port 0", "https://host:0"),
             ("no host", "https:///a"),

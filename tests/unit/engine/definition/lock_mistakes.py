@@ -12,8 +12,8 @@ def locks(fields: str, steps: str = RESERVE + BOOK, top: str = "") -> str:
 LOCK_MISTAKES = [
     Mistake("SAGA250", "no database", saga(BOOK, "⟦locks: {keys: [a]}\n"), locks=None),
     Mistake("SAGA105", "no keys", saga(BOOK, "locks: ⟦{wait: 1s}\n")),
-    Mistake("SAGA106", "keys that are no list", locks("keys: ⟦order-7")),
-    Mistake("SAGA109", "a wait that is no duration", locks("keys: [a], wait: ⟦never")),
+    Mistake("SAGA106", "keys that are not a list", locks("keys: ⟦order-7")),
+    Mistake("SAGA109", "a wait that is not a duration", locks("keys: [a], wait: ⟦never")),
     Mistake("SAGA109", "no time to wait", locks("keys: [a], wait: ⟦0s")),
     Mistake("SAGA106", "released at an unknown time", locks("keys: [a], until: ⟦end")),
     Mistake("SAGA104", "an unknown field", locks("keys: [a], ⟦timeout: 1s")),

@@ -192,7 +192,7 @@ STRUCTURE_MISTAKES = [
             ("SAGA302", "a trigger over the input", '{topic: paid, id: "${{ ⟦input.order }}"}'),
             ("SAGA302", "what a trigger has not", '{topic: paid, input: {a: "${{ ⟦trigger.body }}"}}'),
             ("SAGA302", "a trigger that knows when its saga starts", '{topic: paid, id: "${{ ⟦saga.started_at }}"}'),
-            ("SAGA301", "a filter that is no CEL", "{topic: paid, filter: 'trigger.key == ⟦)'}"),
+            ("SAGA301", "a filter that is not CEL", "{topic: paid, filter: 'trigger.key == ⟦)'}"),
         )
     ),
     Mistake(

@@ -1,4 +1,4 @@
-"""Rule 9: a result that was not kept is no value: what reads it fails, and says which result, why and what to do."""
+"""Rule 9: a result that was not kept is not a value: what reads it fails, and says which result, why and what to do."""
 
 from __future__ import annotations
 

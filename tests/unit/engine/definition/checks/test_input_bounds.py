@@ -191,7 +191,7 @@ DYNAMIC_SELF: Any = {
 
 @pytest.mark.parametrize("schema", [SELF, DYNAMIC_SELF])
 def test_a_schema_that_contains_itself_is_refused_wherever_the_stack_ends(schema: Any) -> None:
-    """The maps in Rust under jsonschema panic, with an error that is no Exception, if it ends within a comparison."""
+    """The maps in Rust under jsonschema panic, with an error that is not an Exception, if it ends in a comparison."""
 
     def deeper(levels: int) -> list[str]:
         return deeper(levels - 1) if levels else validate_input(a_definition(schema), "x")[1]

@@ -71,7 +71,7 @@ def test_a_step_with_an_effect_keeps_its_own_undo() -> None:
     assert step.compensate is not None
     assert step.confirm is not None
     assert [alternate.uses for alternate in step.compensate.alternates] == ["bank.undo", "shop.book"]
-    assert step.compensate.confirmed == step.compensate.alternates[0], "released is no obstacle for the undo"
+    assert step.compensate.confirmed == step.compensate.alternates[0], "released is not an obstacle for the undo"
     assert step.confirm.uses == "outbox.release"
 
 

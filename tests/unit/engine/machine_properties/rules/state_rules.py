@@ -58,9 +58,9 @@ def check_story(ledger: Ledger, before: Mapping[str, Any], finished: bool) -> No
     try:
         decode_json(encode_json(story))
     except (TypeError, ValueError) as error:
-        raise Violation("cli.md", f"the story is no JSON: {error}") from error
+        raise Violation("cli.md", f"the story is not JSON: {error}") from error
     if (problem := json_problem(story)) is not None:
-        raise Violation("cli.md", f"the story is no JSON: {problem}")
+        raise Violation("cli.md", f"the story is not JSON: {problem}")
     if before:
         _check_change(ledger, before, story)
     parked = [(p["step"], p["op"]) for p in story["parked"]]
