@@ -52,7 +52,7 @@ class Backoff:
 async def uncancellable(work: Awaitable[T], *, unless: Callable[[], bool] | None = None) -> T:
     """Wait for ``work`` to end, despite cancellation of the waiting task.
 
-    A cancellation for which ``unless`` returns True cancels the work, too.
+    A cancellation for which ``unless`` returns True also cancels the work.
     """
     task = asyncio.ensure_future(work)
     while not task.done():

@@ -24,7 +24,7 @@ CONFLICT_TIME = 10.0
 """Seconds from the begin of the first transaction in which the last one has to begin."""
 
 LONGEST_SHARE = 0.25
-"""The longest pause, as a share of the time that the attempt has left: each transaction needs some of it, too."""
+"""The longest pause, as a share of the time that the attempt has left: each transaction also needs some of it."""
 
 
 async def repeat_conflicts(

@@ -292,7 +292,7 @@ _FAILURE_TYPES = {InfrastructureError: "Infrastructure", NeedsOperator: "Parked"
 async def run_unguarded(body: ActionBody, op: str) -> Outcome:
     """Run an action without a guard: any error but Rejected and AlreadyCompensated gives the outcome unknown.
 
-    A wrong use of the engine is not retried, but what the action did before is unknown, too; a probe has no effect.
+    A wrong use of the engine is not retried, but what the action did before is unknown as well; a probe has no effect.
     ActionNotRegistered and Unavailable propagate.
     """
     try:

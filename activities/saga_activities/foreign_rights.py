@@ -195,13 +195,15 @@ class _RightsCheck:
 
 
 def refuse_foreign_rights(engine: Engine, name: str, trusted: Collection[str]) -> None:
-    """Let a pool for PostgreSQL look for such rights: it logs them, and raises ForeignRights for those to refuse."""
+    """Check the connections that a pool of PostgreSQL hands out for rights of other roles: they are logged, and
+    ForeignRights is raised for those that are refused.
+    """
     check = _RightsCheck(name, trusted)
     event.listen(engine, "checkout", lambda connection, _record, _proxy: check(connection))
 
 
 def refuse_foreign_session(connection: Any, name: str, trusted: Collection[str]) -> None:
-    """Look over a new connection of psycopg that no pool has opened, as :func:`refuse_foreign_rights` does.
+    """Check a new connection of psycopg that no pool has opened, as :func:`refuse_foreign_rights` does.
 
     No transaction is left open.
     """

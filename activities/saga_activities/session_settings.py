@@ -134,7 +134,7 @@ def psycopg_arguments(url: str = "") -> dict[str, Any]:
 _OVERRIDING = ("PGTZ", "PGDATESTYLE", "PGCLIENTENCODING")
 """Variables that libpq sends beyond the options and that win over them, also after RESET.
 
-Most have no argument that wins over them, and libraries open sessions, too.
+Most have no argument that wins over them, and libraries also open sessions.
 """
 
 

@@ -28,7 +28,7 @@ class SagaRequest:
     """A request to each of many sagas.
 
     ``verb`` is what it does, for the question (`this cancels 3 sagas`). ``ask`` makes it, and returns a row with the
-    ``id``, the ``response`` and a ``note`` for people. ``nested``: nested sagas are asked, too; a cancel reaches them
+    ``id``, the ``response`` and a ``note`` for people. ``nested``: nested sagas are also asked; a cancel reaches them
     through their parents.
     """
 

@@ -1,9 +1,11 @@
-"""A docstring has a subject: it is read without the line above it."""
+"""A docstring has a subject: it is read without the line above it. Texts are plain English."""
 
 from __future__ import annotations
 
 import ast
 import re
+
+import pytest
 
 from tests.unit.test_message_form import ROOMS, ROOT
 
@@ -14,6 +16,16 @@ DEPENDENT_OPENING = re.compile(
     r"(Of|Its|Those|These|That|This|It|They|Their|None|Only|The same|What|Whether|Who|Whose|Which|Where|As"
     r"|Also|And|Not|Such)\b"
 )
+
+FOREIGN_FORMS = re.compile(
+    r"(?<!there )\b(is|are|was|were) no (?!longer|better|more|less|other|such|reason)[`a-zA-Z{]"  # is not a …
+    r"|\b(is|are) told (what|which|whether|if|when)\b"  # is called with …
+    r"|\b(has|have|had) met\b"  # ran into
+    r"|, too[.;:\"](?!\w)"  # also
+    r"|\bsome (few|hundred|seconds|minutes)\b",  # a few
+    re.IGNORECASE,
+)
+"""Idioms of another language. The first line of a text that is split may end within one of them."""
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -30,3 +42,32 @@ def test_no_docstring_opens_with_a_word_that_needs_the_line_above_it() -> None:
     ]
 
     assert openings == []
+
+
+def test_no_text_has_an_idiom_of_another_language() -> None:
+    idioms = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for folder in ROOMS
+        for path in (ROOT / folder).rglob("*.py")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if FOREIGN_FORMS.search(line)
+    ]
+
+    assert idioms == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_foreign"),
+    [
+        ("the port is no number", True),
+        ("there is no topic orders", False),
+        ("the topic is no longer there", False),
+        ("its statement is read, too.", True),
+        ("there are too many", False),
+        ("``warn`` is told what is wrong", True),
+        ("an insert that has met a row", True),
+        ("it lags behind by some seconds", True),
+    ],
+)
+def test_the_idioms(text: str, is_foreign: bool) -> None:
+    assert (FOREIGN_FORMS.search(text) is not None) == is_foreign

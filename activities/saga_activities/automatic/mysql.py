@@ -113,7 +113,7 @@ async def read_shape(sql: SqlSession, schema: str | None, name: str) -> TableSha
     for row in await sql.all(_KEYS, where):
         keys.setdefault(row["index_"], []).append(row["name"])
         if row["index_"] == "PRIMARY" and row["prefix"] is not None:
-            obstacles.append(f"the primary key of {shown} has only the first characters of {row['name']}")
+            obstacles.append(f"the primary key of {shown} covers only a prefix of the column {row['name']}")
     triggers = await sql.all(_TRIGGERS, where)
     if triggers:
         obstacles.append(f"{shown} has the trigger {triggers[0]['name']}, which may change other rows")
@@ -160,7 +160,7 @@ _UTF8 = ("utf8", "utf8mb3", "utf8mb4")
 """Character sets whose codes are read as the text that they are."""
 _NO_MEMBER = "0 (no value of the enum)"
 """The text in images for number 0 of an enum, which a session without strict mode stores for a wrong value. The
-database reads it as '', which may be a member of the enum, too."""
+database reads it as '', which may also be a member of the enum."""
 _WEIGHTS = 18
 """The longest expansion of one character: a string is padded to as many weights."""
 

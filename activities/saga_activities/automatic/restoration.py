@@ -225,7 +225,9 @@ async def present_rows(tables: Mapping[str, TableAccess], last: Images) -> Image
 async def open_tables(
     sql: SqlSession, types: ImageTypes, stored: Sequence[Row]
 ) -> tuple[dict[str, TableAccess], list[RowImage]]:
-    """The tables, checked again, as a migration may have changed them since, and the images of their rows."""
+    """The tables of the stored images by name, as they are now, and the images, decoded. Raises NotImageable if a
+    migration has changed the primary key of a table since.
+    """
     tables: dict[str, TableAccess] = {}
     images = []
     try:

@@ -1,8 +1,8 @@
 """Row locks: a row that a saga has changed with `compensate: auto` belongs to that saga until its final state.
 
 Without them another saga could build on a change that is undone later. They are rows of ``saga_row_lock``, written in
-the transaction of the change, so nothing waits inside a transaction: an attempt that meets the lock of another saga is
-rolled back, and the state machine repeats it until `locks.wait` is over.
+the transaction of the change, so nothing waits inside a transaction: an attempt that runs into the lock of another saga
+is rolled back, and the state machine repeats it until `locks.wait` is over.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ OWN_TABLE = "saga_row_lock"
 async def acquire(sql: SqlSession, rows: Sequence[LockedRow], saga_id: str) -> None:
     """Lock rows for the root saga of ``saga_id``. Raises :class:`RowLocked` if another saga has one of them.
 
-    A row of another schema is locked in the table of that schema, too, where the connections to it see the lock.
+    A row of another schema is also locked in the table of that schema, where the connections to it see the lock.
     Raises :class:`NotImageable` if the saga has locked a row through a connection to another schema: the changes of a
     row are numbered in one table of images.
     """
@@ -103,7 +103,7 @@ def _insert_statement(dialect: str, lock_table: str) -> str:
 
 
 def _select_statement(dialect: str, lock_table: str, count: int) -> str:
-    """A locking read, which sees what the insert has met, whatever the isolation level."""
+    """A locking read, which sees the row that the insert ran into, whatever the isolation level."""
     locking = "" if dialect == "sqlite" else "LOCK IN SHARE MODE" if dialect in _MYSQL else "FOR SHARE"
     hashes = ", ".join(f":hash{index}" for index in range(count))
     columns = f"row_hash, saga_id, acquired_at, image_schema, {own_schema(dialect)} AS own_schema"

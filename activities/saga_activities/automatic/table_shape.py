@@ -31,8 +31,8 @@ class Column:
     ``canonical`` is an expression for text that two values of a key share if and only if the database says they are
     equal; None: there is none. ``compare`` is the operator and the right side of a comparison with the value of such a
     text, as ``write``. ``rewritten``: the database assigns it at every update that does not.
-    ``parts``: of PostgreSQL, the user-defined types in ``type``, as the module ``user_types`` describes them.
-    ``number``: of PostgreSQL, its identity in the table, which no other column ever gets; None: there is none.
+    ``parts``: on PostgreSQL, the user-defined types in ``type``, as the module ``user_types`` describes them.
+    ``number``: on PostgreSQL, its identity in the table, which no other column ever gets; None: there is none.
     """
 
     name: str

@@ -66,7 +66,7 @@ class WrittenRows:
                         f"it also writes rows of {name}, by a function that it calls or an operator; write to one table"
                     )
                 continue
-            # An insert that has met the row of another transaction has been counted, and its removal, too.
+            # An insert that ran into the row of another transaction has been counted, and so has its removal.
             is_removed = change.kind == "insert"
             written = inserted + updated + (-deleted if is_removed else deleted)
             if written != rows.get("count", written):

@@ -45,7 +45,7 @@ from sagas.text.masked_texts import masking
 DetachSagas = Callable[
     [Mapping[str, Any], Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]], Awaitable[dict[str, str]]
 ]
-"""Starts a workflow for each saga, given by its summary and its machine; takes the request they are from, too. Returns
+"""Starts a workflow for each saga, given by its summary and its machine; also takes the request they are from. Returns
 those that Temporal refuses for good, with its reasons."""
 
 

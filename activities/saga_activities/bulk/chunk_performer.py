@@ -55,7 +55,7 @@ _LEAST_TIME = 0.5
 """Seconds that a chunk must have left to begin one more part."""
 
 _END_OF_READS = 0.8
-"""The fraction of a chunk's time at which a call that only reads is interrupted; the results have to be stored, too."""
+"""The fraction of a chunk's time at which a call that only reads is interrupted; the results also have to be stored."""
 
 IDLE_GRACE = 5.0
 """Seconds that a transaction may be idle beyond the timeout of its step. An item that computes up to this timeout ends

@@ -187,7 +187,7 @@ def _sentence(origin: Any) -> str:
     match getattr(origin, "args", ()):
         case (int(), words, *_):
             text = words
-        case (words, *_) if isinstance(origin, sa.SQLAlchemyError):  # whose text has the statement, too
+        case (words, *_) if isinstance(origin, sa.SQLAlchemyError):  # whose text also has the statement
             text = words
         case _:
             text = origin

@@ -178,8 +178,8 @@ class Guard(ScriptTransactions):
     ) -> Outcome | None:
         """The stored outcome of an operation, without deciding anything; None: it is open.
 
-        Saves the preparation for a transaction that would only find a stored result. A database error is returned as
-        an outcome, too.
+        Saves the preparation for a transaction that would only find a stored result. A database error is also
+        returned as an outcome.
         """
 
         async def script(tx: GuardTransaction) -> ScriptResult:

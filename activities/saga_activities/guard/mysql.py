@@ -82,7 +82,7 @@ class MysqlTransaction(SqlAlchemyTransaction):
         return f"{waiting}, max_execution_time = {seconds * 1000}, wait_timeout = {idle}"
 
     async def _abandon(self) -> None:
-        """Kill the connection on the server, too: otherwise its statement and its locks would remain."""
+        """Kill the connection on the server as well: otherwise its statement and its locks would remain."""
         await super()._abandon()
         if self._thread_id is None:
             return

@@ -14,7 +14,7 @@ from sagas.settings import KafkaSettings
 metadata = sa.MetaData()
 
 # "e" and "e " are two keys, which utf8mb4_bin takes as one. MySQL and MariaDB have other names for the collation that
-# compares trailing blanks, too, and each of them reads one of these comments.
+# also compares trailing blanks, and each of them reads one of these comments.
 _EXACT_COLLATION = "/*!80017 utf8mb4_0900_bin */ /*M! utf8mb4_nopad_bin */"
 TABLE_OPTIONS: dict[str, Any] = {
     "mysql_charset": "utf8mb4",

@@ -72,10 +72,10 @@ async def clean_up(
 ) -> int:
     """Raise the watermark, wait ``longest_transaction`` seconds, purge the sagas below it; returns how many.
 
-    ``more_tables`` have rows of sagas, too, with ``saga_id`` and ``created_at``.
+    ``more_tables`` also have rows of sagas, with ``saga_id`` and ``created_at``.
 
     A saga is purged completely or not at all: while one of its rows is above the watermark, an attempt of another of
-    its steps may be, too. One with a prepared transaction is kept: its rows are locked, and decide about it.
+    its steps may also be. One with a prepared transaction is kept: its rows are locked, and decide about it.
     """
     mark = await raise_to(engine, highest_allowed(oldest_open, now, retention))
     await asyncio.sleep(longest_transaction)

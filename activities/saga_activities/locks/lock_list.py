@@ -29,7 +29,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class LockedKey:
-    """One key with its owner (None: only waited for, by requests that wait for other keys, too) and its waiters, in
+    """One key with its owner (None: only waited for, by requests that also wait for other keys) and its waiters, in
     the order of their arrival.
     """
 

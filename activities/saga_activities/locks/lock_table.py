@@ -163,7 +163,7 @@ async def _release(sql: SqlSession, owner: str, holder: str, scheduled_at: float
 
 
 async def _free_or_pass_on(sql: SqlSession, owner: str, holder: str) -> set[str]:
-    """Delete the locks of the holder. A key that another request of the same owner was granted, too, goes to that."""
+    """Delete the locks of the holder. A key that was also granted to another request of the same owner goes to that."""
     rows = await sql.all(sa.select(lock_table.c.key).where(lock_table.c.holder == holder))
     held = {str(row["key"]) for row in rows}
     if not held:

@@ -19,7 +19,7 @@ IsParked = Callable[[str], Awaitable[bool]]
 
 
 async def with_parked_owner(outcome: Outcome, is_parked: IsParked) -> Outcome:
-    """The outcome of an attempt; one that has met a row of a parked saga says so."""
+    """The outcome of an attempt; one that ran into a row of a parked saga says so."""
     failure = outcome.failure
     if failure is None or not outcome.infrastructure or "row" not in failure.details:
         return outcome

@@ -39,7 +39,7 @@ _RAISE_VERSION = (
 
 @dataclass(frozen=True, slots=True)
 class InboxRow:
-    """The row of one message of one consumer. ``digest``: of its content."""
+    """The row of one message of one consumer. ``digest`` is that of its content."""
 
     consumer: str
     event_id: str

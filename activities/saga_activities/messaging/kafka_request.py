@@ -1,6 +1,6 @@
 """`kafka.request`: write the command once, then wait for its reply without occupying a worker.
 
-The table `saga_request` and the format of replies are here, too.
+The table `saga_request` and the format of replies are also here.
 
 =============================  ====================================================================================
 state of the row               what the attempt does

@@ -1,7 +1,7 @@
 """The outbox: an event is a row written in the transaction of its effect and published later by the relay.
 
 The relay never reads ids above the last one: a lower id can be committed later. The built-in steps that emit events are
-here, too.
+also here.
 """
 
 from __future__ import annotations
@@ -183,7 +183,10 @@ def header_strings(event: Event) -> dict[str, str]:
         raise UnusableResult(f"the headers of an event must be a mapping; those for {event.topic} are {given!r}")
     for name, value in given.items():
         if value is None or isinstance(value, dict | list):
-            raise UnusableResult(f"a header must be a string; {name!r} of the event for {event.topic} is {value!r}")
+            raise UnusableResult(
+                f"a header must be a string; {name!r} of the event for {event.topic} is {value!r}: leave it out, or"
+                " write text"
+            )
         headers[name] = value_text(value)
     return headers
 

@@ -170,7 +170,7 @@ async def _types(query: str, describe: Describe) -> Sequence[tuple[str, int]] | 
     try:
         return await describe(query)
     except DBAPIError:
-        return None  # it does not stand alone, or the statement is wrong, too
+        return None  # it does not stand alone, or the statement is also wrong
 
 
 def _shown(place: AssignedParameter, column: ParameterColumn) -> str:

@@ -24,6 +24,6 @@ def refuse_notations(parameter: str, value: Any) -> None:
     """Raise UnusableParameter for a value that has one, at a place of a number in PostgreSQL."""
     if (text := next(notations(value), None)) is not None:
         raise UnusableParameter(
-            f"the parameter {parameter} is the text {text[:80]}, which PostgreSQL would read as a number of a program:"
-            " give a number in decimal digits"
+            f"the parameter {parameter} is the text {text[:80]}, which PostgreSQL would read in the notation of a"
+            " programming language, such as 0x1F or 1_000: give a number in decimal digits"
         )

@@ -212,7 +212,7 @@ class ParameterColumn:
             if isinstance(value, str):
                 raise UnusableParameter(
                     f"the parameter {target.parameter} is {shown_operand(value)}, and the column {self.name} of"
-                    f" {target.name} ({self.type}) would store the bytes of its characters: give a number"
+                    f" {target.name} ({self.type}) would store the bytes of the text: give a number"
                 )
             return
         is_position = isinstance(value, str) and _POSITION.fullmatch(value) is not None
@@ -313,7 +313,7 @@ class ParameterColumn:
             case "double" | "geometric" if not is_exact_double(value):
                 return "is a binary float and would round it"
             case "number" if not is_exact_double(value) and not (value == int(value) and -(1 << 63) <= value < 1 << 63):
-                return "holds SQLite's integers of 64 bits and binary floats, and would round it"
+                return "holds 64-bit integers and binary floats, and would round it"
             case "single" if not is_exact_single(value, self.printed):
                 return "is a binary float of four bytes and would round it"
         if self.scale is None:

@@ -65,7 +65,7 @@ def to_application_error(
     ``is_repeated``: a rejection that is repeated as an unknown attempt is. ``is_returned``: a failure that the saga
     repeats, and not Temporal. Expected outcomes are benign: no stack trace in the log for a rejection or a timeout.
     """
-    # An uncounted attempt is returned to the saga at once, too: Temporal would count it.
+    # An uncounted attempt is also returned to the saga at once: Temporal would count it.
     hopeless = outcome.kind in ("rejected", "late") or not outcome.retryable
     final = (hopeless and not is_repeated) or is_returned or not outcome.counted
     is_timeout = outcome.failure is not None and outcome.failure.type == "Timeout"

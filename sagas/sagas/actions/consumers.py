@@ -257,7 +257,7 @@ def message_id(headers: Mapping[str, str | None], topic: str, partition: int, of
 
     ``ce_id`` and ``ce_source`` are compared exactly as they are written, with their white space.
 
-    ``topic_id``: the offsets of a topic that is created again begin at 0, too.
+    ``topic_id``: the offsets of a topic that is created again also begin at 0.
     """
     given = headers.get("ce_id")
     if not given:

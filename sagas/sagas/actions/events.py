@@ -32,7 +32,7 @@ class Event:
 
 
 class EventLog:
-    """The events of one attempt, until it ends. The thread of a plain `def` may add to it, too.
+    """The events of one attempt, until it ends. The thread of a plain `def` may also add to it.
 
     ``on_late_event`` gets the error of an event that comes too late, so that a transaction that is still open does
     not commit without it.

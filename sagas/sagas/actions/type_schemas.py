@@ -84,7 +84,7 @@ def _generator() -> Any:
 
         def decimal_schema(self, schema: Any) -> dict[str, Any]:
             number = super().float_schema(schema)
-            # Text has all digits, too: a receiver that reads numbers as doubles passes decimals so.
+            # Text also has all digits: a receiver that reads numbers as doubles passes decimals so.
             return number if self.mode == "serialization" else {"anyOf": [number, dict(_KEYS["number"])]}
 
         def datetime_schema(self, schema: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class MisplacedArgument:
 
 
 def misplaced_arguments(uses: str, arguments: Mapping[str, Any]) -> Iterator[MisplacedArgument]:
-    """All arguments without effect of a call, which may be wrong in any other way, too."""
+    """All arguments without effect of a call, which may also be wrong in any other way."""
     match uses:
         case "sql":
             yield from _of_sql(arguments)

@@ -52,7 +52,7 @@ MAX_CHUNK_ATTEMPTS = 5
 class ChunkCall:
     """One call of a chunk. ``earlier_attempts``: those of the same call that have ended.
 
-    ``origin``: of its saga, for the guard to store with the effect.
+    ``origin``: that of its saga, for the guard to store with the effect.
     """
 
     saga_id: str

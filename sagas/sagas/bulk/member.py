@@ -23,10 +23,10 @@ MAX_UNKNOWN_ATTEMPTS = 2
 class PendingCall:
     """A call of the machine that has not ended. ``attempts`` of it have ended, the first began at ``since``.
 
-    ``size``: bytes of its arguments and its origin. ``origin``: of its saga, for the guard to store with the effect;
-    None if it has stored it with another one. ``due_at``: when its next attempt may begin; None: at once. ``unsure``:
-    an attempt before the last may have had its effect. ``conflicts``: those before the last were conflicts, which are
-    part of one attempt.
+    ``size``: bytes of its arguments and its origin. ``origin``: that of its saga, for the guard to store with the
+    effect; None if it has stored it with another one. ``due_at``: when its next attempt may begin; None: at once.
+    ``unsure``: an attempt before the last may have had its effect. ``conflicts``: those before the last were conflicts,
+    which are part of one attempt.
     """
 
     call: Call
@@ -80,7 +80,7 @@ class Member:
         return self.progress
 
     def next(self, event: MachineEvent, work: WorkMeter) -> Sequence[Command]:
-        """Apply one event and return the resulting commands. ``work``: of the workflow task."""
+        """Apply one event and return the resulting commands. ``work``: the work of the workflow task."""
         if isinstance(self.progress, HappyPathSaga) and (commands := self.progress.next(event, work)) is not None:
             return commands
         machine = self.leave_happy_path()

@@ -47,8 +47,8 @@ def with_integers(schema: CompiledSchema, value: Any) -> Any:
 class _Shape:
     """Schemas that apply to a value together, whatever the value is.
 
-    ``defaults``: of missing properties, each with its size. ``inner``: the schemas of properties and elements; empty
-    where nothing is to be completed. The key None stands for all names that are not ``declared``.
+    ``defaults``: the defaults of missing properties, each with its size. ``inner``: the schemas of properties and
+    elements; empty where nothing is to be completed. The key None stands for all names that are not ``declared``.
     """
 
     nodes: list[SchemaNode]

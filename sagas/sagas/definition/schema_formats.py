@@ -63,7 +63,7 @@ def _minute_in_utc(time: re.Match[str]) -> int:
 
 
 def is_date_time(text: str) -> bool:
-    """True for a date and a time with `T` between them; in UTC, too, its year is 0001 to 9999."""
+    """True for a date and a time with `T` between them; its year is 0001 to 9999, also in UTC."""
     time = _TIME.fullmatch(text[11:])
     if text[10:11] not in ("T", "t") or not is_date(text[:10]) or time is None or not is_time(text[11:]):
         return False

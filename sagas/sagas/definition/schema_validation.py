@@ -50,7 +50,8 @@ class CompiledSchema:
         self.has_integers = '"integer"' in canonical
 
     def first_errors(self, value: Any, maximum: int, part: SchemaNode | None = None) -> list[Any]:
-        """At most ``maximum`` errors of a value, as jsonschema's objects; ``part``: of a part of the schema.
+        """At most ``maximum`` errors of a value, as jsonschema's objects; ``part``: the part of the schema that is
+        checked.
 
         Raises TooComplex, or UsageError for a reference that leads nowhere.
         """
@@ -120,7 +121,7 @@ def canonical_schema(schema: Any) -> str:
 def validator_class(verdicts: SchemaVerdicts | None = None) -> Any:
     """jsonschema's class for the dialect 2020-12, with the keywords of this module.
 
-    ``verdicts``: of the only schema for which it is used; None: there are none.
+    ``verdicts``: those of the only schema for which it is used, if there are any.
     """
     # Imported here: the import takes a tenth of a second, and most commands validate no input.
     from jsonschema import Draft202012Validator

@@ -112,7 +112,7 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?(E[+-]\d+)?", re.ASCII)
 """A number as :func:`_decimal_texts` writes it."""
 
 MAX_SHOWN_VALUES = 250_000
-"""Values of one document that are looked at, a fifth of a second: workflow tasks do that, too."""
+"""Values of one document that are looked at, a fifth of a second: workflow tasks also do that."""
 
 
 class SensitiveMask(TextMask):

@@ -1,4 +1,4 @@
-"""Which rejections are believed: none of a call that an earlier run of the saga may have made as well.
+"""The rejections that are believed: none of a call that an earlier run of the saga may have made as well.
 
 No guard records a call to a participant outside of it. Such a call may have been made before a reset or a termination
 of the run, even with other arguments, because these may come from the results of other steps. So its first attempt in

@@ -308,7 +308,7 @@ def end_without_effect(run: SagaRun, entry: Entry) -> None:
 
 
 def mark_nothing_to_undo(entry: Entry) -> None:
-    """The entry has no effect and will have none, which closes its compensation, too.
+    """The entry has no effect and will have none, which also closes its compensation.
 
     An outcome that was unknown is known now: the last attempt's own word, or failed.
     """

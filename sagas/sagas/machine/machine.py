@@ -93,7 +93,7 @@ class Machine:
         undo_scope: str = "",
         repeats: bool = False,
     ) -> None:
-        """``generations``: of single entries, by entry id, where an earlier run of the saga got further.
+        """``generations``: those of single entries, by entry id, where an earlier run of the saga got further.
 
         ``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
 

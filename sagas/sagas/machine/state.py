@@ -162,8 +162,8 @@ class Flight:
 class StepRecord:
     """The progress of one step: its entries, and counters that keep the cost of every event constant.
 
-    ``generation``: of new entries, from the second run of the step on; 0: that of the saga. ``repetitions``: how often
-    what follows this savepoint was run again. ``corrections``: those of entries before that, see
+    ``generation``: that of new entries, from the second run of the step on; 0: that of the saga. ``repetitions``: how
+    often what follows this savepoint was run again. ``corrections``: those of entries before that, see
     :mod:`sagas.machine.corrections`.
     """
 

@@ -64,11 +64,10 @@ class GraphNode:
 
 @dataclass(frozen=True, slots=True)
 class SagaGraph:
-    """``forward``: from a step to the steps that need it. ``back``: from the undo of a step to the next undo.
+    """``forward``: edges from a step to the steps that need it. ``back``: from an undo to the next undo.
 
-    ``confirms``: from the confirm of a step to the next confirm; one of a step after the commit point follows its own
-    step.
-    ``locked``: the steps before which the locks are taken.
+    ``confirms``: edges from the confirm of a step to the next confirm; one of a step after the commit point follows its
+    own step. ``locked``: the steps before which the locks are taken.
     """
 
     definition: Definition

@@ -45,7 +45,7 @@ class JsonView:
 
 
 class _JsonForm(NamedTuple):
-    """The JSON form of a class. ``readers``: of the fields that contain parts or tuples."""
+    """The JSON form of a class. ``readers``: those of the fields that contain parts or tuples."""
 
     names: tuple[str, ...]
     values: Callable[[Any], tuple[Any, ...]]

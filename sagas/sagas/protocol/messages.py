@@ -24,7 +24,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A ``Call`` has ended. ``outcome``: of its last attempt; ``attempts``: their number (None: unknown)."""
+    """A ``Call`` has ended. ``outcome``: that of its last attempt; ``attempts``: their number (None: unknown)."""
 
     id: str
     outcome: Outcome

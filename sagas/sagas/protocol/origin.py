@@ -17,7 +17,7 @@ MAX_ORIGIN = 262_144
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The start of a run. ``digest``: of the definition. ``started_at``: seconds since the epoch.
+    """The start of a run. ``digest``: that of the definition. ``started_at``: seconds since the epoch.
 
     ``has_input``: False if the input was too large, or has `x-sensitive` values, which no other database may keep.
     ``parent``: the id of the saga it is nested in.

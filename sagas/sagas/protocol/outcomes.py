@@ -38,7 +38,7 @@ OTHER_ARGUMENTS = ("key used with other arguments", "the effect was made with ot
 """Why a step, and the undo of a step, meet an effect that is not their own."""
 
 ROW_LOCKED = "RowLocked"
-"""The failure type of an attempt that met a row of another saga (`compensate: auto`)."""
+"""The failure type of an attempt that ran into a row of another saga (`compensate: auto`)."""
 
 
 @dataclass(frozen=True, slots=True)

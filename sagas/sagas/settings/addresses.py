@@ -97,7 +97,7 @@ def _database_problem(matched: re.Match[str]) -> str | None:
 
 
 def require_supported_database(setting: str, url: str) -> None:
-    """Raises WrongSetting for a URL of an unsupported database, too."""
+    """Raises WrongSetting, also for a URL of an unsupported database."""
     require_database_url(setting, url)
     if dialect_of_url(url) is None:
         scheme = url.partition("://")[0]

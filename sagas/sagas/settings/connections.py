@@ -94,7 +94,7 @@ class SqlConnection(Connection):
     trusted_roles: Texts = setting(
         (),
         "other roles of PostgreSQL that may run code as the role of the connection, such as the one that owns the "
-        "tables; their members may, too. Others are logged, and `saga doctor` fails for them, see "
+        "tables; their members also may. Others are logged, and `saga doctor` fails for them, see "
         "[who may do what](../explanation/security.md#who-may-do-what)",
         ["migrator"],
     )

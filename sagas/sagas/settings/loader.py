@@ -38,7 +38,7 @@ TEMPORAL_VARIABLES = {
     for item in field.metadata
     if isinstance(item, Variable)
 }
-"""The variables that Temporal's own tools read, too."""
+"""The variables that Temporal's own tools also read."""
 
 _LONGEST_MESSAGE = 1_000
 """A message names what is written, which may be a megabyte."""

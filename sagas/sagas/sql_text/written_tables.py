@@ -76,7 +76,7 @@ def _replacements(parsed: ParsedSql, tokens: Sequence[SqlToken]) -> Iterator[tup
             remove = 3
         elif is_mysql and word == ":=" and (before.startswith("@") or words[at - 2 : at - 1] == ["@"]):
             for earlier in tokens[at - 1 - (not before.startswith("@")) : at + 1]:
-                yield earlier.start, " "  # the value is the variable's, too
+                yield earlier.start, " "  # the value is also the variable's
         elif is_mysql and word == ":=" and words[:at].count("(") == words[:at].count(")"):
             yield token.start, "="
         elif word == "TABLE" and before in ("", ")", "(", "ALL"):

@@ -21,7 +21,7 @@ MAX_FORMS = 1_000
 """Texts that are searched for in several notations."""
 
 MAX_COMPARISONS = 1_000_000
-"""Of a text with one of 1,000 characters, a tenth of a second: workflow tasks compare, too."""
+"""Of a text with one of 1,000 characters, a tenth of a second: workflow tasks also compare."""
 
 
 def mask_texts(message: str, texts: Iterable[str]) -> str:

@@ -31,7 +31,7 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    """The text on one line: line feeds and tabs are escaped, too."""
+    """The text on one line: line feeds and tabs are also escaped."""
     return text if text.isascii() and text.isprintable() else _IN_LINE.sub(_escape, text)
 
 

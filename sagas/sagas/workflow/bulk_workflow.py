@@ -71,7 +71,7 @@ MAX_STATES_BYTES = 512 * 1024
 
 
 class BulkObserver(Protocol):
-    """Is told what becomes of the sagas of a bulk workflow, also during replays."""
+    """Called with what becomes of the sagas of a bulk workflow, also during replays."""
 
     def started(self, saga: str, count: int) -> None:
         """So many sagas have begun."""

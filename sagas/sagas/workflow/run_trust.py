@@ -65,7 +65,7 @@ class ProjectTrust(Protocol):
 
     def awaited_key(self, id: str, signature: Any) -> str | None:
         """Return the id of the key of a signature if this worker does not have it, and another one may still verify
-        it; None after some minutes, and from then on in this run. ``id``: unique for what is signed, and begins with
+        it; None after a few minutes, and from then on in this run. ``id``: unique for what is signed, and begins with
         that of its run.
         """
         ...
@@ -129,7 +129,7 @@ class KeyMissing(RuntimeError):
 
 def require_key(trust: RunTrust | None, id: str, signature: Any, what: str, *, gives_up: bool = True) -> None:
     """Raise KeyMissing while another worker may have the key of the signature of ``what``. ``id``: unique in the run.
-    ``gives_up``: after some minutes it counts as not signed.
+    ``gives_up``: after a few minutes it counts as not signed.
     """
     if trust is None or workflow.unsafe.is_replaying():
         return
@@ -139,7 +139,7 @@ def require_key(trust: RunTrust | None, id: str, signature: Any, what: str, *, g
         else:
             key = trust.project.missing_key(signature)
     if key is not None:
-        wait = "for some minutes" if gives_up else "that has it"
+        wait = "for a few minutes" if gives_up else "that has it"
         raise KeyMissing(
             f"{what} is signed with the key {key}, which this worker does not have: it is left to another worker "
             f"{wait}; give all workers the same worker.definition_key"
@@ -158,7 +158,7 @@ def is_untrusted(
 
     A replay repeats that decision, whatever the keys and the files of its worker are: trust leaves no trace in the
     history, distrust a marker. This is not a patch, but the SDK can write no other marker. ``proof``: the signature
-    which is verified in the replay, too, for :attr:`RunTrust.is_proven`.
+    which is also verified in the replay, for :attr:`RunTrust.is_proven`.
     """
     if not workflow.unsafe.is_replaying():
         return not is_trusted(trust, trusts) and workflow.patched(marker)

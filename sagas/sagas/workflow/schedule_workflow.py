@@ -66,7 +66,7 @@ class ScheduledStart:
     def _refuse_forged(self, order: dict[str, Any]) -> None:
         """Raise SagaApplicationError unless this project has signed the order.
 
-        Raises KeyMissing, which Temporal repeats, for some minutes if another worker may have the key.
+        Raises KeyMissing, which Temporal repeats, for a few minutes if another worker may have the key.
         """
 
         def is_signed(trust: ProjectTrust) -> bool:
@@ -129,5 +129,5 @@ def _scheduled_at(schedule: str) -> datetime:
     if scheduled_at is None or info.workflow_id != f"{schedule}-{slot_text(scheduled_at)}":
         raise refused_error(f"{SCHEDULE_WORKFLOW} is started by its schedule only: saga schedule run, saga backfill")
     if scheduled_at > info.start_time + _MAX_CLOCK_SKEW:
-        raise refused_error(f"the time {slot_text(scheduled_at)} of this start has not come")
+        raise refused_error(f"this start is for {slot_text(scheduled_at)}, which is in the future")
     return scheduled_at

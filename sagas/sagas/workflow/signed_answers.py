@@ -88,7 +88,7 @@ def outcome_of_failure(
     is_local: bool = False,
 ) -> Outcome:
     """The outcome of a call to a worker of the project, from its failure, after at most ``max_attempts`` attempts.
-    ``is_local``: of a local activity, which nobody can end from outside.
+    ``is_local``: it is a local activity, which nobody can end from outside.
 
     What Temporal itself says about the attempts, such as a timeout, has no signature. Nor has the word of a worker that
     it lacks the action or the key: it counts as "not started" without a number, so attempts before it may be hidden,

@@ -76,4 +76,4 @@ class CommandContext:
         """Wait until a command of ``size`` bytes has room in the workflow task, and the saga is not paused."""
         await self.throttle.wait_for_room(size)
         while await self.pause.wait(command.id, command.entry, unless):
-            await self.throttle.wait_for_room(size)  # others have waited, too
+            await self.throttle.wait_for_room(size)  # others have also waited

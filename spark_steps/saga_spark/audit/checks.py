@@ -191,7 +191,9 @@ def _unknown_column(check: Check, name: str, frame: DataFrame) -> UsageError:
 
 
 def evaluate_metrics(check: Check, manifest: Manifest, previous_rows: int | None) -> CheckResult:
-    """``previous_rows`` is the row count of the last publication of this output with rows; None if there was none."""
+    """Evaluate a check by the metrics of the manifest. ``previous_rows``: the row count of the last publication of this
+    output with rows; None if there was none.
+    """
     match check.kind:
         case "rows":
             return _evaluate_rows(check, manifest, previous_rows)

@@ -56,7 +56,8 @@ def freeze_table(settings: SparkSettings, name: str, values: dict[str, Any], uri
 
 
 def snapshot_at(table: Table, as_of: Any, name: str) -> Snapshot | None:
-    """``as_of`` is a snapshot id, the name of a tag or branch, or a time (ISO 8601; UTC if it has no zone).
+    """The snapshot of a table at ``as_of``: a snapshot id, the name of a tag or branch, or a time (ISO 8601; UTC if it
+    has no zone).
 
     None if the table has never had rows. Raises JobFailed if the snapshot does not exist.
     """

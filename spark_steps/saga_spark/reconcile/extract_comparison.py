@@ -39,8 +39,8 @@ class ExtractComparison:
     async def find(
         self, limit: int, on_progress: Callable[[str], None] = lambda what: None
     ) -> tuple[dict[str, int], list[Finding]]:
-        """The number of findings of each class, and up to ``limit`` findings of each. ``on_progress`` is told what is
-        compared. Raises SagaError.
+        """The number of findings of each class, and up to ``limit`` findings of each. ``on_progress`` is called with
+        what is compared. Raises SagaError.
         """
         loop = asyncio.get_running_loop()
         connections: list[duckdb.DuckDBPyConnection] = []

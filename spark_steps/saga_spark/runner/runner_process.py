@@ -121,7 +121,7 @@ class RunnerProcess:
             os.close(write_end)
             os.close(output_end)
         reader = await _reader_of(answers, limit=MAX_MESSAGE_BYTES)
-        # Not in the context of the attempt that has started it: others use this runner, too.
+        # Not in the context of the attempt that has started it: others also use this runner.
         self._logging = asyncio.create_task(log.copy(await _reader_of(output)), context=Context())
         self._tasks = [asyncio.create_task(self._read_messages(reader)), asyncio.create_task(self._run_watchdog())]
         await self._send({"settings": settings_to_json(self._settings)})

@@ -33,7 +33,7 @@ CHAR, SET = " as char)`", "update converted set n = {} where id = :id"
 REFUSED: list[tuple[str, Any, str]] = [
     *(("insert into converted (id, y) values (:id, :v)", value, "in four digits") for value in (26, "26", "0", True)),
     ("select 1 from converted where id = :id and y = :v", 26, "as with a year of four digits"),
-    *(("insert into converted (id, b) values (:id, :v)", text, "the bytes of its characters") for text in ("5", "1.5")),
+    *(("insert into converted (id, b) values (:id, :v)", text, "the bytes of the text") for text in ("5", "1.5")),
     ("insert into converted (id, b) values (:id, coalesce(:v, 1))", Decimal("1.5"), "holds integers only"),
     *(
         (f"insert into converted (id, t) values (:id, {call})", "10:00:00.7", GIVEN_ON)
@@ -83,7 +83,7 @@ MADE = (
     ),
     ("f = replace(:v, ' ', '')", "3", "member at this position"),
     *((f"y = {call}", "26", "in four digits") for call in ("trim(:v)", "elt(1, :v)", "nvl2(:v, :v, '')")),
-    *((f"b = {call}", "12", "the bytes of its characters") for call in ("trim(:v)", "conv(:v, 10, 10)")),
+    *((f"b = {call}", "12", "the bytes of the text") for call in ("trim(:v)", "conv(:v, 10, 10)")),
     *((f"t = {call}", "10:00:00.7", "digits after the second") for call in ("mid(:v, 1)", "cast(:v as char(30))")),
     ("t = addtime(:v, '1:00')", "10:00:00.7", "digits after the second"),
     ("d = concat(:v, ' 10:00:00')", "2026-05-01", "the time of day"),

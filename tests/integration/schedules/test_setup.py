@@ -142,7 +142,7 @@ async def test_an_order_that_the_project_has_not_signed_starts_nothing(scheduled
     future = datetime(2100, 1, 1, tzinfo=UTC)
     for argument, id, reason in (
         (forged, "2026-01-01T03:00:00Z", "not signed with a key of the project"),
-        (RawValue(order), "2100-01-01T00:00:00Z", "has not come"),
+        (RawValue(order), "2100-01-01T00:00:00Z", "which is in the future"),
         (RawValue(order), "2026-01-01T03:00:00Z", "is started by its schedule only"),
     ):
         handle = await temporal.start_workflow(

@@ -233,7 +233,7 @@ async def test_what_each_token_may_do(api: Api) -> None:
     start = {"input": {"n": 7}, "wait": "30s"}
     async with api.client(TOKENS["READ_TOKEN"]) as reader, api.client(TOKENS["WRITER_TOKEN"]) as writer:
         refused = await reader.post("/sagas/quick", json=start)
-        assert (refused.status_code, refused.json()["error"]) == (403, "this token has not the scope start")
+        assert (refused.status_code, refused.json()["error"]) == (403, "this token does not have the scope start")
         assert (await writer.post("/sagas/quick", json=start)).status_code == 200
         assert (await reader.get("/sagas/quick-7")).status_code == 200
         assert (await writer.get("/sagas/quick-7")).status_code == 403

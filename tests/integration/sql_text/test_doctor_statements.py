@@ -112,7 +112,7 @@ async def test_missing_tables_are_one_result(tmp_path: Path, request: pytest.Fix
     file = tmp_path / "missing.saga.yaml"
     assert first.message.startswith(f"{file}:4:")
     assert "stock0" in first.message
-    assert "; tables are missing for 8 more statements, too: " in first.message
+    assert "; tables are also missing for 8 more statements: " in first.message
     assert first.message.endswith(" missing/s5 and 3 more")
     assert first.help == "saga setup    applies schema.sql; or create the table, or correct its name"
     assert "nowhere" in other.message
@@ -459,7 +459,7 @@ async def test_the_tables_and_columns_of_inputs(tmp_path: Path, postgres_server:
 
     refused = "load/load: PostgreSQL cannot prepare the statement: "
     assert sorted(problem.message for problem in await problems(of_project)) == [
-        f'{at(12, "stok")} {refused}relation "stok" does not exist; tables are missing for 1 more statement, too:'
+        f'{at(12, "stok")} {refused}relation "stok" does not exist; tables are also missing for 1 more statement:'
         f" {at(21, 'stoc')} load/same",
         f'{at(13, "fre")} {refused}column "fre" does not exist',
         f'{at(14, "skuu")} {refused}column "skuu" does not exist',

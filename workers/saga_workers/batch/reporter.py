@@ -93,7 +93,7 @@ class BatchReporter:
         """Open the record, report to it within the block, and close it afterwards.
 
         A command that starts the same batch already is taken over, and stops. Raises RefusedError if that batch is one
-        of another saga. ``warn`` is told if the record cannot be closed.
+        of another saga. ``warn`` is called if the record cannot be closed.
         """
         await self._refuse_other_saga()
         await self._open()

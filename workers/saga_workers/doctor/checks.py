@@ -50,7 +50,7 @@ _MAX_PUBLISH_DELAY = 60.0
 
 
 async def run_checks(settings: Settings, on_progress: Callable[[str], None] = lambda _: None) -> list[DoctorResult]:
-    """Run all checks, in the order of their dependencies. ``on_progress`` is told what is checked now."""
+    """Run all checks, in the order of their dependencies. ``on_progress`` is called with what is checked next."""
     from saga_workers.doctor.saga_checks import check_late_replies, check_locks, check_sagas
 
     findings = [_check_settings(settings)]

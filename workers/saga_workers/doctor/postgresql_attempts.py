@@ -78,7 +78,7 @@ class PostgresqlAttempts:
                 values = ", ".join(["NULL"] * len(bases))
                 await raw.execute(f"EXPLAIN EXECUTE {_NAME}" + (f"({values})" if values else ""))
         except psycopg.OperationalError as error:
-            if healing_of(sqlstate_of(error) or "") == "never":  # a view that cannot be updated is one, too
+            if healing_of(sqlstate_of(error) or "") == "never":  # also for a view that cannot be updated
                 return self._refused(error)
             raise
         except psycopg.Error as error:

@@ -120,7 +120,7 @@ def check_positions(cluster: KafkaAdmin, readers: Sequence[TopicGroup]) -> str:
         _refuse_crash_loop(cluster, reader, who, {partition: text for partition, (_, text) in positions.items()})
         standing = _standing(topic, cluster.topic_id(topic), positions, cluster.offsets(topic))
         for partition, count in standing.deleted.items():
-            # Transaction markers have offsets, too.
+            # Transaction markers also have offsets.
             raise KafkaOperationError(
                 f"at most {counted(count, 'event')} of {topic}[{partition}] "
                 f"{'was' if count == 1 else 'were'} deleted before {who} had read them",

@@ -165,7 +165,7 @@ def _reads(draft: SagaDraft, owner: str, connection: str, source: WrittenInput) 
     text, places = "select ", list[tuple[int, Positioned | None]]()
     for at, (name, place) in enumerate(source.columns):
         places.append((len(text), place))
-        of_where = "" if isinstance(place, YamlNode) else f" as saga_where_{at}"  # which may be a listed column, too
+        of_where = "" if isinstance(place, YamlNode) else f" as saga_where_{at}"  # which may also be a listed column
         text += f"{_quoted(name)}{of_where}, "
     text = (text.removesuffix(", ") if source.columns else f"{text}*") + " from "
     node = source.fields["table" if query is None else "query"]
@@ -239,7 +239,7 @@ def _with_missing_tables_once(results: list[DoctorResult], connection: SqlConnec
     also = ""
     if others:
         places = join_names([result.message.partition(": ")[0] for result in others], _MAX_PLACES)
-        also = f"; tables are missing for {len(others)} more statement{'s' * (len(others) > 1)}, too: {places}"
+        also = f"; tables are also missing for {len(others)} more statement{'s' * (len(others) > 1)}: {places}"
     file = connection.schema_file
     help = _MISSING_TABLE if file is None else f"saga setup    applies {file.name}; or {_MISSING_TABLE}"
     grouped = DoctorResult(CHECK, False, first.message + also, help)

@@ -104,5 +104,5 @@ class Location:
 
     @property
     def workflow(self) -> RunDescription | None:
-        """The run whose pending work and pollers tell whether the saga makes progress; that of a bulk workflow, too."""
+        """The run whose pending work and pollers tell whether the saga makes progress; also that of a bulk workflow."""
         return self.open_run if self.member is None or self.open_run is not None else self.member.bulk

@@ -30,8 +30,8 @@ from sagas.text.shell import saga_command
 class Locator:
     """Finds the sagas of one project, by Temporal and the ledger.
 
-    ``settings``: of the project, whose databases tell of a saga that neither of them knows, and whose keys verify what
-    closed runs say. ``keys``: those of a process that asks no database.
+    ``settings``: those of the project, whose databases tell of a saga that neither of them knows, and whose keys verify
+    what closed runs say. ``keys``: those of a process that asks no database.
     """
 
     def __init__(

@@ -117,7 +117,7 @@ class KafkaCommands:
             return Outcome("unknown", failure=failure)
 
     def _partitions(self, topic: str) -> int:
-        """The present number of partitions, which the producer then knows, too."""
+        """The present number of partitions, which the producer then also knows."""
         from confluent_kafka import KafkaException
 
         try:

@@ -52,7 +52,10 @@ async def reconcile(
     *,
     on_progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:
-    """The report as JSON (see docs/how-to/reconcile.md). ``on_progress`` is told what begins. Raises SagaError."""
+    """The report as JSON (see docs/how-to/reconcile.md). ``on_progress`` is called with what begins.
+
+    Raises SagaError.
+    """
     from saga_spark.reconcile.extract_comparison import ExtractComparison
 
     spark = spark_settings(settings)

@@ -41,7 +41,7 @@ async def set_up_database(
 ) -> None:
     """Create the guard tables in one database and apply the project's schema file.
 
-    ``shards`` applies to a new outbox. ``report`` is told what the set-up waits for.
+    ``shards`` applies to a new outbox. ``report`` is called with what the set-up waits for.
 
     Raises:
         UsageError: the URL or the schema file cannot be used.
@@ -74,7 +74,7 @@ async def set_up_database(
 
 
 def needed_tables(connection: SqlConnection, dialect: str, *, spark: bool) -> set[str]:
-    """The tables of :func:`set_up_database` by which it can be told that it has run."""
+    """The tables of :func:`set_up_database` that show that it has run."""
     return {
         *outbox_postgresql.needed_tables(dialect),
         *(["saga_output"] if spark and connection.keeps_outputs else []),

@@ -90,8 +90,8 @@ class RequestFilter:
     """Middleware that answers requests in place of the application. Starlette's own runs each request in a task, which
     takes a fifth of the CPU of a start.
 
-    ``refusal``: the response to a request that the application may not see, None to any other. ``answered`` is told
-    the status of each response.
+    ``refusal``: the response to a request that the application may not see, None to any other. ``answered`` is called
+    with the status of each response.
 
     A response that begins before the body of its request was read says that it closes the connection: the server does,
     and a client that sent another request over it would get a reset.
@@ -160,7 +160,7 @@ _HEAD_TOO_LARGE = f"the head of a request may have {MAX_HEAD_BYTES} bytes"
 class HttpServer:
     """Listens on ``address`` (HOST:PORT) while it is open. ``option`` names the source of the address in errors.
 
-    ``max_connections``: at the same time; None: MAX_CONNECTIONS.
+    ``max_connections``: how many there may be at the same time; None: MAX_CONNECTIONS.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ async def remove_schedule(temporal: Temporal, id: str) -> None:
 
 
 async def set_up_when_worker_starts(temporal: Temporal, project: Project) -> None:
-    """Create and update the schedules of the definitions. Errors are logged: a worker serves without schedules, too."""
+    """Create and update the schedules of the definitions. Errors are logged: a worker also serves without schedules."""
     for definition in scheduled(project):
         try:
             if (why := await _set_up_if_needed(temporal, project, definition)) is not None:

@@ -21,7 +21,8 @@ ScheduleState = Literal["active", "paused", "missing", "removed"]
 class ScheduleView:
     """One schedule. ``counts``: starts, those that were skipped because an earlier saga ran, and those missed.
 
-    ``need`` and ``why``: what differs from the definition, see :class:`ScheduleStatus`. ``next``: with their jitter.
+    ``need`` and ``why``: what differs from the definition, see :class:`ScheduleStatus`. ``next``: the next starts, with
+    their jitter.
     """
 
     id: str

@@ -126,7 +126,7 @@ class SagaApi:
         request.state.caller = caller
         needed: Scope = "start" if request.method == "POST" else "read"
         if needed not in caller.scopes:
-            return error_response(403, f"this token has not the scope {needed}")
+            return error_response(403, f"this token does not have the scope {needed}")
         return None
 
     # --- reading -----------------------------------------------------------------------------------------------

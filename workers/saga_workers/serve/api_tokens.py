@@ -112,7 +112,7 @@ class Callers:
         """The caller with this Authorization header; None if no token fits. Raises UsageError as the constructor.
 
         Raises TooManyFailures after too many wrong tokens from this address. A token that nobody can guess is accepted
-        then, too, because callers with other tokens may have the same address: that of a proxy.
+        then as well, because callers with other tokens may have the same address: that of a proxy.
         """
         caller, presented = self._find(authorization)
         failed = self._failed.of(address)

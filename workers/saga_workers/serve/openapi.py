@@ -60,7 +60,7 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": _TEXT
 _ERRORS = {
     "400": "the body is not what is expected",
     "401": "no token, or a wrong one",
-    "403": "the token has not the scope",
+    "403": "the token does not have the scope",
     "404": "no such saga",
     "408": "the body arrived too slowly",
     "409": "the id belongs to another start, or to a saga that was undone",

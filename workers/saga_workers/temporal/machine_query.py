@@ -33,8 +33,8 @@ async def query_machine(
 ) -> str | None:
     """The state as :func:`sagas.protocol.payloads.pack_state` writes it; None if the saga has not begun.
 
-    ``run_id``: the ids of workflow and run. ``member``: the saga, if this is a bulk workflow. ``keys``: of the project;
-    None if it accepts anything.
+    ``run_id``: the ids of workflow and run. ``member``: the saga, if this is a bulk workflow. ``keys``: those of the
+    project; None if it accepts anything.
 
     Raises RefusedError if no worker with such a key has answered this very query, and what a query raises.
     """

@@ -50,7 +50,7 @@ _KEEP_ALIVE = KeepAliveConfig(interval_millis=10_000, timeout_millis=3_000)
 """A server refuses clients that ask more often. A connection that a firewall has forgotten is replaced after that."""
 
 _RETRIES = RetryConfig(max_elapsed_time_millis=15_000)
-"""Longer than it takes to replace a connection, so that the call which has met it is sent again."""
+"""Longer than it takes to replace a connection, so that the call that failed on it is sent again."""
 
 
 class ServerDownError(SagaError):

@@ -24,7 +24,7 @@ _KEY_HEADERS = {"do": STEP_KEY_HEADER, "undo": UNDOES_HEADER, "confirm": CONFIRM
 
 
 class CommandHandler(ConsumerHandler):
-    """Runs a participant, or a consumer that is sent commands, too; the handler of a TopicReader.
+    """Runs a participant, or a consumer that is also sent commands; the handler of a TopicReader.
 
     A command has the row of a guarded step instead of one in the inbox, so each delivery can be replied to, and an undo
     that comes first refuses its command. The reply is written in a transaction of its own, after that of the effect: a

@@ -45,7 +45,7 @@ _FLUSH_TIMEOUT = 0.5
 def dead_letter(record: ConsumedRecord, group: str, reason: str, *, omit_value: bool = False) -> dict[str, Any]:
     """The record to produce for one that is given up.
 
-    ``omit_value`` leaves its value out because the record is too large, and its key and headers if they are large, too.
+    ``omit_value`` leaves its value out because the record is too large, and its key and headers if they are also large.
     """
     ours: list[tuple[str, str | bytes | None]] = [
         ("sagadlqreason", printable_line(reason[:MAX_REASON_LENGTH])),

@@ -299,7 +299,7 @@ async def inspect_run(
 
 
 async def _reasons_of_replaced(locator: Locator, run: RunDescription, view: SagaView) -> list[str]:
-    """The reason of a saga that has met the effects of another run under its id, which was ended by its start."""
+    """The reason of a saga that ran into the effects of another run under its id, which was ended by its start."""
     if locator.settings is None or not any(parked.why in OTHER_ARGUMENTS for parked in view.parked):
         return []
     from saga_workers.location.deleted_runs import replaced_origin

@@ -44,7 +44,9 @@ async def look_up_earlier_child(temporal: Temporal, saga_id: str, parent: str) -
 
 
 async def _running(temporal: Temporal, described: RunDescription) -> dict[str, Any]:
-    """``run_id``: of its first run, for which a cancel is signed; what waits in it for an operator."""
+    """The answer for an open run. ``run_id``: that of its first run, for which a cancel is signed. ``waits``: what
+    waits in it for an operator.
+    """
     run, view = described.run, await view_of_run(temporal, described)
     saga_id = run.id.removesuffix(UNDO_SUFFIX)
     waits = [{"id": saga_id, "saga": view.saga, **parked.to_json()} for parked in view.parked]

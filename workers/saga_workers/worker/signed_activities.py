@@ -40,7 +40,7 @@ class SignedActivitiesInterceptor(worker.Interceptor):
     """Worker interceptor: workflows of the engine sign calls, and its activity verifies them and signs answers.
 
     A signature is not part of what a replay compares, so keys may change while a saga runs. ``accepts_any``: calls
-    without a signature are performed, too.
+    without a signature are also performed.
     """
 
     def __init__(self, keys: SigningKeys, *, accepts_any: bool) -> None:

@@ -94,7 +94,7 @@ class WorkerTrust:
         """The time at which this worker first saw something signed with a key it lacks, by its id; oldest first."""
         self._given_up: dict[str, None] = {}
         """The runs in which a key did not arrive in time, oldest first. Nothing else in them is waited for: its key may
-        be invented, too."""
+        also be invented."""
 
     def trusts_start(
         self, saga: str, workflow_id: str, starts: Mapping[str, Any], header: bytes, signature: Any

@@ -354,7 +354,7 @@ async def _refuse_attempts(tx: GuardTransaction, rows: rules.Rows) -> None:
 
 
 async def _as_outcome(operation: Awaitable[Outcome]) -> Outcome:
-    """The outcome of an operation; errors outside its transactions become one, too."""
+    """The outcome of an operation; errors outside its transactions also become one."""
     try:
         return await operation
     except Exception as error:  # noqa: BLE001 - becomes an outcome

@@ -30,7 +30,7 @@ def cancel(
     """Cancel a running saga and undo its steps. Past the point of no return this is refused (exit code 9).
 
     A cancel is recorded even if no worker answers; the next worker that runs the saga processes it. With --where all
-    matching sagas are cancelled, and the exit code is the highest of all. Those of bulk workflows match, too, if the
+    matching sagas are cancelled, and the exit code is the highest of all. Those of bulk workflows also match, if the
     filter has only comparisons of WorkflowType, WorkflowId, StartTime and SagaLabels, joined by AND.
     """
     require_id_or_filter(saga_id, where, "saga cancel --help")

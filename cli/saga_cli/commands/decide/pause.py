@@ -33,7 +33,7 @@ def pause(
     worker of that saga.
 
     With --where all sagas that run now and match are paused, also nested ones, and the exit code is the highest of all.
-    Those of bulk workflows match, too, if the filter has only comparisons of WorkflowType, WorkflowId, StartTime and
+    Those of bulk workflows also match, if the filter has only comparisons of WorkflowType, WorkflowId, StartTime and
     SagaLabels, joined by AND.
     """
     require_id_or_filter(saga_id, where, "saga pause --help")

@@ -29,7 +29,7 @@ def list_sagas(
     stuck: Annotated[
         bool,
         typer.Option(
-            "--stuck", help="only sagas that will not finish by themselves, also parked ones, with the reasons"
+            "--stuck", help="only sagas that will not finish by themselves, including parked ones, with the reasons"
         ),
     ] = False,
     where: Annotated[str | None, typer.Option(help="additional Temporal list filter")] = None,

@@ -45,10 +45,11 @@ def run_checks(
         str | None, typer.Option(metavar="JSON", help="the body or the value of the forward request; @file too")
     ] = None,
     undo_data: Annotated[
-        str | None, typer.Option("--undo-data", metavar="JSON", help="that of the undo; default: the same as --data")
+        str | None, typer.Option("--undo-data", metavar="JSON", help="the body of the undo; default: that of --data")
     ] = None,
     confirm_data: Annotated[
-        str | None, typer.Option("--confirm-data", metavar="JSON", help="that of the confirm; default: as --data")
+        str | None,
+        typer.Option("--confirm-data", metavar="JSON", help="the body of the confirm; default: that of --data"),
     ] = None,
     other_data: Annotated[
         str | None,
@@ -98,6 +99,7 @@ def run_checks(
     counted = None if count is None else {"url": count, "result": count_result}
     if saga is not None:
         _refuse(
+            "a saga",
             {
                 "--data": data,
                 "--undo": undo,
@@ -108,17 +110,18 @@ def run_checks(
                 "--rejected-data": rejected_data,
                 "--connection": connection,
                 "--reply-topic": reply_topic,
-            }
+            },
         )
         tested = _step_of_saga(settings, saga, step, input, other_input, rejected_input, results, counted)
     else:
         _refuse(
-            {"--input": input, "--other-input": other_input, "--rejected-input": rejected_input, "--results": results}
+            "--do or --topic",
+            {"--input": input, "--other-input": other_input, "--rejected-input": rejected_input, "--results": results},
         )
         if topic is None:
-            _refuse({"--reply-topic": reply_topic})
+            _refuse("--do", {"--reply-topic": reply_topic})
         else:
-            _refuse({"--undo": undo, "--confirm": confirm, "--connection": connection})
+            _refuse("--topic", {"--undo": undo, "--confirm": confirm, "--connection": connection})
         other, rejected = json_option(other_data, "--other-data"), json_option(rejected_data, "--rejected-data")
 
         def described(body: Any) -> Any:
@@ -134,7 +137,8 @@ def run_checks(
             other=None if other is None else described(other),
             rejected=None if rejected is None else described(rejected),
         )
-    warn(f"→ {do or topic or f'{saga} {step}'}: real requests with keys that begin with participant-test-")
+    target = do or topic or f"{saga} {step}"
+    warn(f"testing {target} with real requests; their keys begin with participant-test-")
     checked = asyncio.run(run_participant_test(settings, tested, timeout=seconds))
     print_list(
         [result.to_json() for result in checked], human=lambda rows: _print_results(rows, counted=count is not None)
@@ -159,10 +163,10 @@ def serve(
     return 0
 
 
-def _refuse(options: dict[str, str | None]) -> None:
+def _refuse(target: str, options: dict[str, str | None]) -> None:
     for name, value in options.items():
         if value is not None:
-            raise UsageError(f"{name} cannot be combined with these arguments", help="saga participant test --help")
+            raise UsageError(f"{name} cannot be combined with {target}", help="saga participant test --help")
 
 
 def _step_of_saga(

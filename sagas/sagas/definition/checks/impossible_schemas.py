@@ -175,7 +175,7 @@ class _ContradictionSearch:
         """Return whether the validator takes the value; True where that costs too much."""
         try:
             if self._compiled is None:
-                # Not one that is kept: it would keep the parts of this document, too.
+                # Not one that is kept: it would also keep the parts of this document.
                 self._compiled = CompiledSchema(canonical_schema(self._root))
             return self._compiled.fits(node, value)
         except (UsageError, RecursionError):

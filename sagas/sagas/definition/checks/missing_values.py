@@ -27,7 +27,9 @@ _MISSING, _PARKS = "SAGA305", "SAGA310"
 def check_missing_values(
     expression: Expression, scope: ExpressionScope, report: Report, position_at: Callable[[int], Position]
 ) -> None:
-    """Report the uses in one expression of names that exist. ``position_at``: of an offset in its source."""
+    """Report the uses in one expression of names that exist. ``position_at`` gives the position of an offset in its
+    source.
+    """
     results = {
         reference.offset
         for reference in expression.references

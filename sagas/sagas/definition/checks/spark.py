@@ -103,7 +103,7 @@ def _check_conf(draft: SagaDraft, step: StepDraft, conf: dict[str, YamlNode], re
             report.add("SAGA408", conf[name], message, f"remove `{name}` from `conf`")
     remote = draft.project.spark is not None and draft.project.spark.remote
     if remote and SESSION_ZONE in conf and str(conf[SESSION_ZONE].value) != "UTC":
-        message = f"`{step.id}` sets `{SESSION_ZONE}`, which over Spark Connect would hold for its checks, too"
+        message = f"`{step.id}` sets `{SESSION_ZONE}`, which over Spark Connect would also hold for its checks"
         report.add("SAGA417", conf[SESSION_ZONE], message, "convert times in the job, with from_utc_timestamp")
 
 

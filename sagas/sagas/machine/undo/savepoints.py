@@ -52,7 +52,7 @@ def must_seal(run: SagaRun, entry: Entry) -> bool:
 
 
 def give_up(run: SagaRun) -> None:
-    """Go past the savepoint: undo the steps before it, too."""
+    """Go past the savepoint: also undo the steps before it."""
     if run.savepoint is None:
         return
     covered, run.savepoint = run.plan.savepoints[run.savepoint], None

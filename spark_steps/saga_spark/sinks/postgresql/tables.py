@@ -130,7 +130,7 @@ def describe_table(connection: PgConnection, name: str) -> TargetTable:
         with connection.transaction():
             parsed = _fetch_row(connection, "select parse_ident(%s), current_schema()", name)
     except psycopg.errors.InvalidParameterValue:
-        raise UsageError(f"{name} is not a table name") from None
+        raise UsageError(f"{name} is not a table name; write schema.table, and quote names as in SQL") from None
     parts, schema = parsed
     if len(parts) > 2 or (len(parts) == 1 and schema is None):
         raise UsageError(f"{name} does not name a table; write schema.table")

@@ -57,7 +57,7 @@ class Snapshot:
 
 
 class Window(NamedTuple):
-    """Rows that ``end`` sees and ``done`` does not. Those up to the id ``last`` are read; all before are, too."""
+    """Rows that ``end`` sees and ``done`` does not. Those up to the id ``last`` are read, and so are all before."""
 
     done: Snapshot
     end: Snapshot
@@ -183,7 +183,7 @@ class WindowReader:
         self._retried: set[str] = set()
 
     async def begin(self) -> None:
-        self._reader = str(uuid.uuid4())  # a statement of this process that timed out may still be running, too
+        self._reader = str(uuid.uuid4())  # a statement of this process that timed out may also still be running
         [(done, reading, last, highest, is_ours)] = (await self._run(_CLAIM)).rows
         if not is_ours:
             await self._adopt(highest)
