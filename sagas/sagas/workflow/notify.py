@@ -36,7 +36,7 @@ from sagas.workflow.failures import SagaApplicationError, activity_outcome, refu
 from sagas.workflow.json_payloads import NO_INPUT, activity_result, raw_json
 from sagas.workflow.limits import to_payload
 from sagas.workflow.run_start import refuse_foreign_id
-from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, signed_message
+from sagas.workflow.run_trust import RunTrust, is_signed_message, signed_message
 from sagas.workflow.summaries import limit_summary, run_summary
 from sagas.workflow.task_set import CommandContext
 
@@ -199,11 +199,7 @@ class NotifyWorkflow:
         """Raise SagaApplicationError unless a saga of this project has signed this input for this run: it chooses the
         action and its arguments, and a parent may be any workflow, or a saga that was made to start this one.
         """
-
-        def is_signed(trust: ProjectTrust) -> bool:
-            return trust.trusts_message("notification", [workflow.info().workflow_id], order)
-
-        if is_untrusted(self.trust, is_signed, proof=is_signed):
+        if not is_signed_message("notification", [workflow.info().workflow_id], order):
             raise refused_error(
                 "the notification is not signed with the key of the project for this id; only one that a saga of this "
                 "project has sent can be sent again, by saga notify --again"

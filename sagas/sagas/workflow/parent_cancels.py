@@ -38,4 +38,5 @@ class ParentCancels:
     def _is_of_parent(self, request: Mapping[str, Any]) -> bool:
         self._received += 1
         info = workflow.info()
-        return is_signed_message("cancel", [info.workflow_id, info.first_execution_run_id], request, self._received)
+        this = [info.workflow_id, info.first_execution_run_id]
+        return is_signed_message("cancel", this, request, number=self._received)

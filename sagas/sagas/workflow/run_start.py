@@ -46,7 +46,14 @@ from sagas.workflow.client_messages import who_and_reason
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import activity_message, refused_error
 from sagas.workflow.json_payloads import raw_json
-from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, require_key, signed_message
+from sagas.workflow.run_trust import (
+    ProjectTrust,
+    RunTrust,
+    is_signed_message,
+    is_untrusted,
+    require_key,
+    signed_message,
+)
 from sagas.workflow.search_attributes import STATE_ATTRIBUTES
 
 CONTINUATION_FORMAT = "sagas/1"
@@ -320,12 +327,8 @@ def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart
     """
     info = workflow.info()
     this = [info.workflow_type, info.workflow_id, info.continued_run_id or ""]
-
-    def is_signed(trust: ProjectTrust) -> bool:
-        return trust.trusts_message("continuation", this, handed)
-
     require_key(trust, "state", handed.get("signature"), "the state of the run before", gives_up=False)
-    if is_untrusted(trust, is_signed, proof=is_signed):
+    if not is_signed_message("continuation", this, handed):
         raise refused_error("this is not a state that a run of this project has handed on")
     return RunStart(
         "continues",

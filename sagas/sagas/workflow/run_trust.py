@@ -203,10 +203,14 @@ def is_proven_decision(trust: RunTrust | None, decision: Mapping[str, Any], numb
     return not is_untrusted(trust, is_signed, f"{UNTRUSTED} decision {number}", proof=is_signed)
 
 
-def is_signed_message(purpose: MessagePurpose, to: Sequence[str], message: Any, number: int) -> bool:
+def is_signed_message(purpose: MessagePurpose, to: Sequence[str], message: Any, *, number: int | None = None) -> bool:
     """True if this project has signed the message for ``to``. ``number``: that among the messages of this purpose to
-    this run.
+    this run; None: the run depends on this message, so a replay verifies it for :attr:`RunTrust.is_proven`.
     """
-    return not is_untrusted(
-        run_trust(), lambda trust: trust.trusts_message(purpose, to, message), f"{UNTRUSTED} {purpose} {number}"
-    )
+
+    def is_signed(trust: ProjectTrust) -> bool:
+        return trust.trusts_message(purpose, to, message)
+
+    if number is None:
+        return not is_untrusted(run_trust(), is_signed, proof=is_signed)
+    return not is_untrusted(run_trust(), is_signed, f"{UNTRUSTED} {purpose} {number}")

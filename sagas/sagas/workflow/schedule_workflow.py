@@ -29,7 +29,7 @@ from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import NO_INPUT, raw_json
 from sagas.workflow.next_look import wait_until_next_look
-from sagas.workflow.run_trust import ProjectTrust, RunTrust, is_untrusted, require_key
+from sagas.workflow.run_trust import RunTrust, is_signed_message, require_key
 
 _SCHEDULED_AT = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 """Set by Temporal for a run that a schedule starts: its time in the calendar, without the jitter."""
@@ -68,12 +68,8 @@ class ScheduledStart:
 
         Raises KeyMissing, which Temporal repeats, for a few minutes if another worker may have the key.
         """
-
-        def is_signed(trust: ProjectTrust) -> bool:
-            return trust.trusts_message("schedule", [order["schedule"]], order)
-
         require_key(self.trust, "order", order.get("signature"), "the order of the schedule")
-        if is_untrusted(self.trust, is_signed, proof=is_signed):
+        if not is_signed_message("schedule", [order["schedule"]], order):
             raise refused_error(
                 "the order of this schedule is not signed with a key of the project; `saga setup` signs it again"
             )
