@@ -198,7 +198,7 @@ class Dispatcher:
     async def _stored_outcome(
         self, guard: Guard, address: EntryKey, invocation: Invocation, attempt: AttemptContext
     ) -> Outcome | None:
-        """The stored outcome of a prepared action, which saves its preparation; None: it has to be performed."""
+        """The stored outcome of a prepared action, which saves its preparation; None if it has to be performed."""
         if invocation.op not in ("do", "confirm"):
             return None
         hashed = arguments_hash(invocation.arguments) if invocation.op == "do" else None

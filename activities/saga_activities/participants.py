@@ -58,7 +58,7 @@ class _Times(TypedDict):
 
 
 MakeBody = Callable[[CommandCall], GuardedBody | None]
-"""Returns what carries a command out, in the transaction of the guard; None: there is nothing to do."""
+"""Returns what carries a command out, in the transaction of the guard; None if there is nothing to do."""
 
 
 class ParticipantCommands:

@@ -32,7 +32,7 @@ def main(only: CommandEntry | None = None) -> NoReturn:
         code = run(sys.argv[1:], only)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    # The Temporal client's native threads can crash an interpreter that winds down in order, after all the
+    # The Temporal client's native threads can crash an interpreter that shuts down normally, after all the
     # work is done; the exit code and buffered output would be lost (temporalio/sdk-python#300).
     try:
         sys.stdout.flush()

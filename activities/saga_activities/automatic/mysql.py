@@ -271,7 +271,7 @@ def check_kept(column: Column, texts: Sequence[str], converted: Sequence[str]) -
 
 
 def _charset(declared: str) -> str | None:
-    """The character set whose bytes are read; None: there is none."""
+    """The character set whose bytes are read; None if there is none."""
     match = re.search(r" character set (\w+) collate \w+$", declared)
     return None if match is None or match[1] in _UTF8 else match[1]
 

@@ -54,9 +54,9 @@ async def restore(
     """Restore the rows of an entry; returns their number as ``restored``, and ``left_to``, the entries whose undos
     restore the others, if there are any.
 
-    ``undone_steps``: only these steps of the saga are undone, so no row is left to another one; None: the root saga is.
-    ``inherited``: only what other undos have passed on to this one, after something else has undone the step itself.
-    Raises :class:`NeedsOperator`, and nothing is changed, if a row has changed since or cannot be restored;
+    ``undone_steps``: only these steps of the saga are undone, so no row is left to another one; None if the root saga
+    is. ``inherited``: only what other undos have passed on to this one, after something else has undone the step
+    itself. Raises :class:`NeedsOperator`, and nothing is changed, if a row has changed since or cannot be restored;
     :class:`InfrastructureError` if a row belongs to another saga, until that one is final.
     """
     await mark_undone(sql, entry_key)

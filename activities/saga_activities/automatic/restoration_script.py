@@ -30,7 +30,7 @@ MAX_TRIALS = 300
 
 @dataclass(frozen=True, slots=True)
 class HandChange:
-    """A row as it is now, and as it was before the step; None: there is none."""
+    """A row as it is now, and as it was before the step; None if there is none."""
 
     row: LockedRow
     now: Image | None
@@ -39,7 +39,7 @@ class HandChange:
 
 @dataclass(frozen=True, slots=True)
 class HandStatement:
-    """A statement that restores ``row``. ``check``: the condition that the row has the values; None: it is deleted."""
+    """A statement that restores ``row``. ``check``: a condition that the row has the values; None if it is deleted."""
 
     row: LockedRow
     sql: str
@@ -129,7 +129,7 @@ async def _column_by_column(
 ) -> list[HandStatement] | None:
     """An update for each column: a row leaves the way of another one before it takes its place.
 
-    Where rows wait for each other in a circle, a column is NULL meanwhile. None: there is no such order.
+    Where rows wait for each other in a circle, a column is NULL meanwhile. None if there is no such order.
     """
     statements: list[HandStatement] = []
     waiting, trials = changes, MAX_TRIALS

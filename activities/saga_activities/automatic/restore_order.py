@@ -107,7 +107,7 @@ async def restore_rows(
 
 
 async def read_rows(tables: Tables, rows: Iterable[LockedRow]) -> Images:
-    """The rows as they are now, locked; None: there is none."""
+    """The rows as they are now, locked; None if there is none."""
     wanted: dict[str, list[LockedRow]] = {}
     for row in rows:
         wanted.setdefault(row.table, []).append(row)
@@ -123,7 +123,7 @@ async def read_rows(tables: Tables, rows: Iterable[LockedRow]) -> Images:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowRestore:
-    """A row as it is, and as it must become; None: there is none."""
+    """A row as it is, and as it must become; None if there is none."""
 
     row: LockedRow
     present: Image | None
@@ -319,7 +319,7 @@ async def _set_constraints(sql: SqlSession, tables: Tables, mode: str) -> None:
 
 
 async def missing_reference(sql: SqlSession, tables: Tables, before: Violations) -> str | None:
-    """The table and the foreign key of SQLite that a row violates by now, but not ``before``; None: there is none."""
+    """The table and the foreign key of SQLite that a row violates by now, but not ``before``; None if there is none."""
     violations = await reference_violations(sql, tables) - before
     if not violations:
         return None

@@ -15,7 +15,7 @@ from sagas.text.exact_json import decode_json, encode_json
 class RowImage:
     """A change of a row by the ``statement`` with this number, from 1.
 
-    ``before`` None: it was inserted; ``after`` None: it was deleted. ``change`` orders the changes of a row
+    ``before`` is None if it was inserted; ``after`` is None if it was deleted. ``change`` orders the changes of a row
     by all steps.
     """
 

@@ -29,10 +29,10 @@ class Column:
     ``type`` is the declared type, with everything that decides how text is read. ``read`` is an expression of the
     exact text of the value; ``write`` is an expression with one ``{}`` for the parameter with this text.
     ``canonical`` is an expression for text that two values of a key share if and only if the database says they are
-    equal; None: there is none. ``compare`` is the operator and the right side of a comparison with the value of such a
-    text, as ``write``. ``rewritten``: the database assigns it at every update that does not.
-    ``parts``: on PostgreSQL, the user-defined types in ``type``, as the module ``user_types`` describes them.
-    ``number``: on PostgreSQL, its identity in the table, which no other column ever gets; None: there is none.
+    equal; None if there is none. ``compare`` is the operator and the right side of a comparison with the value of such
+    a text, as ``write``. ``rewritten``: the database assigns it at every update that does not. ``parts``: on
+    PostgreSQL, the user-defined types in ``type``, as the module ``user_types`` describes them. ``number``: on
+    PostgreSQL, its identity in the table, which no other column ever gets; None if there is none.
     """
 
     name: str

@@ -58,7 +58,7 @@ class ConflictKey:
     columns: Sequence[tuple[str, int | None, bool]]
 
     def expressions(self, values: Mapping[str, str]) -> dict[str, str] | None:
-        """The SQL of each column and of its value in a row to insert; None: no row can have the same key."""
+        """The SQL of each column and of its value in a row to insert; None if no row can have the same key."""
         expressions: dict[str, str] = {}
         for name, length, has_default in self.columns:
             column, value = mysql.quote(name), values.get(name, "default")

@@ -74,7 +74,7 @@ class _OutOfTime(Exception):
 class _CallInChunk:
     """One call of the chunk. ``value``: what it has read already, if it only reads.
 
-    ``outcome`` None: it was not attempted, or its attempt was interrupted and rolled back.
+    ``outcome`` is None if it was not attempted, or its attempt was interrupted and rolled back.
 
     ``commit_lost``: a COMMIT with its effect was not answered, and may still be carried out.
 
@@ -231,7 +231,7 @@ class ChunkPerformer:
         await tx.release()
 
     async def _find_inserted_row(self, attempt: AttemptContext, scripts: Sequence[EntryScript]) -> bool | None:
-        """Read on another connection a row that the transaction has inserted; None: it is not there, or not yet."""
+        """Read on another connection a row that the transaction has inserted; None if it is not there, or not yet."""
         rows = [(script.key, op) for script in scripts if script.commits for op in script.inserted]
         if not rows:
             return None

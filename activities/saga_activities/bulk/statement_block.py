@@ -79,7 +79,7 @@ class BlockEnd:
 async def run_block(tx: Any, statement: ParsedSql, calls: Sequence[BlockCall]) -> list[BlockEnd] | None:
     """Run the statement once for each call, in order, in the transaction of the chunk ``tx``.
 
-    None: nothing was run, because a value or a type has no form here. Raises psycopg's errors: then nothing is known
+    None if nothing was run, because a value or a type has no form here. Raises psycopg's errors: then nothing is known
     about any call, and the transaction is lost.
     """
     transformer = Transformer(tx.raw)

@@ -20,7 +20,7 @@ _REPORTING = 0.5
 
 
 async def await_commit(commit: Awaitable[None], deadline: float, look: Callable[[], Awaitable[T | None]]) -> T | None:
-    """Wait for ``commit`` until ``deadline``, in seconds since the epoch; None: it was answered.
+    """Wait for ``commit`` until ``deadline``, in seconds since the epoch; None if it was answered.
 
     A network may lose the response without closing the connection: ``look`` reads on another one whether the effect is
     there, and what it finds ends the wait. Raises LostCommit once the time is over, and what ``commit`` raises.

@@ -69,7 +69,7 @@ class ClassifiedError:
 
     ``infrastructure``: not caused by the statement; retry. ``connection_lost``: a COMMIT that was in flight may or may
     not have happened. ``timed_out``: the attempt's own time ran out. ``healing``: what a retry can do about an error of
-    the statement; None: nobody can say. ``code`` is that of the database, ``sqlstate`` what it means in all of them.
+    the statement; None if nobody can say. ``code`` is that of the database, ``sqlstate`` what it means in all of them.
     """
 
     message: str

@@ -176,7 +176,7 @@ class Guard(ScriptTransactions):
     async def lookup(
         self, entry_key: EntryKey, op: RowOp, args_hash: str | None = None, *, deadline: float
     ) -> Outcome | None:
-        """The stored outcome of an operation, without deciding anything; None: it is open.
+        """The stored outcome of an operation, without deciding anything; None if it is open.
 
         Saves the preparation for a transaction that would only find a stored result. A database error is also
         returned as an outcome.

@@ -191,7 +191,7 @@ def stored_seal_outcome(rows: GuardRows) -> Outcome:
 
 
 def stored_outcome(op: RowOp | Literal["seal"], rows: GuardRows, args_hash: str | None) -> Outcome | None:
-    """The outcome of an operation as its rows record it; None: its row does not exist."""
+    """The outcome of an operation as its rows record it; None if its row does not exist."""
     if ("do" if op == "seal" else op) not in rows:
         return None
     match op:
@@ -242,7 +242,7 @@ async def seal_other_rows(tx: GuardTransaction) -> None:
 
 
 def stored_rejection(row: GuardRow) -> Outcome | None:
-    """The rejection that a sealed row keeps; None: it was sealed by an undo."""
+    """The rejection that a sealed row keeps; None if it was sealed by an undo."""
     marker = result_codec.decode_marker(row.result)
     if marker is None or marker[result_codec.MARKER_KEY] != REJECTED:
         return None

@@ -207,7 +207,7 @@ def is_of_the_connection(sqlstate: str) -> bool:
 
 
 def healing_of(sqlstate: str) -> Healing | None:
-    """Return what a retry can do about an error of a statement; None: nobody can say."""
+    """Return what a retry can do about an error of a statement; None if nobody can say."""
     if is_of_the_connection(sqlstate):
         return "perhaps"
     if sqlstate.startswith(_NEVER):

@@ -43,7 +43,7 @@ def _delete_saga(table: str) -> TextClause:
 
 def highest_allowed(oldest_open: float | None, now: float, retention: float = RETENTION) -> float:
     """The highest allowed watermark, seconds since the epoch: at most ``now - retention``, and at most ``oldest_open``,
-    the start of the oldest saga that is not final or can still be undone (None: there is none)."""
+    the start of the oldest saga that is not final or can still be undone (None if there is none)."""
     limit = now - retention
     return limit if oldest_open is None else min(limit, oldest_open)
 

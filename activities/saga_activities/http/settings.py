@@ -42,7 +42,7 @@ class SecretSetting:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """One HTTP participant. ``key_header`` None: the participant does not support idempotency keys; none is sent.
+    """One HTTP participant. ``key_header`` is None if the participant does not support idempotency keys; none is sent.
 
     ``signing_secret``: all requests except reads are signed according to Standard Webhooks.
     """

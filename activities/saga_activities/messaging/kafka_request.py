@@ -244,7 +244,9 @@ class WaitingAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """A row as read. ``outcome`` None: no reply yet. ``reply_topic`` and ``reply_token`` are what a reply must have."""
+    """A row as read. ``outcome`` is None before the reply. ``reply_topic`` and ``reply_token`` are what a reply must
+    have.
+    """
 
     outcome: str | None
     data: str | None
@@ -285,7 +287,7 @@ async def register_waiter(sql: SqlSession, key: str, row: RequestRow) -> None:
 async def record_reply(
     engine: AsyncEngine, reply: Reply, now: float, *, token_required: bool = True
 ) -> tuple[bool, RequestRow | None]:
-    """Write a reply. Returns whether it was the first one, and the row; None: there is no such command (any more).
+    """Write a reply. Returns whether it was the first one, and the row; None if there is no such command (any more).
 
     The waiter is read after the reply is written, so an attempt in between finds the reply itself.
 

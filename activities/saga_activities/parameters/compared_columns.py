@@ -45,7 +45,7 @@ WHERE routine_type = 'FUNCTION' AND json_contains(:names, json_quote(lower(routi
 async def paired_problem(
     statement: ParsedSql, rows: Sequence[Parameters], query: Query, describe: Describe
 ) -> str | None:
-    """The sentence about values that would be converted without an error; None: there are none.
+    """The sentence about values that would be converted without an error; None if there are none.
 
     ``rows`` are the parameters, None where they are not known; ``query`` also evaluates expressions with them.
     """

@@ -118,7 +118,7 @@ class ParameterColumn:
     ``is_range``: with bounds of this kind; ``is_own``: its type, or a part of it, is that of an extension.
 
     ``low`` and ``high`` are the bounds of an integer; a year has a ``low`` above the years of two digits. ``precision``
-    and ``scale`` are those of a decimal; None: it has no limit. ``printed`` is the number of digits with which the
+    and ``scale`` are those of a decimal; None if it has no limit. ``printed`` is the number of digits with which the
     database writes a float of four bytes. ``length`` is that of a column of text which cuts blanks, in characters or in
     bytes. ``number`` is a column of SQLite that makes numbers of text, ``bits`` a ``bit`` of MySQL. ``time`` is what a
     column of times or dates holds. ``parts`` are the scalars in the fields of a composite column, with position and

@@ -84,7 +84,7 @@ def _has_numbers(value: Any) -> bool:
 
 
 async def _columns(types: Mapping[str, int], query: Query) -> Mapping[str, ParameterColumn | None]:
-    """Each place by the name of its parameter, as a column of its type; None: it has no type."""
+    """Each place by the name of its parameter, as a column of its type; None if it has no type."""
     columns = await read_types({*types.values()}, query)
     return {name: columns.get(type) for name, type in types.items()}
 

@@ -23,7 +23,7 @@ _QUOTES = ('"{}"', "'{}'", "«{}»", "„{}“", "“{}”", "»{}«")
 
 
 def refused_value(statement: ParsedSql, rows: Sequence[Mapping[str, Any]], message: str, context: str) -> str | None:
-    """Words such as `the value of :day for the column day of orders`; None: the message shows no parameter.
+    """Words such as `the value of :day for the column day of orders`; None if the message shows no parameter.
 
     ``rows`` have the values that were sent, ``context`` what PostgreSQL says about the place of an error.
     """

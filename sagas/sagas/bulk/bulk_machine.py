@@ -177,7 +177,7 @@ class BulkMachine:
     def chunk_ended(
         self, id: int, outcomes: Sequence[Outcome | None], at: float, attempt: int = 1
     ) -> list[BulkCommand]:
-        """The outcome of each call of a chunk, in order; None: it was not attempted, because time ran out.
+        """The outcome of each call of a chunk, in order; None if it was not attempted, because time ran out.
 
         ``attempt``: the number of the chunk's attempt with these outcomes. An earlier one may have had its effects.
         """

@@ -63,7 +63,8 @@ def why_not_on_happy_path(definition: Definition) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _StepState:
-    """A step in the state of a point: its record, and its entry (None: it has not begun), without a saga's own values.
+    """A step in the state of a point: its record, and its entry (None if it has not begun), without a saga's own
+    values.
 
     ``keeps_arguments``: the state contains the arguments of the step.
     """
@@ -144,7 +145,7 @@ class HappyPathSaga:
     # --- events ------------------------------------------------------------------------------------------------
 
     def next(self, event: MachineEvent, work: WorkMeter) -> Sequence[Command] | None:
-        """The commands for this event; None: nothing has changed, and the event is one for :meth:`machine`."""
+        """The commands for this event; None if nothing has changed, and the event is one for :meth:`machine`."""
         if work.exceeds(MAX_TASK_STEPS):
             return None  # a machine leaves the rest to a timer, also where no command would follow
         counted = work.steps, work.work

@@ -27,7 +27,7 @@ FIXED = ("connection", "two_phase", "reply_topic", _TOGETHER)
 
 
 def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
-    """Why a built-in action does not take these arguments, which names the argument; None: it does, or is not one."""
+    """Why a built-in action does not take these arguments, which names the argument; None if it does, or is not one."""
     builtin = BUILTINS.get(uses)
     if builtin is None or (uses == "sql" and _is_plain_sql(arguments)):
         return None
@@ -57,7 +57,7 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
 
 
 def statement_problem(uses: str, arguments: Mapping[str, Any], *, reads: bool) -> str | None:
-    """Why the SQL in these arguments cannot be run, or does not go with its parameters; None: it can and does.
+    """Why the SQL in these arguments cannot be run, or does not go with its parameters; None if it can and does.
 
     Attempts compare them themselves, in the dialect of the database.
     """

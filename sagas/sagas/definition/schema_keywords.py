@@ -1,7 +1,7 @@
 """Makes the checks of a JSON Schema's keywords, and counts the work of each check.
 
 A check is made of the function that checks a part of the schema (``fits_of``), the part in which the keyword is, and
-the keyword's value. None: there is nothing to check.
+the keyword's value. None if there is nothing to check.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def find_uses(node: ExpressionNode, facts: Facts = NO_FACTS) -> Iterator[Use]:
 
 
 Bound = Mapping[str, NamePath | None]
-"""The path of the elements that a comprehension's variable stands for; None: they come from no path."""
+"""The path of the elements that a comprehension's variable stands for; None if they come from no path."""
 
 
 def _uses(node: ExpressionNode, bound: Bound, facts: Facts, *, absorbed: bool, certain: bool) -> Iterator[Use]:

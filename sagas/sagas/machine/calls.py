@@ -213,7 +213,7 @@ def _undo_call(run: SagaRun, entry: Entry, flight: Flight) -> Call:
 def _forward_hash(run: SagaRun, entry: Entry) -> str | None:
     """The hash of the arguments of an effect that this run may not have made.
 
-    None: it has made it, or its arguments are not known any more.
+    None if it has made it, or its arguments are not known any more.
     """
     if entry.outcome == "done" and not entry.looked_up:
         return None
@@ -394,7 +394,7 @@ def _confirmed_undo(
 ) -> tuple[str, Mapping[str, Any]] | Literal["elsewhere"] | None:
     """The action and arguments that undo a confirmed effect in the guard's transaction.
 
-    ``elsewhere``: it uses another connection. None: there is none, or it cannot be needed.
+    ``elsewhere``: it uses another connection. None if there is none, or it cannot be needed.
     """
     operation = step.compensate.confirmed if step.compensate else None
     if operation is None or step.confirm is None:

@@ -29,7 +29,7 @@ _OF_THE_CALL = ("step", "saga", "response")
 
 
 def probe_of(run: SagaRun, entry: Entry) -> Probe | None:
-    """The probe of a step, which asks about the effect of its call; None: it has none, or none that may be asked."""
+    """The probe of a step, which asks about the effect of its call; None if it has none, or none that may be asked."""
     step = run.step(entry)
     if step.probe is None or entry.override is None:
         return step.probe

@@ -67,7 +67,7 @@ class LockState:
 
 @dataclass(slots=True)
 class OperationState:
-    """The compensation or the confirm of an entry. ``attempts`` None: unknown; ``min_attempts`` is a lower bound.
+    """The compensation or the confirm of an entry. ``attempts`` is None if unknown; ``min_attempts`` is a lower bound.
 
     ``outcome`` joins those of all attempts of its key. ``retry_baseline``: attempts that no longer count after
     an operator's retry. ``guard_decided``: the step's guard has decided; the action itself runs on another connection.
@@ -290,7 +290,7 @@ class SagaRun:
         self.not_done: list[str] = []
         self.children: dict[str, dict[str, Any]] = {}
         self.reported: dict[str, Any] | None = None
-        """The last report of parked operations to the parent saga; None: nothing is parked."""
+        """The last report of parked operations to the parent saga; None if nothing is parked."""
         self.notifications: list[dict[str, Any]] = []
         """The notifications sent; only the runs that deliver them know their status."""
         self.locks: LockState | None = None

@@ -196,11 +196,11 @@ class GuardSpec:
     missing ``do`` row is an error and not a step that never ran.
     ``mode``: ``decide`` is the whole protocol; ``mark`` decides an undo (or a confirm) without running its action,
     which uses another connection; ``own`` runs an action that another guard has decided, under its own row.
-    ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None: there is none;
+    ``confirmed`` is the action that undoes the step if it was confirmed, with its arguments; None if there is none;
     ``elsewhere``: it uses another connection, so this guard only decides, and returns ``confirmed``.
     ``holds``, ``images``, ``two_phase``: see :class:`sagas.definition.model.Operation`.
     ``undo_scope``: see :mod:`sagas.protocol.undo_scopes`. ``undone_steps``: only these steps are sure to be undone
-    together with this one; None: the whole saga is.
+    together with this one; None if the whole saga is.
     ``forward_hash``: :func:`sagas.protocol.payloads.arguments_hash` of the effect to undo; None: whatever they were.
     """
 
@@ -393,7 +393,7 @@ class ReleaseLocks:
     """Release what a saga holds, and withdraw what it waits for. It has no response and may be repeated.
 
     It is sent at the commit point or with the end of the saga; the run does not close before it is carried out, however
-    long that takes. ``connection`` and ``holder`` are those of its ``AcquireLocks``; None: it has none.
+    long that takes. ``connection`` and ``holder`` are those of its ``AcquireLocks``; None if it has none.
     ``row_locks`` are the connections on which ``owner`` has row locks of automatic compensations. ``undo_scope`` is
     that of a nested saga, whose rows belong to the scope around it from now on; empty: all rows of the root saga.
     """

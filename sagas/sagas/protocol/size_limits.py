@@ -40,7 +40,7 @@ def limit_size(value: Any) -> Any:
 
 
 def passed_limit(text: bytes) -> Limit | None:
-    """The limit because of which the JSON of a result or an output is not kept; None: it is kept.
+    """The limit because of which the JSON of a result or an output is not kept; None if it is kept.
 
     A workflow task would take too long for more.
     """

@@ -22,7 +22,7 @@ _NOW = ("now", "subsec", "subsecond")
 
 
 def clock_of(tokens: Sequence[tuple[str, str]]) -> str | None:
-    """The first function that reads the clock; None: there is none.
+    """The first function that reads the clock; None if there is none.
 
     Each token is its word in upper case, empty for what is quoted, and its text without quotes.
     """
@@ -38,7 +38,7 @@ def clock_of(tokens: Sequence[tuple[str, str]]) -> str | None:
 
 
 def clock_value(functions: Collection[str], parameters: Mapping[str, Any]) -> str | None:
-    """The first value of a parameter that is the clock for one of these functions of SQLite; None: there is none."""
+    """The first value of a parameter that is the clock for one of these functions of SQLite; None if there is none."""
     if _TIME_READERS.isdisjoint(functions):
         return None
     texts = (value for value in parameters.values() if isinstance(value, str))

@@ -13,7 +13,7 @@ _WORDS = {"UPDATE": ("IGNORE",), "DELETE": ("IGNORE", "QUICK", "HISTORY"), "INSE
 
 
 def unsupported_clause(statement: str, dialect: str) -> str | None:
-    """The clause, such as `FOR PORTION OF in UPDATE`; None: there is none of them."""
+    """The clause, such as `FOR PORTION OF in UPDATE`; None if there is none of them."""
     tokens = [token for token in split_tokens(statement, dialect) if token.kind not in INSIGNIFICANT]
     words = [statement[token.start : token.end].upper() if token.kind == "word" else "" for token in tokens]
     verb = words[0] if words else ""
@@ -29,7 +29,7 @@ def unsupported_clause(statement: str, dialect: str) -> str | None:
 
 
 def upsert_of_others(conflict: Any, dialect: str) -> str | None:
-    """Why a clause for conflicts, as the parser has read it, is that of other databases; None: it is not."""
+    """Why a clause for conflicts, as the parser has read it, is that of other databases; None if it is not."""
     mysql = dialect in ("mysql", "mariadb")
     if conflict is None or bool(conflict.args.get("duplicate")) == mysql:
         return None

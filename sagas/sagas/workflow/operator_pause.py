@@ -34,7 +34,7 @@ _HELD = Call | StartSaga | UndoSaga
 
 
 class OperatorPause:
-    """The pause of one run. ``state`` is a :class:`PauseView` as JSON, without what is held; None: it is not paused."""
+    """The pause of one run. ``state`` is a :class:`PauseView` as JSON, without what is held, or None if not paused."""
 
     def __init__(self) -> None:
         self.state: Mapping[str, Any] | None = None

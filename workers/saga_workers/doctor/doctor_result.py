@@ -15,7 +15,7 @@ from sagas.settings.masking import mask
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """``ok`` None: informational only. ``help`` is the next step."""
+    """``ok`` is None for a result that only informs. ``help`` is the next step."""
 
     check: str
     ok: bool | None

@@ -67,7 +67,7 @@ Prepare = Callable[[Types], Awaitable[RefusedAttempt | None]]
 
 @dataclass(frozen=True, slots=True)
 class PossibleTypes:
-    """Types with which the statement can be prepared. ``types`` None: the values of a step never have such types.
+    """Types with which the statement can be prepared. ``types`` is None if the values of a step never have such types.
 
     ``casts`` are texts to write, ``parameters`` those that they are for.
     """
@@ -91,7 +91,7 @@ class PossibleTypes:
 
 
 async def possible_types(parsed: ParsedSql, refused: RefusedAttempt, prepare: Prepare) -> PossibleTypes | None:
-    """Types of parameters with which the statement can be prepared; None: its error is certain."""
+    """Types of parameters with which the statement can be prepared; None if its error is certain."""
     names = uncast(parsed)
     if refused.code not in DEPENDS_ON_TYPES or not names:
         return None

@@ -307,7 +307,7 @@ async def _prepare_postgresql(connection: AsyncConnection, statement: _Statement
 
 
 def _repeated_name(columns: Sequence[str]) -> str | None:
-    """The sentence about two columns that have one name for Spark, which ignores case; None: there are none."""
+    """The sentence about two columns that have one name for Spark, which ignores case; None if there are none."""
     folded = [name.lower() for name in columns]
     for at, name in enumerate(folded):
         if name in folded[:at]:

@@ -127,7 +127,7 @@ async def reading_tables(connection: SqlConnection, what: str) -> AsyncIterator[
 
 
 def open_origin(effects: Sequence[GuardedEffect]) -> Origin | None:
-    """The origin that the first of the open effects has; None: none has one."""
+    """The origin that the first of the open effects has; None if none has one."""
     return next((effect.origin for effect in effects if effect.open and effect.origin is not None), None)
 
 

@@ -284,7 +284,7 @@ def _expect_refusal(outcome: Outcome, what: str) -> None:
 
 
 def _refusing_body(outcome: Outcome) -> str | None:
-    """The setting for a service that refuses inside a response that says 200; None: it does not look like that."""
+    """The setting for a service that refuses inside a response that says 200; None if it does not look like that."""
     body = outcome.result if outcome.kind == "done" else None
     if isinstance(body, Mapping):
         for name in ("error", "errors"):

@@ -234,7 +234,7 @@ def _step(tested: StepUnderTest) -> StepDefinition:
 
 
 def _actions(step: StepDefinition) -> tuple[str, str | None, str | None]:
-    """Return what performs the step, its undo and its confirm; None: there is none."""
+    """Return what performs the step, its undo and its confirm; None if there is none."""
     undo = step.compensate.alternates[0].uses if step.compensate else None
     return step.do.uses, undo, step.confirm.uses if step.confirm else None
 

@@ -69,8 +69,8 @@ CountEffects = Callable[[str], Awaitable[int]]
 class Trial:
     """The requests of one check, under one key.
 
-    ``other`` makes the same forward request with other arguments; None: one of its arguments is changed. ``rejected``
-    makes one that the participant rejects; None: there is none.
+    ``other`` makes the same forward request with other arguments; without it, one of its arguments is changed.
+    ``rejected`` makes one that the participant rejects; None if there is none.
     """
 
     calls: StepCalls

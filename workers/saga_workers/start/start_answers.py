@@ -104,7 +104,7 @@ class StartAnswers:
         await self._answer_accepted(bulk_id, await wait_accepted(handle, [start.id for start in starts]), starts)
 
     async def _answer_accepted(self, bulk_id: str, accepted: Acceptance | None, starts: Sequence[WaitingStart]) -> None:
-        """Answer when a worker has accepted the bulk workflow; None: no worker has answered in time, and one may yet
+        """Answer when a worker has accepted the bulk workflow; None if no worker has answered in time, and one may yet
         accept it.
         """
         if accepted is None:

@@ -283,7 +283,7 @@ class ConsumerHandler:
         await self._emit(sql, Event(topic, key, value, {**forwarded, OUTCOME_HEADER: outcome}), record)
 
     def _reply_topic(self, record: ConsumedRecord) -> str | None:
-        """The topic for the reply, which the message names; None: it requests none.
+        """The topic for the reply, which the message names; None if it requests none.
 
         Raises PoisonMessage for a topic of the engine: a sender of messages must not steer a relay with it.
         """

@@ -120,7 +120,7 @@ class WorkerMetrics:
         self._started.labels(self.labels.saga(saga)).inc(count)
 
     def finished(self, saga: str, state: str, reason: str, seconds: float | None) -> None:
-        """Count the end of a saga. ``reason``: its kind in the view, or empty; ``seconds`` None: unknown duration."""
+        """Count the end of a saga. ``reason``: its kind in the view, or empty; ``seconds`` is None if unknown."""
         saga = self.labels.saga(saga)
         self._finished.labels(saga, state, reason).inc()
         if seconds is not None:

@@ -50,9 +50,9 @@ _OPEN_ENTRIES = (
 class PreparedTransaction:
     """One prepared transaction.
 
-    ``id`` is the database's own. ``entry_key`` is the step that it belongs to, None: no step of this database does.
-    ``age`` in seconds (None: the database does not know it). ``locks`` are tables with the mode of the lock, as far as
-    the database tells. ``rollback`` is the statement that an administrator would roll it back with. ``is_foreign``:
+    ``id`` is the database's own. ``entry_key`` is the step that it belongs to, None if no step of this database does.
+    ``age`` in seconds (None if the database does not know it). ``locks`` are tables with the mode of the lock, as far
+    as the database tells. ``rollback`` is the statement that an administrator would roll it back with. ``is_foreign``:
     no step of any database prepared it, or (PostgreSQL) another role did.
     """
 

@@ -42,7 +42,7 @@ def new_marker() -> str:
 
 
 def transaction_id(entry_key: EntryKey, marker: str | None) -> TransactionId | None:
-    """The id of the transaction of the entry whose row ``do`` has this result; None: it prepares none."""
+    """The id of the transaction of the entry whose row ``do`` has this result; None if it prepares none."""
     token = (result_codec.decode_marker(marker) or {}).get("token")
     return TransactionId(entry_key, token) if isinstance(token, str) else None
 
@@ -53,7 +53,7 @@ def run_op(run: int) -> str:
 
 
 def run_of(op: str) -> int | None:
-    """The number of the run whose row has this ``op``; None: it is another row."""
+    """The number of the run whose row has this ``op``; None if it is another row."""
     number = op.removeprefix(_RUN_PREFIX)
     return int(number) if op.startswith(_RUN_PREFIX) and number.isdecimal() else None
 
@@ -68,7 +68,7 @@ def earlier_runs(rows: Rows) -> list[int]:
     return sorted(run for op in rows if (run := run_of(op)) is not None)
 
 
-# What the rows alone decide; None: they do not.
+# What the rows alone decide; None if they do not.
 def do_outcome(rows: Rows, args_hash: str | None) -> Outcome | None:
     """The outcome of a forward attempt."""
     row = rows.get("do")

@@ -262,7 +262,7 @@ class TwoPhaseGuard:
     async def _prepared_result(
         self, entry_key: EntryKey, rows: rules.Rows, args_hash: str | None, scheduled_at: float, deadline: float
     ) -> Outcome | None:
-        """``done`` with the stored result if the effect is prepared; None: it is not."""
+        """``done`` with the stored result if the effect is prepared; None if it is not."""
         id = _transaction_id(entry_key, rows)
         if id is None or not await self.participant.is_prepared(id, deadline):
             return None
@@ -335,7 +335,7 @@ class ManualResult:
 
 
 def _transaction_id(entry_key: EntryKey, rows: rules.Rows) -> TransactionId | None:
-    """The id of the transaction of this entry; None: no attempt has begun."""
+    """The id of the transaction of this entry; None if no attempt has begun."""
     return rules.transaction_id(entry_key, rows["do"].result) if "do" in rows else None
 
 

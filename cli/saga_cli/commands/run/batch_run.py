@@ -37,7 +37,7 @@ _LINE_INTERVAL = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The start of the rows of one batch. ``tolerated``: failures until the starting stops; None: no limit."""
+    """The start of the rows of one batch. ``tolerated``: failures until the starting stops; None for no limit."""
 
     batch: str
     bulk: bool = False
@@ -137,7 +137,7 @@ def parse_tolerated(text: str | None, total: int) -> int | None:
 
 @contextmanager
 def stop_on_ctrl_c(gate: StartGate) -> Iterator[None]:
-    """The first Ctrl-C stops the starting; the second one ends the program as ever."""
+    """The first Ctrl-C stops the starting; the second one ends the program at once."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread
         return

@@ -90,7 +90,7 @@ def _start_many(name: str, options: FileOptions, tallies: list[Tally]) -> int:
 
 
 def _interrupted(tallies: Sequence[Tally]) -> str:
-    """For a Ctrl-C before there was anything to stop in order, and for a second one."""
+    """The message for a Ctrl-C before anything was started, and for a second one."""
     if not tallies or not tallies[0].processed:
         return "interrupted: nothing was started"
     tally = tallies[0]

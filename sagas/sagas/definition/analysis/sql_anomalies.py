@@ -149,7 +149,7 @@ def _tables(step: StepDefinition, kinds: tuple[str, ...]) -> set[str]:
 
 
 def non_commutative_statement(step: StepDefinition) -> str | None:
-    """A statement of the step, or of what undoes it, whose result depends on the order; None: there is none known.
+    """A statement of the step, or of what undoes it, whose result depends on the order; None if there is none known.
 
     A row that the step itself has inserted may be deleted again.
     """

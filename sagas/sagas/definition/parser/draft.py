@@ -76,7 +76,7 @@ class ProjectContext:
         return (self.connections or {}).get(connection, {}) if isinstance(connection, str) else {}
 
     def dialect(self, connection: str | None) -> Dialect | None:
-        """The dialect of a connection's database; None: it is not known here.
+        """The dialect of a connection's database; None if it is not known here.
 
         A connection without a URL is on the embedded PostgreSQL.
         """

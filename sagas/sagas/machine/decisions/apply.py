@@ -154,7 +154,7 @@ def _retry_forward(run: SagaRun, entry: Entry, decision: Mapping[str, Any], guar
 def _new_arguments(
     run: SagaRun, entry: Entry, op: EntryOperation, decision: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The arguments that the operator gave, in place of those of the operation; None: it keeps its own."""
+    """The arguments that the operator gave, in place of those of the operation; None if it keeps its own."""
     new, operation = decision.get("arguments"), decided_operation(run, entry, op)
     if new is None or operation is None:
         return new

@@ -176,7 +176,7 @@ class _Walk:
     def _leave(
         self, query: Any, names: frozenset[str], position: int | None, value: _Value
     ) -> Iterator[StructuredPlace]:
-        """The uses of a column of the rows of a query. ``position`` None: it is among those of a star."""
+        """The uses of a column of the rows of a query. ``position`` is None if it is among those of a star."""
         exp, parent = self._exp, query.parent
         match parent:
             case None | exp.Insert():

@@ -153,7 +153,7 @@ class WrittenValues:
             yield from self._of_row(columns, row, name)
 
     def _of_row(self, columns: Sequence[str] | None, row: Sequence[Any], name: str) -> Iterator[Any]:
-        """The values of a row that may be the column's; ``columns`` None: the insert does not name them."""
+        """The values of a row that may be the column's; ``columns`` is None if the insert does not name them."""
         if columns is None or name == _WHOLE_ROW or any(self._relations.is_star(value) for value in row):
             yield from row
         else:

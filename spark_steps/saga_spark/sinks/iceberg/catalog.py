@@ -96,7 +96,7 @@ def read_schema(settings: SparkSettings, table: TableName) -> Schema | None:
 
 
 def _unchanged_catalog(settings: SparkSettings, name: str) -> Catalog | None:
-    """The catalog for reading; None: it has no tables of its own yet, which are not created here."""
+    """The catalog for reading; None if it has no tables of its own yet, which are not created here."""
     catalog = _load_catalog(settings, name, init_catalog_tables="false")
     if isinstance(catalog, SqlCatalog) and not sa.inspect(catalog.engine).has_table(IcebergTables.__tablename__):
         return None
