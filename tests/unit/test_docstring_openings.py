@@ -22,10 +22,11 @@ FOREIGN_FORMS = re.compile(
     r"|\b(is|are) told (what|which|whether|if|when)\b"  # is called with …
     r"|\b(has|have|had) met\b"  # ran into
     r"|, too[.;:\"](?!\w)"  # also
-    r"|\bsome (few|hundred|seconds|minutes)\b",  # a few
+    r"|\bsome (few|hundred|seconds|minutes)\b"  # a few
+    r"|\b(?-i:None): (it|they|there|nobody)\b",  # None if it …
     re.IGNORECASE,
 )
-"""Idioms of another language. The first line of a text that is split may end within one of them."""
+"""Forms that come from another language, with the plain one behind each. A text that is split within one passes."""
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -12,7 +12,7 @@ from sagas.sql_text.row_changes import RowChange, analyse
 
 
 async def check_statement(sql: SqlSession, statement: str) -> tuple[RowChange, TableAccess | None]:
-    """Return what ``statement`` does, and its table (None: it changes nothing).
+    """Return what ``statement`` does, and its table (None if it changes nothing).
 
     Raises :class:`sagas.sql_text.row_changes.NotImageable`.
     """

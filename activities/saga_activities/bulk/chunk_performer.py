@@ -106,7 +106,8 @@ class ChunkPerformer:
         self._bodies = bodies
 
     async def perform(self, calls: Sequence[Invocation], attempt: AttemptContext) -> list[Outcome | None]:
-        """The outcome of each call, in order; None: it had no effect, because the chunk had no time or no room for it.
+        """The outcome of each call, in order; None if it had no effect, because the chunk had no time or no room for
+        it.
 
         No error of an item raises: the others' outcomes are known by then, and some of them may be committed.
         """

@@ -107,7 +107,7 @@ _UNBOUND = (TypeError, ValueError, ArithmeticError)
 
 
 class StatementResult(NamedTuple):
-    """The rows of a statement (None: it returns no rows) and the number of rows it returned or affected."""
+    """The rows of a statement (None if it returns no rows) and the number of rows it returned or affected."""
 
     rows: list[Row] | None
     rowcount: int

@@ -159,7 +159,7 @@ async def record(engine: AsyncEngine, records: Sequence[RunRecord], *, bulk_id: 
     """Write rows of ``saga_run`` and delete the claims of sagas that have ended, in one transaction.
 
     A row with a later state stays as it is. At most one record for each key. ``bulk_id``: the bulk workflow in which
-    the sagas have ended; None: they had workflows of their own.
+    the sagas have ended; None if they had workflows of their own.
     """
     async with _transaction(engine) as connection:
         await write_rows(connection, await _with_claimed_labels(connection, records))

@@ -61,7 +61,7 @@ class StepUnderTest:
     """The step whose participant is tested.
 
     ``results`` are those of the other steps. ``other`` is the same step with other arguments; None: one is changed.
-    ``rejected`` is the same step with arguments that the participant rejects; None: it rejects nothing that is known.
+    ``rejected`` is the same step with arguments that the participant rejects; without it, none are known.
     ``count`` are the arguments of an `http` read whose result is the number of effects; ``{key}`` in its URL is the
     forward key.
     """
