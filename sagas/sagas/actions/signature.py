@@ -14,7 +14,7 @@ from typing import Any, NotRequired, Required, get_args, get_origin, get_type_hi
 
 from sagas.actions.envelope import ENVELOPE
 from sagas.actions.step import Step
-from sagas.actions.type_schemas import type_schema
+from sagas.actions.type_schemas import argument_schema, type_adapter
 from sagas.errors import UsageError
 from sagas.text.exact_json import canonical_json
 from sagas.text.printable import printable_line
@@ -46,10 +46,8 @@ class Parameter:
     @cached_property
     def adapter(self) -> Any:
         """The pydantic adapter that turns a JSON value into the annotated type. Raises UsageError if there is none."""
-        from pydantic import TypeAdapter
-
         try:
-            return TypeAdapter(self.annotation)
+            return type_adapter(self.annotation)
         except Exception as error:  # also what the code of the annotated class raises
             raise self._refused(error) from error
 
@@ -60,7 +58,7 @@ class Parameter:
             return {}
         adapter = self.adapter
         try:
-            return type_schema(adapter, "validation")
+            return argument_schema(self.annotation, adapter)
         except Exception as error:
             raise self._refused(error) from error
 

@@ -51,6 +51,33 @@ _KEYS = {
 }
 """The texts of keys, which are strings in JSON."""
 
+_SCALARS = (str, int, bool, float, Decimal)
+"""The types of most arguments: the adapter and the schema of each are made once."""
+
+
+def type_adapter(annotation: Any) -> Any:
+    """The pydantic adapter of a type. Raises what pydantic raises, and what the code of an annotated class raises."""
+    from pydantic import TypeAdapter
+
+    return _scalar_adapter(annotation) if annotation in _SCALARS else TypeAdapter(annotation)
+
+
+@cache
+def _scalar_adapter(scalar: type) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(scalar)
+
+
+def argument_schema(annotation: Any, adapter: Any) -> dict[str, Any]:
+    """The JSON Schema of the values of an argument, given the adapter of its type. Raises as :func:`type_schema`."""
+    return _scalar_schema(annotation) if annotation in _SCALARS else type_schema(adapter, "validation")
+
+
+@cache
+def _scalar_schema(scalar: type) -> dict[str, Any]:
+    return type_schema(_scalar_adapter(scalar), "validation")
+
 
 def type_schema(adapter: Any, mode: Literal["validation", "serialization"]) -> dict[str, Any]:
     """The JSON Schema of a type, given pydantic's adapter for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -27,6 +28,8 @@ def _is_valid_keyword(key: str, value: Any) -> bool:
         return isinstance(value, str) and value in _TYPE_NAMES
     if key in _STRING_KEYWORDS:
         return isinstance(value, str)
+    if key == "pattern":
+        return isinstance(value, str) and _is_regular_expression(value)
     if key == "required":
         return (
             isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
@@ -48,3 +51,11 @@ def _is_valid_keyword(key: str, value: Any) -> bool:
         or key.startswith("x-")
         or (key in ("uniqueItems", "deprecated") and isinstance(value, bool))
     )
+
+
+def _is_regular_expression(text: str) -> bool:
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True

@@ -30,6 +30,15 @@ ACTIONS = ("sagas.actions.registry", "ruamel", "jsonschema", "referencing", "re2
 SCREENS = ("rich",)
 PARSER = ("typer", "pydantic", "asyncio")
 
+PRICED = """
+from decimal import Decimal
+
+
+@action("charge")
+async def charge(amount: Decimal, currency: str) -> None: ...
+"""
+PRICED_SAGA = "saga: priced\nsteps: [{id: pay, uses: charge, with: {amount: 1.50, currency: EUR}, pivot: true}]\n"
+
 EVERYWHERE = (*DATABASES, *SERVERS, *FILES, *WORKERS)
 """What no command needs that reads or writes a line; a ledger and a step in two phases need their database."""
 
@@ -100,6 +109,15 @@ async def test_a_start_imports_the_definition_and_no_database(cli: CommandLine) 
 async def test_commands_that_read_the_project_import_no_client(cli: CommandLine, words: tuple[str, ...]) -> None:
     code, modules = await imported(cli, *words)
     assert (code, unneeded(modules, PROJECT_ONLY)) == (0, [])
+
+
+async def test_arguments_of_usual_types_import_no_jsonschema(cli: CommandLine) -> None:
+    with (cli.folder / "actions.py").open("a") as module:
+        module.write(PRICED)
+    (cli.folder / "priced.saga.yaml").write_text(PRICED_SAGA)
+    (cli.folder / "numbered.saga.yaml").unlink()  # the schema of its input has references
+    code, modules = await imported(cli, "validate")
+    assert (code, unneeded(modules, ("jsonschema", "referencing"))) == (0, [])
 
 
 @pytest.mark.parametrize("words", [("--help",), ("--version",)], ids=" ".join)
