@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -31,9 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, Any]:
+def freeze_inputs(
+    context: TaskContext, request: dict[str, Any], needed: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> dict[str, Any]:
     """``{"inputs": {name: {"kind", "values"}}, "folder": uri, "known": {name: {"files", "schema"}}}`` gives
     ``{"inputs": {name: {"format": "parquet", "files", "rows", "fingerprint", …}}}``, which :func:`open_inputs` opens.
+
+    ``needed``: the columns that are read of an input from a database; default: all.
 
     Raises JobFailed, UsageError, InfrastructureError.
     """
@@ -44,7 +49,8 @@ def freeze_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, An
         uri = f"{request['folder']}/{name}/part-00000.parquet"
         match kind:
             case "connection":
-                databases.setdefault(values["connection"], []).append(DatabaseInput(name, values, uri))
+                database_input = DatabaseInput(name, values, uri, needed.get(name))
+                databases.setdefault(values["connection"], []).append(database_input)
             case "parquet":
                 frozen[name] = {
                     **_freeze_parquet(context, name, values["parquet"], f"{request['folder']}/{name}"),

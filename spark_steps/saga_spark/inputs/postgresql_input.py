@@ -7,7 +7,7 @@ import contextlib
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, LiteralString, cast
@@ -45,11 +45,15 @@ _READ_ONLY = "25006"
 
 @dataclass(frozen=True, slots=True)
 class DatabaseInput:
-    """One input: its values from the definition (``table`` or ``query``, ``columns``, ``where``), and its file."""
+    """One input: its values from the definition (``table`` or ``query``, ``columns``, ``where``), and its file.
+
+    ``needed`` are the columns that are read of those that it has; None: all.
+    """
 
     name: str
     values: Mapping[str, Any]
     uri: str
+    needed: Collection[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +255,8 @@ def _copy_input(
         described = cursor.execute(sql.SQL("SELECT * FROM ({}) AS input LIMIT 0").format(query)).description or []
         columns = [CopiedColumn.of(column) for column in described]
         _check_names(name, columns)
+        if database_input.needed is not None:
+            columns = [column for column in columns if column.name in database_input.needed] or columns
         selected = sql.SQL(", ").join(_selected(column) for column in columns)
         with connection.cursor().copy(
             sql.SQL("COPY (SELECT {} FROM ({}) AS input) TO STDOUT (FORMAT csv, HEADER true, FORCE_QUOTE *)").format(

@@ -206,9 +206,12 @@ def _to_sample(row: Row, aligned: AlignedSides, tolerance: Decimal | None) -> di
 
 
 def _within_tolerance(left: Any, right: Any, tolerance: Decimal | None) -> bool:
-    if left == right or left is None or right is None or tolerance is None:
-        return left == right
-    return abs(Decimal(str(left)) - Decimal(str(right))) <= tolerance
+    if left == right or (left != left and right != right):  # both are NaN
+        return True
+    if left is None or right is None or tolerance is None:
+        return False
+    numbers = Decimal(str(left)), Decimal(str(right))
+    return all(number.is_finite() for number in numbers) and abs(numbers[0] - numbers[1]) <= tolerance
 
 
 def to_json_value(value: Any) -> Any:
@@ -404,6 +407,7 @@ def compare_inputs(context: TaskContext, request: dict[str, Any]) -> dict[str, A
     :func:`compare_tables`.
     """
     spec = ComparisonSpec.parse(request["arguments"])
-    frozen = freeze_inputs(context, {name: request[name] for name in ("inputs", "folder", "known")})["inputs"]
+    given = {name: request[name] for name in ("inputs", "folder", "known")}
+    frozen = freeze_inputs(context, given, spec.needed_columns())["inputs"]
     sides = open_inputs(context.spark, frozen)
     return compare_tables(sides["left"], sides["right"], spec)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
-from math import isfinite
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,9 +19,10 @@ from saga_activities.guard.tables import guard_table, outbox_table
 from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
+from saga_spark.reconcile.effect_values import database_time, read_all_times, row_key, seconds_of_row
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.reconcile import EffectTable
-from sagas.text.exact_json import decimal_problem, decode_json, encode_json, number_text
+from sagas.text.exact_json import decode_json, encode_json, number_text
 
 SAGAS_FILE = "sagas.parquet"
 ENTRIES_FILE = "entries.parquet"
@@ -220,10 +220,14 @@ def effect_schema(amounts: int) -> pa.Schema:
 async def extract_database(
     engine: AsyncEngine, name: str, effects: Sequence[EffectTable], folder: Path, scope: ReconciliationScope
 ) -> dict[str, int]:
-    """Read one connection into ``guard/``, ``outbox/`` and ``effects/`` of the folder; returns row counts."""
+    """Read one connection into ``guard/``, ``outbox/`` and ``effects/`` of the folder; returns row counts.
+
+    Raises SagaError for a time of a row that is none.
+    """
     counts: dict[str, int] = {}
     level = "SERIALIZABLE" if engine.dialect.name == "sqlite" else "REPEATABLE READ"
     async with engine.connect() as plain:
+        await read_all_times(plain)
         connection = await plain.execution_options(isolation_level=level)
         async with connection.begin():
             tables = await table_names(connection)
@@ -329,7 +333,7 @@ async def _extract_effects(
     if effects.where:
         query = query.where(sa.literal_column(f"({effects.where})"))  # with `:` as it is written
     if scope.read_since is not None and effects.time:
-        query = query.where(columns[1] >= sa.bindparam("floor", _database_time(connection, scope.read_since)))
+        query = query.where(columns[1] >= sa.bindparam("floor", database_time(connection, scope.read_since)))
     if effects.binding != "result":
         condition = _saga_condition(sa.cast(bound, sa.String(2000)), scope)
         query = query if condition is None else query.where(condition)
@@ -337,17 +341,9 @@ async def _extract_effects(
     stream = await connection.stream(query)
     async for page in stream.partitions(_PAGE_ROWS):
         for value, time, *key_and_amounts in page:
-            names = zip(effects.key, map(_json_number, key_and_amounts[:keys]), strict=True)
-            key = encode_json(dict(names), default=str).decode()
+            key = row_key(effects.key, key_and_amounts[:keys])
             amounts = (None if amount is None else str(amount) for amount in key_and_amounts[keys:])
-            rows.add(None if value is None else str(value), key, _value_to_seconds(time), *amounts)
-
-
-def _json_number(value: Any) -> Any:
-    """A number that JSON has no form for as text; anything else as it is."""
-    if isinstance(value, float):
-        return value if isfinite(value) else str(value)
-    return str(value) if isinstance(value, Decimal) and decimal_problem(value) is not None else value
+            rows.add(None if value is None else str(value), key, seconds_of_row(time, effects.name, key), *amounts)
 
 
 def _comparable_result(result: str | None) -> str | None:
@@ -370,19 +366,3 @@ def _with_texts(value: Any) -> Any:
         case list():
             return [_with_texts(item) for item in value]
     return value
-
-
-def _database_time(connection: AsyncConnection, seconds: float) -> datetime:
-    timestamp = datetime.fromtimestamp(seconds, UTC)
-    return timestamp if connection.dialect.name == "postgresql" else timestamp.replace(tzinfo=None)
-
-
-def _value_to_seconds(value: Any) -> float | None:
-    match value:
-        case None:
-            return None
-        case datetime():
-            return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
-        case str():
-            return _value_to_seconds(datetime.fromisoformat(value))
-    return float(value)

@@ -32,6 +32,16 @@ class ComparisonSpec:
     mapping: Mapping[str, str] = field(default_factory=dict)
     samples: int = SAMPLES_PER_KIND
 
+    def needed_columns(self) -> dict[str, frozenset[str]]:
+        """The columns of each side without which it cannot be compared; empty if every column may be one.
+
+        A value that cannot be read matters only in these.
+        """
+        if self.compare is None or isinstance(self.filter, str):
+            return {}
+        left = frozenset((*self.key, *self.compare, *(self.filter or ())))
+        return {"left": left, "right": frozenset(self.mapping.get(name, name) for name in left)}
+
     @staticmethod
     def parse(arguments: Mapping[str, Any]) -> ComparisonSpec:
         """Raises UsageError, one message."""

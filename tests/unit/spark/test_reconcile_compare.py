@@ -153,3 +153,23 @@ def test_a_decimal_that_no_common_type_holds_is_refused_with_its_column(spark: S
     right = spark.sql("select 1 id, cast('1.5' as decimal(38, 32)) n")
     with pytest.raises(Exception, match="the column n has a value with more than 6 digits before its point"):
         compare_tables(left, right, ComparisonSpec.parse({"key": "id"}))
+
+
+@pytest.mark.parametrize("tolerance", [None, "0.5"])
+def test_values_that_are_no_finite_numbers_equal_only_themselves(spark: SparkSession, tolerance: str | None) -> None:
+    numbers = ("NaN", "Infinity", "-Infinity", "1")
+    pairs = [(left, right) for left in numbers for right in numbers]
+
+    def side(position: int) -> str:
+        rows = (f"({key}, double('{pair[position]}'), {key % 3})" for key, pair in enumerate(pairs))
+        return f"select * from values {', '.join(rows)} as t(id, n, m)"
+
+    spec = ComparisonSpec.parse({"key": "id", "compare": ["n", "m"], "tolerance": tolerance})
+    compared = compare_tables(spark.sql(side(0)), spark.sql(side(1)), spec)
+    assert {sample["key"]["id"] for sample in compared["samples"]} == {
+        key for key, (left, right) in enumerate(pairs) if left != right
+    }
+    assert all(sample["columns"] == ["n"] for sample in compared["samples"])
+    differing = spark.sql("select 1 id, double('NaN') n, 2 m")
+    compared = compare_tables(differing, spark.sql("select 1 id, double('NaN') n, 3 m"), spec)
+    assert [sample["columns"] for sample in compared["samples"]] == [["m"]]
