@@ -78,14 +78,14 @@ def _json_value(value: Any) -> Any:
 def seconds_of_row(time: Any, table: str, key: str) -> float | None:
     """The time of a row in seconds since 1970: infinite for what lies outside of the years 1 to 9999.
 
-    ``table`` and ``key`` name the row. Raises SagaError for what is no time.
+    ``table`` and ``key`` name the row. Raises SagaError for what is not a time.
     """
     try:
         return _seconds(time)
     except (TypeError, ValueError):
         raise SagaError(
             f"[[reconcile.effects]] {table}: the time of the row {shorten(key, _MAX_SHOWN)} is "
-            f"{shorten(repr(str(time)), _MAX_SHOWN)}, which is no time",
+            f"{shorten(repr(str(time)), _MAX_SHOWN)}, which is not a time",
             help="let `time` be SQL for a timestamp, a date, or the seconds since 1970",
         ) from None
 

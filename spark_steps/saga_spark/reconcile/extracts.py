@@ -222,7 +222,7 @@ async def extract_database(
 ) -> dict[str, int]:
     """Read one connection into ``guard/``, ``outbox/`` and ``effects/`` of the folder; returns row counts.
 
-    Raises SagaError for a time of a row that is none.
+    Raises SagaError for a row whose time is not one.
     """
     counts: dict[str, int] = {}
     level = "SERIALIZABLE" if engine.dialect.name == "sqlite" else "REPEATABLE READ"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NOW = 1_790_000_000.0
-NO_TIME = r"\[\[reconcile.effects\]\] odd: the time of the row \{\"id\":1\} is '%s', which is no time"
+NO_TIME = r"\[\[reconcile.effects\]\] odd: the time of the row \{\"id\":1\} is '%s', which is not a time"
 
 
 async def read(server: DatabaseServer, folder: Path, kind: str, value: str, **declared: Any) -> list[dict[str, Any]]:
