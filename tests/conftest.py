@@ -67,13 +67,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     What is left out is marked before pytest deselects slow tests.
     """
-    items.sort(key=lambda item: next((n for n, path in enumerate(LONG_RUNNING) if item.nodeid.startswith(path)), 99))
+    items.sort(key=_place_of_file)
     mark_left_out(items)
     mark_scaled(items)
     for item in items:
         takes_long = item.get_closest_marker("slow") or (is_long() and item.get_closest_marker("scaled"))
         if takes_long and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
+
+
+def _place_of_file(item: pytest.Item) -> int:
+    id = item.nodeid  # built anew by each look
+    return next((place for place, path in enumerate(LONG_RUNNING) if id.startswith(path)), len(LONG_RUNNING))
 
 
 def pytest_collection_finish() -> None:
