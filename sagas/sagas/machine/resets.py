@@ -3,15 +3,19 @@
 Every entry continues at the highest generation that it has reached (rule 8): the guard has closed the earlier ones, and
 an undo of one of them would leave the effect of the highest. Once the pivot is done, nothing is undone (rule 5), also
 while the run does not know it yet.
+
+What the runs before the reset have done, and this run has not come to, is undone with the rest, see
+:mod:`sagas.machine.left_steps`.
 """
 
 from __future__ import annotations
 
+from sagas.machine import left_steps
 from sagas.machine.doubted_rejections import doubt_open_calls
 from sagas.machine.state import Entry, OperationState, SagaRun
 from sagas.protocol.messages import RunWasReset
 
-PIVOT_IN_PLACE = "the pivot was done before the run was reset, so nothing is undone: "
+PIVOT_IN_PLACE = "the saga was past its point of no return before the run was reset, so nothing is undone: "
 """Begins the reason for which an operation is parked instead."""
 
 
@@ -22,6 +26,7 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
     if run.finished:
         return
     run.repeats = True
+    run.left_records, run.left_children = dict(event.records), dict(event.children)
     for id, generation in event.generations.items():
         run.entry_generations[id] = max(generation, run.entry_generations.get(id, 1))
     for record in run.steps.values():
@@ -30,6 +35,7 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
             doubt_open_calls(run, entry)
             if is_behind(run, entry) and (flight is None or flight.kind == "timer"):
                 catch_up(run, entry)
+                left_steps.correct_result(run, entry)
     if event.pivot_done and not run.committed:
         run.pivot_in_place = True
         run.cancel_timer("deadline")

@@ -265,6 +265,10 @@ class SagaRun:
         """The pivot was done before a reset of the run, which has not come to it again."""
         self.repeats = False
         """An earlier run of the saga may have made the calls of this one, after which it was reset or deleted."""
+        self.left_records: dict[str, Mapping[str, Any]] = {}
+        """The steps as the runs before a reset have left them, as in a snapshot, by their ids."""
+        self.left_children: dict[str, Mapping[str, Any]] = {}
+        """The nested sagas of these steps, by entry id."""
         self.compensating = False
         self.savepoint: str | None = None
         """The savepoint at which the rollback stops; None: everything is undone."""

@@ -157,15 +157,18 @@ class LocksChanged:
 
 @dataclass(frozen=True, slots=True)
 class RunWasReset:
-    """A reset in Temporal has put the saga back into an earlier state, and the guards know of more.
+    """A reset in Temporal has put the saga back into an earlier state; the guards and the runs before know of more.
 
-    ``generations``: the highest generation of an entry in the guards, by entry id; 1 where it is missing.
-    ``pivot_done``: the effect of the pivot is in place.
+    ``generations``: the highest generation that an entry has reached, by entry id; 1 where it is missing.
+    ``pivot_done``: the saga is past its commit point, and its effects are in place. ``records`` are the steps as the
+    runs before the reset have left them, in the form of a snapshot, and ``children`` their nested sagas, by entry id.
     """
 
     at: float
     generations: Mapping[str, int]
     pivot_done: bool
+    records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    children: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
 
 MachineEvent = (

@@ -10,7 +10,7 @@ from temporalio import workflow
 
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
-from sagas.protocol.payloads import RESET_ACTIVITY, UNDO_SUFFIX
+from sagas.protocol.payloads import RESET_ACTIVITY, UNDO_SUFFIX, unpack_state
 from sagas.workflow.engine_activity import perform_until_answered
 from sagas.workflow.failures import refused_error
 from sagas.workflow.json_payloads import raw_json
@@ -72,7 +72,9 @@ class RunReset:
         self._tasks.discard(_TASK)
         self._answered = seed
         now = workflow.time()
-        events: list[MachineEvent] = [RunWasReset(now, answer["generations"], answer["pivot_done"])]
+        left = unpack_state(answer["left"])
+        was_reset = RunWasReset(now, answer["generations"], answer["pivot_done"], left["records"], left["children"])
+        events: list[MachineEvent] = [was_reset]
         if answer["undone"]:
             events.append(CancelRequested(at=now, kind="terminated", message=_REASON))
         self._report(events)

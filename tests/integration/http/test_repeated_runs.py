@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,7 @@ from sagas.settings import HttpService
 from tests.helpers.local_worker import finished, make_project, running_worker
 from tests.helpers.payment_server import PaymentServer
 from tests.helpers.processes import TemporalServer
-from tests.helpers.waiting import until
+from tests.helpers.waiting import LIMIT, until
 
 BOOK = """
 saga: book
@@ -47,6 +48,11 @@ async def reset(client: Client, id: str) -> None:
     await temporal.workflow_service.reset_workflow_execution(request)
 
 
+async def is_waiting(client: Client, id: str) -> bool:
+    rows = (await client.show(id))["steps"]
+    return [row["state"] for row in rows if row["id"] == "approved"] == ["RUNNING"]
+
+
 async def charged_and_reset(
     temporal: TemporalServer, server: PaymentServer, folder: Path, varies: str, **options: Any
 ) -> dict[str, Any]:
@@ -68,11 +74,7 @@ async def charged_and_reset(
     async with running_worker(project) as client:
         id = (await client.start("book", {}, id=f"repeated-{uuid.uuid4()}")).id
 
-        async def is_waiting() -> bool:
-            rows = (await client.show(id))["steps"]
-            return [row["state"] for row in rows if row["id"] == "approved"] == ["RUNNING"]
-
-        await until(is_waiting, "the charge is made")
+        await until(lambda: is_waiting(client, id), "the charge is made")
         before = await client.show(id)
         await reset(client, id)
         await client.temporal.get_workflow_handle(id).signal("approved", {})
@@ -100,3 +102,32 @@ async def test_a_key_that_was_used_with_other_arguments_is_undone(
     assert (charge["state"], charge["outcome"], charge["attempts"]) == ("COMPENSATED", "unknown", 2)
     assert "another body" in charge["error"]["message"]
     assert (server.ledger()["balance"], server.ledger()["undone"]) == ("0.00", [f"{story['id']}/charge"])
+
+
+async def test_a_rollback_before_the_new_run_has_come_to_a_call_undoes_it(
+    temporal: TemporalServer, server: PaymentServer, tmp_path: Path
+) -> None:
+    """The run before has made the charge, and the new one is cancelled while it is at the step before."""
+    runs, repeated = count(1), asyncio.Event()
+
+    @action("count_runs")
+    async def count_runs() -> int:
+        number = next(runs)
+        if number > 1:
+            repeated.set()
+            await asyncio.Event().wait()
+        return number
+
+    crm = HttpService(name="crm", root=tmp_path, url=server.url)
+    book = BOOK.replace("OF", "steps.count.result").replace("effect: none}", "effect: none, heartbeat: 1s}")
+    project = make_project(tmp_path, {"book": book}, [count_runs], address=temporal.address, options={"crm": crm})
+    async with running_worker(project) as client:
+        id = (await client.start("book", {}, id=f"forgotten-{uuid.uuid4()}")).id
+        await until(lambda: is_waiting(client, id), "the charge is made")
+        await reset(client, id)
+        await asyncio.wait_for(repeated.wait(), LIMIT)
+        await client.cancel(id)
+        story = await finished(client, id)
+    charge = story["steps"][1]
+    assert (story["state"], charge["state"], charge["outcome"]) == ("COMPENSATED", "COMPENSATED", "done")
+    assert (server.ledger()["balance"], server.ledger()["undone"]) == ("0.00", [f"{id}/charge"])

@@ -39,7 +39,8 @@ _TIMEOUT = 15.0
 
 @dataclass(frozen=True, slots=True)
 class GuardedEffect:
-    """An entry of a saga in the guard of a connection. ``open``: its effect is there, and is not undone.
+    """An entry of a saga in the guard of a connection. ``open``: its effect is there, and is not undone. ``confirmed``:
+    so is its confirm, which no saga makes before its commit point.
 
     ``undo_elsewhere``: its undo is decided, but no guard tells whether the action in another database or service ran.
     """
@@ -51,6 +52,7 @@ class GuardedEffect:
     undo_elsewhere: bool
     origin: Origin | None
     created_at: float
+    confirmed: bool = False
 
 
 async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffect]:
@@ -65,6 +67,7 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
                 rows += [(connection.name, row) for row in await database.execute(query)]
     undos = {(row.step, row.generation): row.result for _, row in rows if row.op == "undo"}
     own_undos = {(row.step, row.generation) for _, row in rows if row.op == "own_undo"}
+    confirms = {(row.step, row.generation) for _, row in rows if row.op == "confirm" and row.reason == "confirm"}
     effects = []
     for name, row in rows:
         if row.op == "do" and not row.step.startswith((NOTIFICATION_PREFIX, PARTICIPANT_PREFIX)):
@@ -73,7 +76,8 @@ async def guarded_effects(settings: Settings, saga_id: str) -> list[GuardedEffec
             elsewhere = marker.get(MARKER_KEY) in (ELSEWHERE, CONFIRMED) and key not in own_undos
             is_open = row.reason == "do" and key not in undos
             origin = None if row.origin is None else decode_origin(row.origin)
-            effects.append(GuardedEffect(name, *key, is_open, elsewhere, origin, row.created_at))
+            is_confirmed = is_open and key in confirms
+            effects.append(GuardedEffect(name, *key, is_open, elsewhere, origin, row.created_at, is_confirmed))
     return sorted(effects, key=lambda effect: effect.created_at)
 
 

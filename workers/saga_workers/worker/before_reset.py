@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
+from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.location.believed_outcomes import closed_state
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects, highest_generations
+from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
-from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.errors import RefusedError, SagaError
+from sagas.machine.left_steps import LeftState
+from sagas.protocol.payloads import UNDO_SUFFIX, pack_state, unpack_state
 from sagas.settings import Settings
+
+log = logging.getLogger("saga.reset")
+
+_MAX_RESETS = 10
+"""Runs that were reset one after the other, whose states are read."""
+
+_QUERY_TIMEOUT = timedelta(seconds=8)
 
 _NOT_BACKWARD = ("FAILED", "COMMITTED", "COMPLETED")
 """The states of a run that was refused, or has gone forward because the saga was past its commit point."""
@@ -25,17 +38,65 @@ async def look_before_reset(
     settings: Settings, locator: Locator, saga_id: str, pivot: str | None, since: float
 ) -> dict[str, Any]:
     """Return what the saga had done. ``undone``: it was compensated, or is being compensated, by a run of its own or by
-    that of its undo; ``generations``: the highest of each entry in the guards, where it is not the first;
-    ``pivot_done``: the effect of the pivot is in place.
+    that of its undo; ``generations``: the highest of each entry, where it is not the first; ``pivot_done``: it is past
+    its commit point, and the effects are in place; ``left``: the steps and nested sagas of the runs before, packed.
 
-    Raises SagaError for a guard that cannot be read.
+    Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
     effects = await guarded_effects(settings, saga_id)
+    states = [LeftState.of(unpack_state(packed)) async for packed in _states_before(locator)]
+    undone_elsewhere = await _was_undone(locator, datetime.fromtimestamp(float(since), UTC))
+    undone = undone_elsewhere or any(state.goes_backward for state in states)
+    generations = highest_generations(effects)
+    left: dict[str, dict[str, Any]] = {"records": {}, "children": {}}
+    for state in states:  # the last run first: what it has begun is as it has left it
+        for name, of_state in (("records", state.records), ("children", state.children)):
+            left[name] = {**of_state, **left[name]}
+        for id, generation in state.generations.items():
+            generations[id] = max(generation, generations.get(id, 1))
+    is_committed = any(effect.confirmed for effect in effects) or any(state.committed for state in states)
     return {
-        "undone": await _was_undone(locator, datetime.fromtimestamp(float(since), UTC)),
-        "generations": highest_generations(effects),
-        "pivot_done": any(effect.open and effect.entry == pivot for effect in effects),
+        "undone": undone,
+        "generations": generations,
+        "pivot_done": any(effect.open and effect.entry == pivot for effect in effects) or (is_committed and not undone),
+        # What another run has undone, or is undoing, is not undone by this one.
+        "left": pack_state({"records": {}, "children": {}} if undone_elsewhere else left),
     }
+
+
+async def _states_before(locator: Locator) -> AsyncIterator[str]:
+    """The states of the machines of the runs before the resets, the last run first. Raises SagaError."""
+    info = activity.info()
+    workflow_id, run_id = info.workflow_id or "", info.workflow_run_id
+    for _ in range(_MAX_RESETS):
+        run_id = run_id and await _run_before(locator, workflow_id, run_id)
+        if run_id is None:
+            return
+        try:
+            state = await query_machine(locator.temporal, (workflow_id, run_id), locator.keys, timeout=_QUERY_TIMEOUT)
+        except (WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError) as error:
+            log.warning("what the run %s of %s has done is not known: %s", run_id, workflow_id, error)
+            continue
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return
+            raise SagaError(f"the run {run_id} of {workflow_id}, which was reset, does not answer: {error}") from error
+        if state is not None:
+            yield state
+
+
+async def _run_before(locator: Locator, workflow_id: str, run_id: str) -> str | None:
+    """The run from which the last reset has made this one; None: no run was reset, or it is deleted."""
+    before = None
+    try:
+        async for event in locator.temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():
+            if event.HasField("workflow_task_failed_event_attributes"):
+                before = event.workflow_task_failed_event_attributes.base_run_id or before
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise SagaError(f"the history of {workflow_id} cannot be read: {error}") from error
+    return before
 
 
 async def _was_undone(locator: Locator, started: datetime) -> bool:

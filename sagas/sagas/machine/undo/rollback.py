@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import attempt_counts, builtin_actions, calls, commit, failure_reasons, forward
+from sagas.machine import attempt_counts, builtin_actions, calls, commit, failure_reasons, forward, left_steps
 from sagas.machine.compensations import current_alternate, is_always_undone
 from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
 from sagas.machine.finish import finish
@@ -76,6 +76,7 @@ def start_rollback(run: SagaRun, cause: Mapping[str, Any]) -> None:
         run.cancel_timer("deadline")
         run.deadline_at = None
         locks.stop_waiting(run)
+    left_steps.take_over(run)
     for parked in list(run.parked.values()):
         if parked.op == "do":
             entry = run.entry(parked.step)

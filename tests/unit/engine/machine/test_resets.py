@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sagas.definition.model import Locks
+from sagas.definition.model import Locks, Savepoint
+from sagas.machine.left_steps import LeftState
 from sagas.protocol.messages import CancelRequested, RunWasReset
+from sagas.protocol.outcomes import Outcome
+from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine.driver import MachineDriver, op, outcome, probe, saga, step, undo
 
 PAYS = saga(step("hold"), step("pay", kind="pivot"))
@@ -128,3 +131,78 @@ def test_a_run_that_was_reset_to_its_first_task_learns_of_it_before_it_begins(re
     driver = MachineDriver(CALLS, answers={"hold": "rejected"}, restore=restore)
     reset(driver, pivot_done=False).run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["hold"])
+
+
+def reset_from(driver: MachineDriver, earlier: MachineDriver) -> MachineDriver:
+    """The machine learns what the run before has left."""
+    left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
+    event = RunWasReset(driver.now, left.generations, left.committed, left.records, left.children)
+    driver.feed(event)
+    if left.goes_backward:
+        driver.feed(CancelRequested(driver.now, kind="terminated", message="undone before"))
+    return driver
+
+
+THREE_CALLS = saga(step("first", on=None), step("pay", on=None), step("send", on=None))
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_rollback_undoes_the_calls_of_the_run_before(restore: bool) -> None:
+    earlier = MachineDriver(THREE_CALLS, answers={"pay": Outcome.done({"charge": 7})}, hold=["send"]).start()
+    driver = MachineDriver(THREE_CALLS, hold=["first"], restore=restore).start()
+    reset_from(driver, earlier).cancel().end("first").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["send", "pay", "first"])
+    assert {row["id"]: row["outcome"] for row in driver.story["steps"]} == {
+        "first": "done", "pay": "done", "send": "unknown",
+    }  # fmt: skip
+    assert driver.row("pay")["result"] == {"charge": 7}
+
+
+def test_calls_that_were_certainly_without_effect_are_not_undone() -> None:
+    pays = saga(step("first", on=None), step("pay", on=None, on_failure="park"), step("send", on=None))
+    earlier = MachineDriver(pays, answers={"pay": "rejected"}).run()
+    assert earlier.state == "PARKED"
+    driver = MachineDriver(pays, hold=["first"]).start()
+    reset_from(driver, earlier).cancel().end("first").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["first"])
+
+
+def test_the_steps_that_the_new_run_makes_again_are_its_own() -> None:
+    earlier = MachineDriver(THREE_CALLS, hold=["send"]).start()
+    driver = MachineDriver(THREE_CALLS, answers={"pay": Outcome.done({"charge": 8})}, hold=["first"]).start()
+    reset_from(driver, earlier).end("first").run()
+    assert (driver.state, driver.log) == ("COMPLETED", ["first", "pay", "send"])
+    assert driver.row("pay")["result"] == {"charge": 8}
+
+
+def test_a_call_goes_on_with_the_generation_and_the_result_of_the_run_before() -> None:
+    repeats = saga(step("first", savepoint=Savepoint(2)), step("pay", on=None), step("send", on=None), step("last"))
+    charges = [Outcome.done({"charge": number}) for number in (1, 2)]
+    earlier = MachineDriver(repeats, answers={"pay": charges, "send": ["rejected", "done"]}, hold=["last"]).run()
+    assert earlier.row("pay")["generation"] == 2
+    driver = MachineDriver(repeats, answers={"pay": charges}, hold=["send"]).start()
+    reset_from(driver, earlier).cancel().end("send", "rejected").run()
+    assert (driver.call("pay~undo").generation, driver.row("pay")["result"]) == (2, {"charge": 2})
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_nothing_is_undone_after_the_commit_point_of_a_saga_without_a_pivot(guarded: bool) -> None:
+    """The run before was reset while it confirmed what it had reserved."""
+    own = {} if guarded else {"on": None}
+    tcc = saga(step("hold", confirm=op("act.confirm", {}), **own), step("book", confirm=op("act.keep", {}), **own))
+    earlier = MachineDriver(tcc, hold=["book~confirm"]).run()
+    assert earlier.state == "COMMITTED"
+    driver = MachineDriver(tcc, hold=["hold"]).start()
+    reset_from(driver, earlier)
+    assert driver.machine.cancel_response() == "past the point of no return"
+    driver.cancel().end("hold").run()
+    assert (driver.state, driver.undone) == ("COMPLETED", [])
+
+
+def test_a_run_whose_earlier_one_went_backward_goes_backward() -> None:
+    earlier = MachineDriver(THREE_CALLS, answers={"send": "rejected"}, hold=["pay~undo"]).run()
+    assert earlier.state == "COMPENSATING"
+    driver = MachineDriver(THREE_CALLS, hold=["first"]).start()
+    reset_from(driver, earlier).end("first").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["pay", "first"])
+    assert driver.call("pay~undo").earlier_attempts == 1
