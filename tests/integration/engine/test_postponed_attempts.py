@@ -27,6 +27,43 @@ steps:
 """
 
 
+LIMITED = """
+saga: limited
+steps:
+  - id: seat
+    uses: seats.take
+    task_queue: QUEUE
+    retry: {give_up_after: 1h}
+    compensate: {uses: seats.free, retry: {give_up_after: 1h}}
+"""
+
+
+async def test_give_up_after_limits_how_long_a_worker_postpones(tmp_path: Path, temporal: TemporalServer) -> None:
+    queue = f"seats-{uuid.uuid4()}"
+
+    @activity.defn(name="seats.take")
+    async def take(argument: dict[str, Any]) -> None:
+        raise ApplicationError("later", next_retry_delay=timedelta(days=3650))
+
+    @activity.defn(name="seats.free")
+    async def free(argument: dict[str, Any]) -> None:
+        raise ApplicationError("later", next_retry_delay=timedelta(days=3650))
+
+    project = make_project(tmp_path, {"limited": LIMITED.replace("QUEUE", queue)}, [], address=temporal.address)
+    async with running_worker(project) as client, Worker(client.temporal, task_queue=queue, activities=[take, free]):
+        id = f"limited-{uuid.uuid4()}"
+        await client.start("limited", {}, id=id)
+
+        async def is_parked() -> bool:
+            return (await client.view(id)).state == "PARKED"
+
+        await until(is_parked, "neither call waits for years")
+        view = await client.view(id)
+        assert [(row.step, row.op) for row in view.parked] == [("seat", "undo")]
+        assert (view.steps[0].outcome, view.reason and view.reason.kind) == ("unknown", "unknown")
+        await client.temporal.get_workflow_handle(id).terminate()
+
+
 async def test_an_attempt_that_its_worker_postpones_for_years_is_listed_as_stuck(
     tmp_path: Path, temporal: TemporalServer
 ) -> None:
