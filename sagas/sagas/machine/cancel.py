@@ -36,6 +36,7 @@ def cancel_requested(run: SagaRun, event: CancelRequested) -> None:
         run.reported = None  # the parent assumes that nothing is blocked any more, so a report must follow if it is
     if event.kind == "terminated":
         locks.doubt_release(run)
+        run.operator_pause_at = None  # it ended with the run
     if run.finished or run.is_irrevocable or run.cancel_requested:
         return
     run.cancel_requested = True

@@ -48,7 +48,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
     StartAttempt,
 )
-from sagas.machine.locking import locks
+from sagas.machine.locking import locks, operator_pause
 from sagas.machine.origin import effect_recorded, origin_of
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Entry, Flight, InternalEvent, SagaRun
@@ -181,9 +181,9 @@ class Machine:
             return malformed_decision(decision) or locks.skip_refusal(self._run, decision)
         return rules.decision_refusal(self._run, decision)
 
-    def note_pause(self, what: Literal["pause", "resume"], at: float, who: str, reason: str) -> None:
-        """Record for the view that an operator has paused or resumed the saga, which the machine knows nothing of."""
-        self._run.note_intervention(what, at, who, reason)
+    def note_pause(self, what: Literal["pause", "resume"], at: float, who: str, reason: str) -> list[Command]:
+        """Record for the view that an operator has paused or resumed the saga. Returns the timers that go on."""
+        return operator_pause.note(self._run, what, at, who, reason)
 
     def note_release_left(self, decision: DecisionMade) -> None:
         """Record that an operator leaves the locks of the saga as they are; the saga itself may have ended."""

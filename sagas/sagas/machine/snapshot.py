@@ -130,6 +130,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["left_records"], data["left_children"] = left, run.left_children
     if run.child_row_locks:
         data["child_row_locks"] = run.child_row_locks
+    if run.operator_pause_at is not None:
+        data["operator_pause_at"] = run.operator_pause_at
     for name in RUN_FIELDS:
         data[name] = getattr(run, name)
     return data
@@ -175,6 +177,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.left_records = dict(data.get("left_records", {}))
     run.left_children = dict(data.get("left_children", {}))
     run.child_row_locks = data.get("child_row_locks", [])
+    run.operator_pause_at = float(data["operator_pause_at"]) if "operator_pause_at" in data else None
     run.timers = {id: (float(timer[0]), timer[1]) for id, timer in data["timers"].items()}
     run.parked = {parked["step"]: restore_record(ParkedOperation, parked) for parked in data["parked"]}
     run.steps = {record["id"]: restore_record(StepRecord, record) for record in data["steps"]}

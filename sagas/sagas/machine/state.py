@@ -47,6 +47,7 @@ class LockState:
     ``in_flight``: an ``AcquireLocks`` has no answer yet. ``changed``: locks were released since it was sent, so it is
     sent again. ``questions`` is how often the request was repeated without a signal. ``undo``: the request of an undo,
     which waits without limit. ``release_again``: it is not known whether the release was carried out.
+    ``paused_seconds`` of the wait do not count: the saga was paused.
     """
 
     keys: tuple[str, ...]
@@ -58,6 +59,7 @@ class LockState:
     questions: int = 0
     undo: bool = False
     release_again: bool = False
+    paused_seconds: float = 0.0
     held_at: float | None = None
     blockers: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -299,6 +301,7 @@ class SagaRun:
         """The notifications sent; only the runs that deliver them know their status."""
         self.locks: LockState | None = None
         self.child_row_locks: list[str] = []
+        self.operator_pause_at: float | None = None
 
         # Derived, or valid for one event only. Only `now` and `retrying_recorded` are part of a snapshot.
         self.now = 0.0

@@ -1,7 +1,8 @@
 """A saga that an operator has paused: no call and no nested saga begins, in either direction, until it is resumed.
 
-The machine knows nothing of it. Its commands that begin something are held back; for the machine that is in flight, as
-a call is that waits for a worker. What Temporal has already goes on, with Temporal's retries, and so do timers.
+The machine knows only that the time does not count for its waits for other sagas. Its commands that begin something
+are held back; for the machine that is in flight, as a call is that waits for a worker. What Temporal has already goes
+on, with Temporal's retries, and so do timers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ BEGINS = Call | StartSaga | UndoSaga | AcquireLocks
 """The commands that begin something, and that a machine issues again."""
 
 _HELD = Call | StartSaga | UndoSaga
-"""A request for locks is not held back: its time to wait runs, and others would wait for a lock that nobody takes."""
+"""A request for locks is not held back: others would wait for a lock that nobody takes."""
 
 
 class OperatorPause:
@@ -77,12 +78,11 @@ class OperatorPause:
         self._held.clear()
 
     def end(self, machine: Machine, request: Mapping[str, Any]) -> Sequence[Command]:
-        """Hold back nothing any more; returns what was held, in order."""
-        if self.state is not None:
-            machine.note_pause("resume", workflow.time(), *_words(request))
+        """Hold back nothing any more; returns what was held, in order, and the timers that go on."""
+        timers = [] if self.state is None else machine.note_pause("resume", workflow.time(), *_words(request))
         self.state, held = None, tuple(self._held)
         self._held.clear()
-        return held
+        return (*held, *timers)
 
     def shown_in(self, view: SagaView) -> SagaView:
         """The view with the pause, if there is one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tests.integration.engine.environment import (
     Environment,
     begin,
     gate,
+    handle,
     resolve,
     row,
     run_saga,
@@ -237,6 +240,40 @@ async def test_another_saga_waits_for_the_row(env: Environment) -> None:
         stories = [await finished(client, first), await finished(client, second)]
     assert [document["state"] for document in stories] == ["COMPLETED", "COMPLETED"]
     assert await stock(env) == {"A": 3, "B": 4}
+
+
+async def test_the_wait_for_a_row_does_not_count_a_pause(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    await prepare(env)
+    move, begun, go = gate()
+    env.plan["do pay"] = [move, {"value": 1}]
+    async with env.serving(ORDER) as client:
+        first = await begin(client, "order")
+        await wait_for_event(begun)
+        second = await begin(client, "order")
+
+        async def waits() -> bool:
+            return row((await client.show(second)), "take")["error"] is not None
+
+        async def attempts() -> int:
+            events = (await handle(client, second).fetch_history()).events
+            return sum(event.HasField("activity_task_scheduled_event_attributes") for event in events)
+
+        await until(waits)
+        since = time.monotonic()
+        await client.pause(second)
+        await asyncio.sleep(8)
+        monkeypatch.setattr(row_locks, "DEFAULT_WAIT", time.monotonic() - since)
+        before = await attempts()
+        await client.resume(second)
+
+        async def has_met_the_row_again() -> bool:
+            return await attempts() >= before + 2 or (await client.view(second)).state != "RUNNING"
+
+        await until(has_met_the_row_again)
+        assert (await client.view(second)).state == "RUNNING"
+        go.set()
+        stories = [await finished(client, first), await finished(client, second)]
+    assert [document["state"] for document in stories] == ["COMPLETED", "COMPLETED"]
 
 
 async def test_a_saga_that_waits_too_long_is_rejected(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:

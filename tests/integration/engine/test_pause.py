@@ -234,27 +234,25 @@ async def _scheduled(client: Client, saga_id: str) -> int:
     return kinds.count("work")
 
 
+LOCKED = """
+    saga: locked
+    locks: {keys: ["k"], wait: 20s}
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+"""
+HOLDER = LOCKED.replace("saga: locked", "saga: holder").replace("id: a", "id: h")
+
+
 async def test_locks_are_requested_while_paused(env: Environment) -> None:
-    """A paused saga takes its locks: its time to wait runs, and a lock left free in the queue would hold up others."""
-    locked = """
-        saga: locked
-        locks: {keys: ["k"], wait: 20s}
-        steps:
-          - {id: a, uses: book, compensate: unbook}
-    """
-    holder = locked.replace("saga: locked", "saga: holder").replace("id: a", "id: h")
+    """A paused saga takes its locks: a lock left free in the queue would hold up others."""
     move, begun, go = gate()
     env.plan["do h"] = [move]
     await create_tables(env.engine)
-    async with env.serving(locked, holder) as client:
+    async with env.serving(LOCKED, HOLDER) as client:
         first = await begin(client, "holder")
         await wait_for_event(begun)
         saga = await begin(client, "locked")
-
-        async def waits() -> bool:
-            return (await client.view(saga)).lock_wait is not None
-
-        await until(waits)
+        await until(lambda: _waits_for_locks(client, saga))
         await client.pause(saga)
         go.set()
         await finished(client, first)
@@ -263,6 +261,35 @@ async def test_locks_are_requested_while_paused(env: Environment) -> None:
         assert view.locks.state == "HELD"
         await client.resume(saga)
         assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+async def test_the_wait_for_locks_does_not_count_the_pause(env: Environment) -> None:
+    """The timer fires while the saga is paused, and it gets its locks afterwards."""
+    move, begun, go = gate()
+    env.plan["do h"] = [move]
+    await create_tables(env.engine)
+    async with env.serving(LOCKED.replace("20s", "3s"), HOLDER) as client:
+        first = await begin(client, "holder")
+        await wait_for_event(begun)
+        saga = await begin(client, "locked")
+        await until(lambda: _waits_for_locks(client, saga))
+        await client.pause(saga)
+
+        async def timer_has_fired() -> bool:
+            events = (await handle(client, saga).fetch_history()).events
+            return any(event.HasField("timer_fired_event_attributes") for event in events)
+
+        await until(timer_has_fired)
+        assert (await client.view(saga)).state == "RUNNING"
+        go.set()
+        await finished(client, first)
+        await _held(client, saga, "a")
+        await client.resume(saga)
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
+async def _waits_for_locks(client: Client, saga_id: str) -> bool:
+    return (await client.view(saga_id)).lock_wait is not None
 
 
 async def test_what_cannot_be_paused_or_resumed(env: Environment) -> None:

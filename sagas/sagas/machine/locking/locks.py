@@ -35,6 +35,10 @@ FIRST_QUESTION, LAST_QUESTION = 30.0, 600.0
 """Seconds between two questions: the first interval, which doubles, and the longest. A signal normally comes first."""
 
 
+SHORTEST_REST = 0.001
+"""Seconds of a wait that are not worth another timer."""
+
+
 def request_at_start(run: SagaRun) -> None:
     """Request the locks, unless they are taken `from` a later step."""
     if run.definition.locks is not None and run.definition.locks.from_ is None:
@@ -87,8 +91,26 @@ def _request(run: SagaRun) -> None:
     if not keys:
         _hold(run, run.locks)
         return
-    run.start_timer(LIMIT, definition.wait or ANSWER_LIMIT, "wait for the locks")
+    _start_limit(run, run.locks)
     _ask(run, run.locks)
+
+
+def _start_limit(run: SagaRun, locks: LockState) -> None:
+    run.start_timer(LIMIT, _remaining_wait(run, locks), "wait for the locks")
+
+
+def _remaining_wait(run: SagaRun, locks: LockState) -> float:
+    definition = run.definition.locks
+    assert definition is not None
+    waited = row_locks.waited(run, locks.requested_at) - locks.paused_seconds
+    return (definition.wait or ANSWER_LIMIT) - waited
+
+
+def continue_wait(run: SagaRun) -> None:
+    """An operator's pause has ended: the rest of the wait begins if it would have been over by now."""
+    locks = run.locks
+    if locks is not None and waits(run) and not locks.undo and LIMIT not in run.timers:
+        _start_limit(run, locks)
 
 
 def _ask(run: SagaRun, locks: LockState) -> None:
@@ -151,8 +173,10 @@ def timer_fired(run: SagaRun, id: str) -> None:
     if id == QUESTION:
         locks.questions += 1
         _ask(run, locks)
-    else:
+    elif _remaining_wait(run, locks) < SHORTEST_REST:
         _give_up(run, "locked", "Locked", _refusal(locks))
+    elif run.operator_pause_at is None:
+        _start_limit(run, locks)
 
 
 def _hold(run: SagaRun, locks: LockState) -> None:

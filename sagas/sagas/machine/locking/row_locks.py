@@ -26,12 +26,18 @@ def after_wait(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     if entry.row_locked_at is None:
         entry.row_locked_at = run.now
     wait = maximum_wait(run)
-    if run.now - entry.row_locked_at < wait:
+    if waited(run, entry.row_locked_at) < wait:
         return outcome, attempts
     entry.row_locked_at = None
     refusal = Failure(ROW_LOCKED, f"still not free after {wait:g} s: {failure.message}", failure.details, quotes=True)
     rejected = replace(outcome, kind="rejected", failure=refusal, retryable=False, infrastructure=False, counted=True)
     return rejected, None if attempts is None else attempts + 1
+
+
+def waited(run: SagaRun, since: float) -> float:
+    """Seconds of a wait, without those of the pause under way."""
+    until = run.now if run.operator_pause_at is None else min(run.now, run.operator_pause_at)
+    return max(0.0, until - since)
 
 
 def maximum_wait(run: SagaRun) -> float:
@@ -57,6 +63,6 @@ def retry_interval(run: SagaRun, entry: Entry) -> float | None:
     """Seconds until the next attempt of an entry that waits for rows; None if it does not."""
     if entry.row_locked_at is None:
         return None
-    waited = run.now - entry.row_locked_at
-    remaining = maximum_wait(run) - waited
-    return min(max(waited / 5, SHORTEST_INTERVAL), LONGEST_INTERVAL, max(remaining, SHORTEST_INTERVAL))
+    so_far = waited(run, entry.row_locked_at)
+    remaining = maximum_wait(run) - so_far
+    return min(max(so_far / 5, SHORTEST_INTERVAL), LONGEST_INTERVAL, max(remaining, SHORTEST_INTERVAL))

@@ -218,6 +218,14 @@ class MachineDriver:
         self.flights.pop(id)
         return self.feed(SagaEnded(id, state, self.now, child_view(state, story)))
 
+    def pause(self) -> MachineDriver:
+        self.machine.note_pause("pause", self.now, "mia", "")
+        return self
+
+    def resume(self) -> MachineDriver:
+        self._carry_out(self.machine.note_pause("resume", self.now, "mia", ""))
+        return self
+
     def cancel(self) -> MachineDriver:
         return self.feed(CancelRequested(self.now, who="kim"))
 

@@ -25,7 +25,11 @@ def meet_row(driver: MachineDriver) -> MachineDriver:
     return driver.feed(CallEnded("b", outcome, driver.now, 0))
 
 
-@pytest.mark.parametrize("restore", [False, True])
+@pytest.fixture(params=[False, True], ids=["", "restored"])
+def restore(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
 @pytest.mark.parametrize(("locks", "wait"), [(None, 30), (5.0, 5), (0.0, 0)])
 def test_it_waits_and_is_rejected(locks: float | None, wait: float, restore: bool) -> None:
     definition = saga(step("a"), AUTO)
@@ -44,6 +48,31 @@ def test_it_waits_and_is_rejected(locks: float | None, wait: float, restore: boo
     assert (row["outcome"], row["error"]["type"], row["attempts"]) == ("rejected", ROW_LOCKED, 1)
     assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
     assert driver.story["reason"]["kind"] == "rejected"
+
+
+def test_a_pause_does_not_count(restore: bool) -> None:
+    """Neither for the attempt that ends while it lasts, nor for the next one after it."""
+    driver = MachineDriver(saga(step("a"), AUTO), hold=["b"], restore=restore).start()
+    meet_row(driver).fire("b~retry")
+    before = driver.now - START
+    driver.pause().wait(3600)
+    meet_row(driver)
+    assert driver.state == "RUNNING"
+    driver.wait(3600).resume()
+    began = driver.now
+    while "b" in driver.flights:
+        meet_row(driver)
+        if "b~retry" in driver.timers:
+            driver.fire("b~retry")
+    assert 30 <= before + driver.now - began < 31
+    assert driver.story["reason"]["type"] == ROW_LOCKED
+
+
+def test_a_pause_that_begins_before_the_wait_does_not_count() -> None:
+    driver = MachineDriver(saga(step("a"), AUTO), hold=["b"]).start().pause()
+    meet_row(driver).wait(3600).resume()
+    meet_row(driver)
+    assert driver.state == "RUNNING"
 
 
 def test_it_goes_on_when_the_row_is_free() -> None:

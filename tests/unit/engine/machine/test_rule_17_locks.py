@@ -115,6 +115,32 @@ def test_when_the_wait_is_over_nothing_has_run(restore: bool) -> None:
     assert driver.log == []
 
 
+def test_a_pause_does_not_count(restore: bool) -> None:
+    driver = answer(MachineDriver(locked(wait=5.0), restore=restore).start(), "waiting", BLOCKER)
+    driver.wait(2).pause().wait(3600)
+    assert driver.state == "RUNNING"
+    driver.resume().wait(2.9)
+    assert driver.state == "RUNNING"
+    driver.wait(0.2)
+    assert driver.story["reason"]["kind"] == "locked"
+
+
+def test_a_pause_that_is_shorter_than_the_wait_does_not_count(restore: bool) -> None:
+    driver = answer(MachineDriver(locked(wait=5.0), restore=restore).start(), "waiting", BLOCKER)
+    driver.wait(1).pause().wait(1).resume().wait(1).pause().wait(1).resume()
+    driver.wait(2.9)
+    assert driver.state == "RUNNING"
+    driver.wait(0.2)
+    assert driver.story["reason"]["kind"] == "locked"
+
+
+def test_locks_obtained_while_paused_are_kept(restore: bool) -> None:
+    driver = answer(MachineDriver(locked(wait=5.0), restore=restore).start(), "waiting", BLOCKER)
+    driver.pause().wait(3600)
+    answer(driver, "granted").resume().run()
+    assert (driver.state, driver.timers) == ("COMPLETED", {})
+
+
 def test_fail_does_not_wait() -> None:
     driver = MachineDriver(locked(wait=0.0)).start()
     assert driver.lock_requests[0].waits is False
