@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from sagas.errors import UsageError
-from tests.integration.cli.conftest import TRIP, CommandLine, fresh
+from tests.helpers.local_worker import running_worker
+from tests.helpers.processes import TemporalServer
+from tests.integration.cli.conftest import ACTIONS, TRIP, CommandLine, fresh, write_project
 from tests.integration.cli.test_start_and_show import state_of, until_shown
 
 
@@ -168,6 +171,32 @@ async def test_one_decision_applies_to_many_sagas(cli: CommandLine) -> None:
     assert {row["id"] for row in answer.json} == ids
     for id in ids:
         assert (await cli.saga("watch", id)).code == 3
+
+
+BLIND = """
+@action("blind", idempotent=False)
+async def blind() -> None:
+    raise ConnectionError("the airline does not answer")
+"""
+
+
+async def test_a_group_that_cannot_be_retried_has_a_command_that_works(
+    temporal: TemporalServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of its sagas has to be looked at: the effect may be there, and must not be made twice."""
+    project = write_project(tmp_path / "project", temporal)
+    (tmp_path / "project" / "actions.py").write_text(ACTIONS + BLIND)
+    step = "{id: seat, uses: blind, compensate: unwork, on_failure: park, retry: {max_attempts: 1}}"
+    (tmp_path / "project" / "blind.saga.yaml").write_text(f"saga: blind\nsteps:\n  - {step}\n")
+    async with running_worker(project) as client:
+        cli = CommandLine(tmp_path / "project", capsys, client)
+        for _ in range(2):
+            assert (await cli.saga("start", "blind", "--wait")).code == 4
+        groups = await until_shown(cli, ("parked",), lambda rows: bool(rows) and rows[0]["count"] == 2)
+        assert "retry" not in groups[0]["decisions"]
+        words = shlex.split(groups[0]["command"])[1:]
+        answer = await cli.saga(*("{}" if word == "{…}" else word for word in words), "--yes")
+        assert answer.code == 0, answer
 
 
 async def test_new_arguments_are_checked_before_they_are_sent(cli: CommandLine, tmp_path: Path) -> None:

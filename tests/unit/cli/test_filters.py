@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -73,4 +74,7 @@ def test_a_group_is_one_saga_step_operation_and_error() -> None:
         (1, "it's down", "03Z"),
     ]
     assert "--op undo --error no" in groups[0]["command"]
+    checked = [replace(waiting(id, "a", "no"), decisions=("skip",), commands=(f"{id} skip",)) for id in ("s-1", "s-2")]
+    assert group_parked([waiting("s-3", "a", "no"), *checked])[0]["command"] == "saga resolve s-3 a retry"
+    assert group_parked([*checked, waiting("s-3", "a", "no")])[0]["command"] == "s-1 skip"
     assert groups[1]["command"].startswith("saga resolve s-3 a retry")

@@ -154,10 +154,12 @@ def group_parked(operations: Iterable[ParkedRow]) -> list[dict[str, Any]]:
 
 
 def _resolve_command(saga: str, step: str, op: str, why: str, members: list[ParkedRow]) -> str:
+    """The command for a group: a retry of all, or what is best for the first where that would be refused."""
     first = members[0]
     if first.source is not None:
         return saga_command("show", first.saga_id)
-    if len(members) == 1 or not has_literal(saga):
+    may_retry = all("retry" in member.decisions for member in members)
+    if len(members) == 1 or not has_literal(saga) or not may_retry:
         return first.commands[0] if first.commands else saga_command("show", first.saga_id)
     where = f"WorkflowType = {quote(saga)}"
     # Other arguments belong to one saga, a corrected definition to all of them.
