@@ -54,6 +54,16 @@ async def test_each_mistake_prints_one_line(
     assert answer.out == ""
 
 
+async def test_a_long_filter_is_shortened(cli_without_worker: CommandLine) -> None:
+    names = ", ".join(f"'order-{number}'" for number in range(2_000))
+    for where in (f"WorkflowId IN ({names}", f"Wrong IN ({names})"):
+        for command in (("list",), ("cancel", "--yes"), ("resolve", "a", "retry", "--reason", "x", "--yes")):
+            answer = await cli_without_worker.saga(*command, "--where", where)
+            assert answer.code == 2
+            assert "Temporal rejects the filter" in answer.err
+            assert len(answer.err) < 1_000
+
+
 async def test_invalid_yaml_names_file_and_line(cli_without_worker: CommandLine) -> None:
     (cli_without_worker.folder / "trip.saga.yaml").write_text("saga: trip\nsteps: [\n")
     answer = await cli_without_worker.saga("start", "trip")

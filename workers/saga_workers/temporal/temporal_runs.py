@@ -34,6 +34,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
+from sagas.text.shortening import shorten_middle
 from sagas.workflow.json_payloads import UnreadableValue, read_payload
 
 UNREADABLE = (RPCStatusCode.INTERNAL, RPCStatusCode.DATA_LOSS, RPCStatusCode.RESOURCE_EXHAUSTED)
@@ -41,6 +42,9 @@ UNREADABLE = (RPCStatusCode.INTERNAL, RPCStatusCode.DATA_LOSS, RPCStatusCode.RES
 
 ENDED_FROM_OUTSIDE = "ExecutionStatus IN ('Terminated', 'TimedOut')"
 """The list filter for the runs of which :attr:`RunInfo.ended_from_outside` is true."""
+
+_SHOWN = 300
+"""Characters of a filter, and of what Temporal says about it, in a message."""
 
 _PAUSED_STATUS = 8
 _PAGE_SIZE = 200
@@ -163,7 +167,7 @@ def _query_error(error: RPCError, query: str) -> Exception:
     if "search attribute" in error.message and "Saga" in error.message:
         return UsageError("the namespace lacks the search attributes of sagas", help="saga setup    creates them")
     return UsageError(
-        f"Temporal rejects the filter {query!r}: {error.message}",
+        f"Temporal rejects the filter {shorten_middle(query, _SHOWN)!r}: {shorten_middle(error.message, _SHOWN)}",
         help="""for example --where "WorkflowType = 'checkout' AND SagaState = 'PARKED'" """.strip(),
     )
 
