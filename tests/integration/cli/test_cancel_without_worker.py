@@ -76,6 +76,21 @@ async def test_a_cancel_of_a_saga_whose_worker_is_dead_is_requested(
     assert waited.json["reason"]["message"] in ("not wanted", "ben (unverified): not wanted")
 
 
+async def test_a_watch_after_a_pause_that_nobody_answers_says_so(
+    cli: CommandLine, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [id] = await start_and_kill_worker(cli, worker)
+    monkeypatch.setattr(wait, "_SILENCE", 0.1)
+    with short_timeouts(monkeypatch):
+        paused = await cli.saga("pause", id)
+    assert paused.code == 1, paused
+    assert "the pause has no answer yet; waiting\n" in paused.err
+    watched = await cli.saga("watch", id, "--timeout", "1s")
+    assert watched.code == 7, watched
+    assert watched.err.count("the query has no answer yet; waiting\n") == 1
+    assert "incomplete: no worker answers on the task queue" in watched.out
+
+
 @pytest.mark.slow
 async def test_a_cancel_accepted_before_the_worker_died_is_recorded(cli: CommandLine, worker: WorkerProcess) -> None:
     id = fresh("order")

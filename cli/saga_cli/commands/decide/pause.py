@@ -11,6 +11,7 @@ import typer
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
 from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
+from saga_cli.wait import noting_silence
 from saga_cli.where_option import SagaRequest, ask_running_sagas, require_id_or_filter
 from sagas.errors import UsageError
 
@@ -45,7 +46,8 @@ def pause(
 
     async def ask(locator: Locator, settings: Settings) -> dict[str, Any]:
         print_target(settings)
-        return await _pause(locator, saga_id, reason, by)
+        async with noting_silence("pause"):
+            return await _pause(locator, saga_id, reason, by)
 
     row = with_locator(ask)
     note = row.pop("note")
@@ -152,7 +154,8 @@ def _resume_one(
                 state = (await read_view(client.locator, saga_id)).state
                 return {"id": saga_id, "response": done, "state": state}
             if not await must_be_started_again(client, location):
-                view = await interventions.resume(client.locator, saga_id, reason=reason, who=who)
+                async with noting_silence("resume"):
+                    view = await interventions.resume(client.locator, saga_id, reason=reason, who=who)
                 return {"id": saga_id, "response": "resumed", "state": view.state}
             started = await start_again(
                 client,

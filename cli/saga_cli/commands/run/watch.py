@@ -55,7 +55,7 @@ async def _follow(
     locator: Locator, settings: Settings, saga_id: str, until_parked: bool, timeout: str | None, progress: list[str]
 ) -> SagaView:
     """``far`` gets what to say about an interrupt from now on."""
-    from saga_cli.wait import follow_saga, parse_deadline
+    from saga_cli.wait import follow_saga, noting_silence, parse_deadline
 
     end = parse_deadline(timeout)
     view: SagaView | None = None
@@ -64,8 +64,9 @@ async def _follow(
         with _screen() as draw:
             while True:
                 remaining = None if end is None or view is None else max(0.0, end - time.monotonic())
+                asking = noting_silence("query") if view is None else contextlib.nullcontext()
                 try:
-                    async with asyncio.timeout(remaining):
+                    async with asyncio.timeout(remaining), asking:
                         view = await anext(views)
                 except (TimeoutError, StopAsyncIteration):
                     assert view is not None  # the first one comes at once
