@@ -267,6 +267,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "`finish` is not possible here",
         "put it before the pivot, without `for_each`, and let each step with an effect need it or be needed by it",
     ),
+    "SAGA216": _warning(
+        "a confirmed step that nothing undoes, among others that can be undone",
+        "give its `compensate` a `confirmed`, or remove that of the others: they cannot be undone without it",
+    ),
     "SAGA220": _warning(
         "an unguarded pivot without `probe`",
         "if an attempt times out, its effect is unknown and the saga parks: add a `probe`",

@@ -9,7 +9,7 @@ from sagas.builtins.registry import BUILTINS
 from sagas.definition.checks.probes import answers
 from sagas.definition.diagnostics import Report, suggestion_help
 from sagas.definition.literal_values import input_mistakes
-from sagas.definition.model import ENGINE_ACTIONS, Definition
+from sagas.definition.model import ENGINE_ACTIONS, Definition, StepDefinition
 from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT, can_be_local
 from sagas.definition.parser.draft import SagaDraft, StepDraft
 
@@ -28,6 +28,7 @@ _UNDO_OR_CONFIRM = {"compensate": "undo", "confirmed": "undo", "confirm": "confi
 def check_kinds(draft: SagaDraft, report: Report) -> None:
     """Check that every step has one consistent kind: pivot, compensatable, retriable or read."""
     _check_saga(draft, report)
+    _check_undo_of_confirmed(draft, report)
     pivot = draft.pivot
     for step in draft.steps:
         if "effect" in step.parsed or step.reads:
@@ -172,6 +173,21 @@ def _check_engine_actions(draft: SagaDraft, step: StepDraft, report: Report) -> 
         report.add("SAGA214", position, f"`{other}` runs parallel to `{step.id}` and has an effect")
 
 
+def _check_undo_of_confirmed(draft: SagaDraft, report: Report) -> None:
+    """Check that `compensate.confirmed` can ever run: a committed saga is undone as a whole, or not at all."""
+    if draft.definition.recovery == "forward" or draft.pivot is not None:
+        return
+    undone = [step.id for step in draft.steps if any(operation.role == "confirmed" for operation in step.operations)]
+    for step in draft.steps if undone else ():
+        if _keeps_confirmed(step.step):
+            position = step.parsed.position_of("confirm") if "confirm" in step.parsed else step.parsed.node_of("id")
+            message = (
+                f"nothing undoes `{step.id}` after its confirm, so `saga undo` is refused, and `compensate.confirmed` "
+                f"of `{undone[0]}` never runs"
+            )
+            report.add("SAGA216", position, message)
+
+
 def _check_attempt_limits(step: StepDraft, report: Report) -> None:
     """Report attempt limits on operations that are retried without limit. Inherited limits are ignored there."""
     for operation in step.operations:
@@ -224,9 +240,14 @@ def undo_obstacle(definition: Definition) -> str | None:
     if definition.pivot is not None:
         return f"it has a point of no return, `{definition.pivot.id}`"
     for step in definition.steps:
-        if step.confirm and (step.compensate is None or step.compensate.confirmed is None):
+        if _keeps_confirmed(step):
             return f"`{step.id}` is confirmed, and nothing undoes it after that (no `compensate.confirmed`)"
     return None
+
+
+def _keeps_confirmed(step: StepDefinition) -> bool:
+    """True for a step that stays as it is once it is confirmed."""
+    return step.confirm is not None and (step.compensate is None or step.compensate.confirmed is None)
 
 
 def check_participants(draft: SagaDraft, report: Report) -> None:

@@ -125,6 +125,14 @@ GRAPH_MISTAKES = [
     ),
     Mistake("SAGA212", "pivot", saga("  - {id: a, uses: shop.tell, ⟦pivot: true}\n", "recovery: forward\n")),
     Mistake(
+        "SAGA216",
+        "among others",
+        saga(
+            "  - {id: a, uses: shop.book, compensate: {uses: shop.tell, confirmed: shop.tell}, confirm: shop.tell}\n"
+            "  - {id: b, uses: shop.book, compensate: shop.tell, ⟦confirm: shop.tell}\n"
+        ),
+    ),
+    Mistake(
         "SAGA220", "an unguarded pivot", saga("  - {id: a, uses: ⟦bank.charge, with: {amount: '1'}, pivot: true}\n")
     ),
     Mistake("SAGA221", "blind", saga("  - {id: a, uses: ⟦bank.blind, compensate: shop.tell}\n")),

@@ -167,6 +167,21 @@ PARENT = "saga: parent\nsteps:\n  - id: part\n    uses: saga\n    with: {name: c
 CHILD = "saga: child\nsteps:\n  - {id: a, uses: shop.book, pivot: true}\n"
 
 
+@pytest.mark.parametrize(
+    ("second", "pivot"),
+    [
+        ("compensate: {uses: shop.tell, confirmed: shop.tell}, confirm: shop.tell", ""),
+        ("compensate: shop.tell", ""),
+        ("compensate: shop.tell, confirm: shop.tell", "  - {id: c, uses: shop.book, pivot: true}\n"),
+    ],
+)
+def test_confirmed_steps_that_can_all_be_undone_or_none(second: str, pivot: str) -> None:
+    first = "compensate: {uses: shop.tell, confirmed: shop.tell}, confirm: shop.tell"
+    steps = f"  - {{id: a, uses: shop.book, {first}}}\n  - {{id: b, uses: shop.book, {second}}}\n{pivot}"
+    diagnostics = parse_text(f"saga: shop\nsteps:\n{steps}", "a.saga.yaml", ProjectContext(ACTIONS))[1]
+    assert "SAGA216" not in [diagnostic.code for diagnostic in diagnostics]
+
+
 def test_a_nested_saga_with_a_pivot_cannot_be_undone(tmp_path: Path) -> None:
     _write(tmp_path, parent=PARENT, child=CHILD)
     definitions, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
