@@ -50,11 +50,11 @@ def ask_running_sagas(request: SagaRequest, where: str, *, yes: bool) -> int:
     confirm(f"this {request.verb} {counted(len(ids), 'saga')}: {some}", yes=yes)
 
     async def ask_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
-        from saga_workers.interventions import ask_each
+        from saga_workers.many_requests import ask_each
 
         return await ask_each(ids, lambda id: request.ask(locator, id))
 
-    from saga_workers.interventions import worst_code
+    from saga_workers.many_requests import worst_code
 
     answers = with_locator(ask_all)
     rows = [

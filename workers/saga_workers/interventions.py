@@ -1,22 +1,16 @@
-"""Interventions of operators: cancel, pause, signal, resolve and undo a saga, wherever it runs; one or many."""
+"""Interventions of operators: cancel, pause, signal, resolve and undo a saga, wherever it runs."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio.client import Client as Temporal
-from temporalio.client import (
-    WorkflowQueryFailedError,
-    WorkflowQueryRejectedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
+from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -35,6 +29,7 @@ from saga_workers.temporal.temporal_runs import (
     describe_run,
     no_poller_message,
 )
+from saga_workers.temporal.updates import send_update
 from saga_workers.views.answering import NO_VIEW
 from saga_workers.views.notifications import check_notification_decision, decide_notification, is_notification
 from saga_workers.views.run_facts import web_ui_link
@@ -382,10 +377,8 @@ async def _require_poller(temporal: Temporal, queue: str, saga_id: str) -> None:
 async def _execute_update(
     temporal: Temporal, saga_id: str, name: str, argument: Any, timeout: float, update_id: str | None = None
 ) -> Any:
-    handle = temporal.get_workflow_handle(saga_id)
     try:
-        async with asyncio.timeout(timeout):
-            return await handle.execute_update(name, argument, id=update_id)
+        return await send_update(temporal, saga_id, name, [argument], timeout=timeout, update_id=update_id)
     except WorkflowUpdateFailedError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError):
@@ -393,7 +386,7 @@ async def _execute_update(
             raise RefusedError(message if saga_id in message else f"{saga_id}: {message}") from None
         help = saga_command("show", saga_id)
         raise SagaError(f"{saga_id} refused the request `{name}`: {cause}", help=help) from error
-    except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+    except TimeoutError:
         raise NoAnswer(
             f"no worker has answered the {name} of {saga_id} within {timeout:g} s; it is not recorded, but "
             f"{MAY_STILL_HAPPEN}",
@@ -403,49 +396,6 @@ async def _execute_update(
         if error.status is RPCStatusCode.NOT_FOUND:
             described = await describe_run(temporal, saga_id)
             if described is not None and described.run.running:  # the server has lost the request, e.g. on a restart
-                raise NoAnswer(f"the {name} of {saga_id} was lost; it may be repeated") from error
+                raise NoAnswer(f"Temporal has lost the {name} of {saga_id}; send it again") from error
             raise _just_ended_error(saga_id) from error
         raise
-
-
-# The same request to many sagas, concurrently and independently of each other.
-AT_ONCE = 100
-"""Maximum number of open requests. One that no worker answers takes seconds."""
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-async def ask_each(
-    targets: Iterable[T], ask: Callable[[T], Awaitable[R]], *, saga_of: Callable[[T], str] = str
-) -> list[R | SagaError]:
-    """The responses in the order of the targets; a failed request is represented by its error.
-
-    Targets of one saga are handled one after the other, because Temporal limits a run to ten updates in flight. If no
-    worker answers the first one, the others are not attempted.
-    """
-    gate = asyncio.Semaphore(AT_ONCE)
-    turns: dict[str, asyncio.Lock] = {}
-    silent: dict[str, NoAnswer] = {}
-
-    async def attempt(target: T) -> R | SagaError:
-        saga_id = saga_of(target)
-        async with turns.setdefault(saga_id, asyncio.Lock()), gate:
-            if saga_id in silent:
-                return silent[saga_id]
-            try:
-                return await ask(target)
-            except NoAnswer as error:
-                silent[saga_id] = error
-                return error
-            except SagaError as error:
-                return error
-            except RPCError as error:
-                return SagaError(f"the Temporal server refused the request: {error.message}", help="saga doctor")
-
-    return list(await asyncio.gather(*(attempt(target) for target in targets)))
-
-
-def worst_code(answers: Sequence[object]) -> int:
-    """The highest exit code among the errors; 0 if there is none."""
-    return max((answer.exit_code for answer in answers if isinstance(answer, SagaError)), default=0)

@@ -14,7 +14,6 @@ from typing import Any
 import psycopg
 import pytest
 from temporalio.client import WorkflowFailureError, WorkflowHandle
-from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.batch.batch_control import cancel_members
 from saga_workers.bulk import bulk_updates
@@ -27,6 +26,7 @@ from saga_workers.views.stuck import list_stuck
 from sagas.errors import RefusedError
 from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
+from tests.helpers.busy_temporal import accepted_updates, refuse_and_lose_update
 from tests.helpers.local_worker import running_worker
 from tests.helpers.waiting import LIMIT, until
 from tests.integration.bulk.conftest import Bank
@@ -234,23 +234,10 @@ async def test_a_cancel_is_sent_again_while_temporal_is_busy(
     """The first request is refused, and the answer to the second one is lost: the bulk workflow gets one update."""
     bank.open_accounts(200)
     locator = bank.client.locator
-    service, sent = locator.temporal.workflow_service, 0
-    send = service.update_workflow_execution
-
-    async def answer(*request: Any, **options: Any) -> Any:
-        nonlocal sent
-        sent += 1
-        if sent == 1:
-            raise RPCError("too many updates", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
-        response = await send(*request, **options)
-        if sent == 2:
-            raise RPCError("connection reset", RPCStatusCode.UNAVAILABLE, b"")
-        return response
-
     async with blocked_accounts(bank):
         bulk = await start_bulk(bank, "transfer", [transfer(1), transfer(2)])
         await wait_until(bank, "t-2", "RUNNING")
-        monkeypatch.setattr(service, "update_workflow_execution", answer)
+        refuse_and_lose_update(monkeypatch, locator.temporal)
         if together:
             response = asyncio.ensure_future(cancel_members(locator, ["t-2"], {"reason": "busy", "who": "me"}))
         else:
@@ -260,8 +247,7 @@ async def test_a_cancel_is_sent_again_while_temporal_is_busy(
     assert (await bulk.result())["counts"] == (
         {"COMPLETED": 1, "COMPENSATED": 1} if together else {"COMPLETED": 1, "DETACHED": 1}
     )
-    events = (await bulk.fetch_history()).events
-    assert sum(event.HasField("workflow_execution_update_accepted_event_attributes") for event in events) == 1
+    assert await accepted_updates(bulk) == 1
     await until(lambda: bank.states().get("t-2") == "COMPENSATED")
     assert bank.balances()["a2"] == 100
 

@@ -15,9 +15,9 @@ from saga_activities.ledger.records import BATCH_LABEL, RunFilter
 from saga_workers.batch.batch_view import sagas_of_batch, unknown_batch_error
 from saga_workers.batch.reporter import query_record, read_record
 from saga_workers.bulk.bulk_updates import update_bulk_workflow
-from saga_workers.interventions import ask_each
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
+from saga_workers.many_requests import ask_each
 from saga_workers.temporal.run_history import first_input
 from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run

@@ -251,7 +251,8 @@ def _resolve_many(decision_filter: DecisionFilter, fields: dict[str, Any], dry_r
     if not parked:
         print_document([], human=lambda: echo("no parked step matches"))
         return 0
-    from saga_workers.interventions import ask_each, preview_decision, resolve, worst_code
+    from saga_workers.interventions import preview_decision, resolve
+    from saga_workers.many_requests import ask_each, worst_code
 
     async def preview_all(locator: Locator, settings: Settings) -> list[dict[str, Any] | SagaError]:
         async def preview(operation: ParkedRow) -> dict[str, Any]:

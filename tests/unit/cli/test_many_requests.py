@@ -6,8 +6,8 @@ import asyncio
 
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers import interventions
-from saga_workers.interventions import ask_each, worst_code
+from saga_workers import many_requests
+from saga_workers.many_requests import ask_each, worst_code
 from saga_workers.temporal.temporal_runs import NoAnswer
 from sagas.errors import RefusedError, SagaError, UsageError
 
@@ -39,7 +39,7 @@ async def test_queries_run_concurrently_up_to_a_limit() -> None:
         nonlocal now, most
         now += 1
         most = max(most, now)
-        if now == interventions.AT_ONCE:
+        if now == many_requests.AT_ONCE:
             full.set()
         await full.wait()
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def test_queries_run_concurrently_up_to_a_limit() -> None:
         return number
 
     assert await ask_each(range(500), ask) == list(range(500))
-    assert most == interventions.AT_ONCE
+    assert most == many_requests.AT_ONCE
 
 
 async def test_a_saga_gets_one_query_at_a_time_and_none_after_a_timeout() -> None:
