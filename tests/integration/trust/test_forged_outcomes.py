@@ -15,6 +15,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from saga_cli.exit_codes import FAILED
 from saga_cli.wait import exit_code
+from saga_workers.batch.batch_control import failed_sagas
 from saga_workers.batch.batch_view import read_batch
 from saga_workers.client import Client
 from saga_workers.reconcile.current_views import current_view
@@ -22,11 +23,14 @@ from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.relay.check_back import entry_status
 from saga_workers.start.existing_sagas import Unverified
 from saga_workers.start.row_starts import final_state
+from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.views.saga_list import SagaFilter, query_sagas
+from saga_workers.worker.stage_retention import liveness_of
 from sagas.protocol.payloads import OUTCOME_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import UNVERIFIED
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.conftest import bank as bank
@@ -109,6 +113,7 @@ async def test_a_forged_end_decides_nothing(shop: Shop, state: str) -> None:
         with pytest.raises(Unverified):
             await client.start("own", {"text": "x"}, id=id, again=True)
         assert await final_state(client.locator, id) == "TERMINATED"
+        assert await liveness_of(client.locator, id) == "terminated"
         view = await client.view(id)
         assert (view.state, view.incomplete, exit_code(view)) == (state, UNVERIFIED, FAILED)
         assert entry_status(view, "say", 1).kind == "unknown"
@@ -138,18 +143,44 @@ async def test_the_ledger_knows_better_than_a_forged_end(bank: Bank) -> None:
     assert (view.state, view.is_unverified) == ("COMPLETED", False)
 
 
+async def test_the_ledger_knows_better_than_a_forged_undo(bank: Bank) -> None:
+    """Temporal has deleted the run of the saga, so the run of its undo is the only one."""
+    bank.open_accounts(2)
+    id, client = f"t-{uuid.uuid4()}", bank.client
+    await client.start("transfer", {"id": id, "from": "a1", "to": "a2", "amount": 7})
+    await finished(client, id)
+    await until(lambda: bank.states() == {id: "COMPLETED"})
+    await delete_run(client.temporal, id)
+
+    async def is_deleted() -> bool:
+        return await describe_run(client.temporal, id) is None
+
+    await until(is_deleted)
+    await close_as_stranger(client, id + UNDO_SUFFIX, forged_view(id, "COMPENSATED", saga="transfer"), saga="transfer")
+    view = await client.view(id)
+    assert (view.state, view.is_of_unsigned_run) == ("COMPLETED", True)
+
+
 async def test_a_batch_counts_no_forged_end(shop: Shop) -> None:
     batch, queue = f"batch-{uuid.uuid4()}", shop.project.settings.temporal.task_queue
-    ids = {state: f"own-{uuid.uuid4()}" for state in ("COMPLETED", "COMPENSATED")}
+    ids = {state: f"own-{uuid.uuid4()}" for state in ("COMPLETED", "COMPENSATED", "RESIDUE")}
     async with running_worker(shop.project) as client:
-        labels = TypedSearchAttributes([SearchAttributePair(LABELS, [f"batch={batch}"])])
+        label = SearchAttributePair(LABELS, [f"batch={batch}"])
         starter = await client.starter("own")
         honest = await starter.start(await starter.check({"text": "x"}), labels={"batch": batch})
         await finished(client, honest.id)
+        starter = await client.starter("waiting")
+        failed = await starter.start(await starter.check({}), labels={"batch": batch})
+        await client.cancel(failed.id, reason="not wanted")
+        assert (await finished(client, failed.id))["state"] == "COMPENSATED"
     client = Client(client.temporal, shop.project)
     for state, id in ids.items():
         # The filter of a batch is for the queue of the project, which nobody else reads now.
-        handle = await client.temporal.start_workflow("own", None, id=id, task_queue=queue, search_attributes=labels)
+        shown = [SearchAttributePair(STATE, state)] if state == "RESIDUE" else []
+        attributes = TypedSearchAttributes([label, *shown])
+        handle = await client.temporal.start_workflow(
+            "own", None, id=id, task_queue=queue, search_attributes=attributes
+        )
         end = [eager_start.upsert_memo(OUTCOME_MEMO, forged_view(id, state)), eager_start.complete()]
         await eager_start.complete_next_task(client.temporal, queue, end)
         await handle.result()
@@ -157,6 +188,8 @@ async def test_a_batch_counts_no_forged_end(shop: Shop) -> None:
     async def is_counted() -> bool:
         view = await read_batch(client.locator, batch, queue)
         assert "forged" not in str(view.to_json())
-        return view.sagas == {"COMPLETED": 1, "TERMINATED": 2}
+        return view.sagas == {"COMPLETED": 1, "COMPENSATED": 1, "TERMINATED": 3}
 
     await until(is_counted)
+    started_again = await failed_sagas(client.locator, batch, queue)
+    assert [saga.id for saga in started_again.sagas] == [failed.id]

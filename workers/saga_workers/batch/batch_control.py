@@ -17,9 +17,9 @@ from saga_workers.batch.reporter import query_record, read_record
 from saga_workers.bulk.bulk_updates import update_bulk_workflow
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import state_of
 from saga_workers.many_requests import ask_each
 from saga_workers.temporal.run_history import first_input
-from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import count_pollers, describe_run
 from saga_workers.views.saga_list import list_saga_runs
 from sagas.bulk.names import CANCEL_UPDATE
@@ -166,7 +166,7 @@ async def failed_sagas(locator: Locator, batch: str, task_queue: str) -> FailedS
     if locator.ledger.configured:
         await _failed_in_ledger(locator, batch, sagas, lost)
     else:
-        await _failed_in_temporal(locator.temporal, batch, task_queue, sagas)
+        await _failed_in_temporal(locator, batch, task_queue, sagas)
     if record is None and not sagas and not lost and not await running_sagas(locator, batch, task_queue):
         raise unknown_batch_error(batch)
     return FailedSagas(sagas, lost, record)
@@ -191,13 +191,14 @@ async def _failed_in_ledger(locator: Locator, batch: str, sagas: list[FailedSaga
         )
 
 
-async def _failed_in_temporal(temporal: Temporal, batch: str, task_queue: str, sagas: list[FailedSaga]) -> None:
+async def _failed_in_temporal(locator: Locator, batch: str, task_queue: str, sagas: list[FailedSaga]) -> None:
+    temporal = locator.temporal
     seen: set[str] = set()
     async for run in list_saga_runs(temporal, sagas_of_batch(batch, task_queue)):
         if run.id in seen or run.parent_id is not None:
             continue
         seen.add(run.id)
-        if visible_state(run) not in ("COMPENSATED", "RESIDUE"):
+        if await state_of(locator, run) not in ("COMPENSATED", "RESIDUE"):
             continue
         described = await describe_run(temporal, run.id, run.run_id)
         if described is not None:

@@ -11,9 +11,8 @@ from temporalio.client import Client as Temporal
 
 from saga_activities.ledger.records import BATCH_LABEL, RunFilter
 from saga_workers.batch.reporter import read_record
-from saga_workers.location.believed_outcomes import closed_outcome, closed_state
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.run_states import visible_state
+from saga_workers.location.verified_outcomes import outcome_of, state_of
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.views.run_facts import iso_time
@@ -21,7 +20,7 @@ from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from sagas.errors import UsageError
 from sagas.protocol.batch_record import BatchRecord
 from sagas.protocol.payloads import BATCH_PREFIX, BATCH_WORKFLOW
-from sagas.protocol.saga_view import FINAL_STATES, ReasonView, ViewState
+from sagas.protocol.saga_view import FINAL_STATES, ReasonView
 from sagas.text.printable import printable_line
 
 MAX_FAILURES_READ = 200
@@ -178,7 +177,7 @@ class _BatchReader:
         )
         # What is open, and what ended without the engine, has no row that counts.
         states = f"ExecutionStatus IN ('Running', 'Failed') OR {ENDED_FROM_OUTSIDE}"
-        newer = {run.id: await self._state(run) async for run in self._newest_runs(states)}
+        newer = {run.id: await state_of(self._locator, run) async for run in self._newest_runs(states)}
         newer |= dict.fromkeys(await self._ledger.running_in_bulk(self._batch), "RUNNING")
         rows = await self._ledger.states(sorted(newer))
         for id, state in newer.items():
@@ -193,7 +192,7 @@ class _BatchReader:
     async def _count_in_temporal(self) -> dict[str, int]:
         counts: Counter[str] = Counter()
         async for run in self._newest_runs(None):
-            state = await self._state(run)
+            state = await state_of(self._locator, run)
             counts[state] += 1
             if state in _FAILED_STATES and len(self._failed) < MAX_FAILURES_READ:
                 self._failed.append(run)
@@ -206,12 +205,9 @@ class _BatchReader:
         for row in await self._ledger.list(criteria, MAX_FAILURES_READ):
             reasons.append((row.view.id, row.view.state, row.view.reason))
         for run in self._failed:
-            outcome = await closed_outcome(self._locator, run)
+            outcome = await outcome_of(self._locator, run)
             reasons.append((run.id, outcome.state, outcome.view.reason if outcome.view else None))
         return group_failures(reasons), len(reasons)
-
-    async def _state(self, run: RunInfo) -> ViewState:
-        return visible_state(run) if run.running else await closed_state(self._locator, run)
 
     async def _newest_runs(self, more: str | None) -> AsyncIterator[RunInfo]:
         seen: set[str] = set()

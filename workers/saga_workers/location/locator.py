@@ -12,11 +12,11 @@ from temporalio.client import Client as Temporal
 from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import Claim
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
-from saga_workers.location.believed_outcomes import closed_outcome
 from saga_workers.location.location import BulkMember, Location
+from saga_workers.location.verified_outcomes import outcome_of
+from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.run_history import describe_bulk
-from saga_workers.temporal.run_states import may_be_undone
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
@@ -68,9 +68,9 @@ class Locator:
         run = await describe_run(self.temporal, saga_id)
         if run is not None and run.run.running:
             return Location(saga_id, run)
-        outcome = None if run is None else await closed_outcome(self, run.run)
+        outcome = None if run is None else await outcome_of(self, run.run)
         state = None if outcome is None else outcome.state
-        if run is None or outcome is None or not outcome.is_verified or state in STARTED_AGAIN:
+        if run is None or outcome is None or not outcome.is_believed or state in STARTED_AGAIN:
             later = await self._beyond_temporal(saga_id, None if run is None else run.run.close_time)
             if later.home is not None:
                 return later

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from saga_workers.location.believed_outcomes import closed_outcome
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.run_states import may_be_undone
+from saga_workers.location.verified_outcomes import outcome_of
+from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.temporal_runs import RunInfo, undoes
 from saga_workers.views.saga_view import bare_view, with_undo
 from sagas.protocol.saga_view import UNVERIFIED, SagaView
@@ -37,21 +37,18 @@ async def current_views(locator: Locator, saga_ids: Sequence[str]) -> dict[str, 
 
 async def combined_view(locator: Locator, run: RunInfo, undo: RunInfo | None) -> SagaView:
     """The view of a run, with that of its undo if that has begun after it."""
-    view = await _summary(locator, run)
+    view = await _decided_view(locator, run)
     if undo is None or not undoes(undo, run) or not may_be_undone(view.state):
         return view
     if undo.running:
         return replace(view, state="COMPENSATING", ended_at=None)
-    return with_undo(view, await _summary(locator, undo))
+    return with_undo(view, await _decided_view(locator, undo))
 
 
-async def _summary(locator: Locator, run: RunInfo) -> SagaView:
-    """The view that a closed run has left, if it is believed, or that of the ledger; else what Temporal alone knows,
-    marked as incomplete.
+async def _decided_view(locator: Locator, run: RunInfo) -> SagaView:
+    """The view that decides: the one that a closed run has left, if it is believed, or that of the ledger; else what
+    Temporal alone knows, marked as incomplete.
     """
-    bare = await bare_view(run)
-    if run.running:
-        return replace(bare, incomplete="the run has no view")
-    outcome = await closed_outcome(locator, run)
-    why = "the run has no view" if outcome.is_verified else UNVERIFIED
-    return outcome.view or replace(bare, state=outcome.state, incomplete=why)
+    outcome = await outcome_of(locator, run)
+    why = "the run has no view" if outcome.is_believed else UNVERIFIED
+    return outcome.view or replace(await bare_view(run), state=outcome.state, incomplete=why)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from saga_workers import interventions
-from saga_workers.location.believed_outcomes import closed_state
 from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import state_of
 from saga_workers.schedules.slot_request import slot_request
 from saga_workers.start.existing_sagas import AlreadyEnded, StartedWithOtherInput
 from saga_workers.start.saga_starter import SagaStarter
@@ -90,7 +90,7 @@ class ScheduledStarts:
             case "terminated":
                 return "TERMINATED"
             case "ended" if location.run is not None:
-                return await closed_state(self._locator, location.run.run)
+                return await state_of(self._locator, location.run.run)
             case "ended" if location.row is not None:
                 return location.row.view.state
         return "UNKNOWN"

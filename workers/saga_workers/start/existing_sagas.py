@@ -10,8 +10,8 @@ from typing import Any
 
 from saga_activities.ledger.records import Claim, NewClaim, RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable
-from saga_workers.location.believed_outcomes import closed_outcome
 from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.start.start_requests import StartRequest, StartResult
 from saga_workers.temporal.run_history import first_input
 from saga_workers.views.saga_view import read_view
@@ -181,10 +181,10 @@ class ExistingSagas:
             await self.give_up(claim)
         state = None
         if not run.running:
-            outcome = await closed_outcome(self._locator, run)
+            outcome = await outcome_of(self._locator, run)
             if outcome.row is not None:
                 return self.run_in_ledger(outcome.row, input)
-            if not outcome.is_verified:
+            if not outcome.is_believed:
                 raise Unverified(saga_id)
             state = outcome.state
         # Another saga's input may not be readable; the name alone refuses it.

@@ -12,14 +12,13 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.location.believed_outcomes import closed_state
 from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import state_of
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_gate import StartGate
 from saga_workers.start.start_limits import RateLimit, StartLimits
 from saga_workers.start.start_requests import StartRequest
 from saga_workers.start.tally import Tally
-from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import RunInfo
 from saga_workers.views.saga_view import read_view, with_blocking_checked
 from sagas.errors import SagaError
@@ -187,9 +186,9 @@ async def final_state(locator: Locator, saga_id: str) -> str:
             described = (await locator.within_temporal().locate(saga_id)).run
             if described is None:
                 return "TERMINATED"
-            state = visible_state(described.run)
+            state = await state_of(locator, described.run)
             if not described.run.running:
-                return await closed_state(locator, described.run)
+                return state
             if state == "PARKED" or await _is_blocked(locator, described.run):
                 return "PARKED"
             if had_closed:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 from temporalio.client import Client as Temporal
 
 from saga_activities.ledger.records import RunFilter
-from saga_workers.location.believed_outcomes import believed_view
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
-from saga_workers.temporal.run_states import closed_view, may_be_undone
+from saga_workers.location.verified_outcomes import verified_view
+from saga_workers.temporal.claimed_states import closed_view, may_be_undone, visible_state
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition, list_condition, require_literals
 from saga_workers.views.answering import Workers
@@ -24,8 +24,7 @@ from saga_workers.views.saga_view import (
     can_be_queried,
     labels_of,
     view_at,
-    view_of_run,
-    with_undo,
+    with_shown_undo,
 )
 from sagas.errors import UsageError
 from sagas.protocol.payloads import (
@@ -248,23 +247,19 @@ async def _newest_runs(temporal: Temporal, criteria: SagaFilter, size: int) -> A
 
 
 async def _list_entry(locator: Locator, run: RunInfo, saga_id: str) -> SagaView:
-    view = await _summary(run)
+    """The view of a saga by its newest run, or that of its undo, without asking a worker."""
+    base, undo = run, None
     if run.id != saga_id:  # its undo, which is always newer than the saga
         location = await locator.within_temporal().locate(saga_id)
         if location.run is None:
-            return view
-        base = await _summary(location.run.run)
-        if location.undo is None:
-            return await believed_view(locator, saga_id, base, location.run.run)
-        return await believed_view(locator, saga_id, with_undo(base, view), location.run.run, run)
-    if may_be_undone(view.state) and view.can_undo:
+            return await _shown_view(locator, run)
+        base, undo = location.run.run, location.undo
+    elif may_be_undone(visible_state(run)):
         undo = await locator.undo_of(run)
-        if undo is not None:
-            undone = with_undo(view, await view_of_run(locator.temporal, undo))
-            return await believed_view(locator, saga_id, undone, run, undo.run)
-    return await believed_view(locator, saga_id, view, run)
+    view = await _shown_view(locator, base)
+    return view if undo is None else with_shown_undo(view, await _shown_view(locator, undo.run))
 
 
-async def _summary(run: RunInfo) -> SagaView:
+async def _shown_view(locator: Locator, run: RunInfo) -> SagaView:
     view = await closed_view(run) or await bare_view(run)
-    return replace(view, labels=labels_of(run) or view.labels)
+    return await verified_view(locator, run, replace(view, labels=labels_of(run) or view.labels))

@@ -20,11 +20,11 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import FailureError
 
 from saga_workers.ledger.run_ledger import LedgerUnavailable
-from saga_workers.location.believed_outcomes import believed_view
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import verified_view
+from saga_workers.temporal.claimed_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.temporal.run_history import readable_events
-from saga_workers.temporal.run_states import carried_start, closed_view, may_be_undone, visible_state
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from saga_workers.views.answering import NO_VIEW, Unqueryable, Workers
 from saga_workers.views.bulk_view import view_in_bulk
@@ -85,18 +85,21 @@ async def view_at(
     notification.
     """
     temporal = locator.temporal
+
+    async def read(described: RunDescription) -> SagaView:
+        return await verified_view(locator, described.run, await view_of_run(temporal, described, timeout, workers))
+
     if location.run is not None:
         run = location.run.run
         if run.workflow_type == NOTIFICATION_WORKFLOW:
             saga = run.parent_id or "a saga"
             raise UsageError(f"{run.id} is a notification of {saga}, not a saga", help=saga_command("show", saga))
-        view = await view_of_run(temporal, location.run, timeout, workers)
+        view = await read(location.run)
         undo = location.undo
         if run.running and may_be_undone(view.state):  # it is over, although its run is not closed yet
             undo = await locator.undo_of(run)
         if undo is not None:
-            view = with_undo(view, await view_of_run(temporal, undo, timeout, workers))
-        view = await believed_view(locator, location.saga_id, view, run, undo and undo.run)
+            view = with_shown_undo(view, await read(undo))
         view = await with_notifications(temporal, view)
         return replace(view, web_ui=web_ui_link(web_ui, temporal.namespace, run.id, run.run_id))
     if location.member is not None:
@@ -104,12 +107,12 @@ async def view_at(
     elif location.row is not None:
         view = location.row.view
     elif location.undo is not None:  # its saga is known neither to Temporal nor to the ledger any more
-        return await view_of_run(temporal, location.undo, timeout, workers)
+        return await read(location.undo)
     else:
         raise await locator.unknown_saga(location.saga_id)
     if location.undo is None or (location.member is not None and not may_be_undone(view.state)):
         return view
-    undone = with_undo(view, await view_of_run(temporal, location.undo, timeout, workers))
+    undone = with_shown_undo(view, await read(location.undo))
     return undone if undone is view else replace(undone, source=None)
 
 
@@ -131,19 +134,25 @@ async def with_blocking_checked(locator: Locator, view: SagaView) -> SagaView:
 
 def with_undo(view: SagaView, undo: SagaView) -> SagaView:
     """The views of a completed saga and of its undo, merged into one."""
-    if undo.state == "FAILED":
+    if undo.state == "FAILED" and not undo.is_of_unsigned_run:
         return view  # the undo was refused and changed nothing
     if not undo.steps:
         # The undo cannot be queried: the final view of the first run is the best there is.
         return replace(
             view,
-            state=undo.state,
+            state="COMPENSATING" if undo.state == "RUNNING" else undo.state,
             phase="backward",
             reason=undo.reason,
             ended_at=undo.ended_at,
             incomplete=undo.incomplete,
         )
     return replace(undo, id=view.id, started_at=view.started_at, labels=view.labels)
+
+
+def with_shown_undo(view: SagaView, undo: SagaView) -> SagaView:
+    """The views merged for people: marked if either run is not believed, see :func:`verified_view`."""
+    undone = with_undo(view, undo)
+    return replace(undone, incomplete=undone.incomplete or view.incomplete) if view.is_of_unsigned_run else undone
 
 
 async def view_of_run(

@@ -11,11 +11,10 @@ from temporalio import activity
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from saga_workers.location.believed_outcomes import closed_state
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects, highest_generations
+from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.machine_query import query_machine
-from saga_workers.temporal.run_states import visible_state
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.errors import RefusedError, SagaError
@@ -101,8 +100,7 @@ async def _run_before(locator: Locator, workflow_id: str, run_id: str) -> str | 
 
 async def _was_undone(locator: Locator, started: datetime) -> bool:
     async for run in _other_ends(locator, started):
-        state = visible_state(run) if run.running else await closed_state(locator, run)
-        if state not in _NOT_BACKWARD:
+        if await state_of(locator, run) not in _NOT_BACKWARD:
             return True
     return False
 

@@ -19,11 +19,11 @@ from temporalio.service import RPCError
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard import watermark
 from saga_activities.locks.tables import request_table
-from saga_workers.location.believed_outcomes import closed_outcome
 from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
-from saga_workers.temporal.run_states import carried_start, closed_view
+from saga_workers.temporal.claimed_states import carried_start, closed_view
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
@@ -176,7 +176,7 @@ async def _may_be_undone(locator: Locator, run: RunInfo) -> bool:
         return False
     if locator.settings is None or run.task_queue != locator.settings.temporal.task_queue:
         return claimed.can_undo
-    outcome = await closed_outcome(locator, run)
+    outcome = await outcome_of(locator, run)
     return outcome.view is None or outcome.view.can_undo
 
 

@@ -7,13 +7,14 @@ import logging
 import time
 
 from sqlalchemy.exc import SQLAlchemyError
-from temporalio.client import Client
 from temporalio.service import RPCError
 
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.database_errors import message_of
 from saga_spark.settings import SparkSettings
 from saga_spark.staging.stage_area import SagaLiveness, clean_up_stage, drop_undo_data
+from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.temporal_runs import describe_run
 from sagas.errors import SagaError
 
@@ -24,7 +25,7 @@ CLEANUP_INTERVAL = 20.0
 
 
 async def clean_stage_periodically(
-    client: Client, databases: DatabaseConnections, settings: SparkSettings, *, undo_window: float
+    locator: Locator, databases: DatabaseConnections, settings: SparkSettings, *, undo_window: float
 ) -> None:
     """Clean up in rounds, forever; errors are logged. ``undo_window``: seconds for which a saga can be undone."""
 
@@ -32,7 +33,7 @@ async def clean_stage_periodically(
     while True:
         try:
             engine = databases.engine(settings.ledger)
-            await clean_up_stage(engine, settings, lambda saga_id: liveness_of(client, saga_id))
+            await clean_up_stage(engine, settings, lambda saga_id: liveness_of(locator, saga_id))
             await drop_undo_data(engine, settings, before=time.time() - undo_window)
         except RPCError as error:
             log.warning("stage area not cleaned up, Temporal does not answer: %s", error.message)
@@ -41,11 +42,11 @@ async def clean_stage_periodically(
         await asyncio.sleep(CLEANUP_INTERVAL)
 
 
-async def liveness_of(client: Client, saga_id: str) -> SagaLiveness:
+async def liveness_of(locator: Locator, saga_id: str) -> SagaLiveness:
     """The state of the newest run of a saga. Raises RPCError if Temporal does not answer."""
-    described = await describe_run(client, saga_id)
+    described = await describe_run(locator.temporal, saga_id)
     if described is None:
         return "unknown"
     if described.run.running:
         return "open"
-    return "terminated" if described.run.ended_from_outside else "over"
+    return "terminated" if await state_of(locator, described.run) == "TERMINATED" else "over"

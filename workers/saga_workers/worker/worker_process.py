@@ -112,8 +112,9 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
     """Clean up guards, ledger and stage area in the background, over separate connections: no attempt waits for it."""
     databases = DatabaseConnections(project.settings.sql_connections(), pool_size=1)
     run_ledger = open_ledger(project.settings)
+    locator = Locator(client, run_ledger, project.settings)
     work = GuardRetention(
-        Locator(client, run_ledger, project.settings),
+        locator,
         databases,
         retention=retention.total_seconds(),
         longest_transaction=longest_attempt(project.definitions.values()),
@@ -129,7 +130,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
 
         # Once the guard rows are purged a saga cannot be undone; the next purge may be one interval away.
         window = retention.total_seconds() + CLEANUP_INTERVAL
-        clearing = clean_stage_periodically(client, databases, spark_settings(project.settings), undo_window=window)
+        clearing = clean_stage_periodically(locator, databases, spark_settings(project.settings), undo_window=window)
         tasks.add(start_background(clearing, "clean-up of the stage area"))
     if (ledger := project.settings.ledger).connection is not None:
         upkeep = maintain_ledger_forever(databases, ledger.connection, ledger.retention)

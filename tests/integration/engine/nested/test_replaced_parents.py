@@ -9,7 +9,8 @@ import pytest
 
 from saga_workers.reconcile.terminated_runs import continue_terminated
 from saga_workers.resumption import start_again
-from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, describe_run
+from saga_workers.views.saga_list import SagaFilter, list_saga_runs, query_sagas
 from sagas import Client, Rejected
 from sagas.errors import RefusedError
 from tests.helpers.local_worker import finished
@@ -158,8 +159,21 @@ async def test_a_terminated_parent_is_undone_with_its_running_child(env: Environ
         child = await client.show(f"{saga}/child")
         assert (child["state"], child["reason"]["kind"]) == ("COMPENSATED", "parent")
         assert (await client.show(saga))["state"] == "COMPENSATED"
+        await until(lambda: is_listed_as(client, saga, "COMPENSATED"))
+        await until(lambda: is_terminated_in_visibility(client, saga))
+        assert not await is_listed_as(client, saga, "TERMINATED")
     assert env.log() == ["do a", "do x", "undo x", "undo a"]
     assert await env.effects() == []
+
+
+async def is_listed_as(client: Client, saga_id: str, state: str) -> bool:
+    listed = query_sagas(client.locator, SagaFilter(states=(state,)), limit=1000)
+    return saga_id in [view.id async for view in listed]
+
+
+async def is_terminated_in_visibility(client: Client, saga_id: str) -> bool:
+    terminated = SagaFilter(workflow_id=saga_id, where=ENDED_FROM_OUTSIDE)
+    return [run.id async for run in list_saga_runs(client.temporal, terminated)] == [saga_id]
 
 
 async def test_a_terminated_parent_past_its_commit_point_goes_on_with_its_running_child(env: Environment) -> None:

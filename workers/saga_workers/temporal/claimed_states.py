@@ -1,4 +1,7 @@
-"""The state of a saga as its run shows it: by its status, its search attributes, and the view in its memo."""
+"""The state that a run claims: by its status, its search attributes, and the view in its memo.
+
+Whether a claim of a closed run is believed, see :mod:`saga_workers.location.verified_outcomes`.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,7 @@ def visible_state(run: RunInfo) -> ViewState:
 
 
 async def closed_view(run: RunInfo) -> SagaView | None:
-    """The view that a closed run left in its memo; None if it is open or left none. Whether it is believed, see
-    :mod:`saga_workers.location.believed_outcomes`.
+    """The view that a closed run left in its memo; None if it is open or left none.
 
     A run leaves it in the task that closes it: what another run has in this field came with its start, from any client.
     (A run that a worker has begun deletes it, see :class:`saga_workers.worker.worker_trust.TrustInterceptor`.)

@@ -1,0 +1,87 @@
+"""How runs have ended, as far as that is verified: any client can close a run under the id of a saga or of its undo.
+
+So the memo of a run counts only if a worker of the project has signed it for this run. Otherwise the ledger's row of
+the saga counts; without one, the run counts as closed from outside, like a terminated one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from saga_activities.ledger.records import RunRow
+from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
+from saga_workers.temporal.claimed_states import closed_view, visible_state
+from saga_workers.temporal.temporal_runs import RunInfo
+from sagas.protocol.payloads import OUTCOME_MEMO, OUTCOME_SIGNATURE_MEMO, UNDO_SUFFIX
+from sagas.protocol.saga_view import UNVERIFIED, SagaView, ViewState
+from sagas.protocol.signed_content import message_content, outcome_message
+from sagas.settings.signing_keys import SigningKeys
+
+FROM_LEDGER = f"{UNVERIFIED}; this is what the ledger has"
+
+
+class OutcomeReader(Protocol):
+    """A reader of outcomes, such as a locator. Without ``keys`` it can verify nothing, and believes every run."""
+
+    ledger: RunLedger
+
+    @property
+    def keys(self) -> SigningKeys | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """The state of an open run, or how a closed one has ended, as far as that is believed.
+
+    ``view``: the one that a closed run has left, or that of the ledger's ``row``; None without one. ``is_believed``:
+    the state is what the run itself shows. Otherwise it is that of the ``row``, or TERMINATED.
+    """
+
+    state: ViewState
+    view: SagaView | None
+    row: RunRow | None = None
+    is_believed: bool = True
+
+
+async def outcome_of(reader: OutcomeReader, run: RunInfo) -> RunOutcome:
+    """The outcome of a run, also in a namespace without the engine's search attributes."""
+    if await _is_believed(reader.keys, run):
+        view = await closed_view(run)
+        return RunOutcome(visible_state(run) if view is None else view.state, view)
+    with contextlib.suppress(LedgerUnavailable):
+        row = await reader.ledger.find(run.id.removesuffix(UNDO_SUFFIX))
+        if row is not None:
+            return RunOutcome(row.view.state, row.view, row, is_believed=False)
+    return RunOutcome("TERMINATED", None, is_believed=False)
+
+
+async def state_of(reader: OutcomeReader, run: RunInfo) -> ViewState:
+    """The state of an open run, or the final state of a closed one."""
+    return (await outcome_of(reader, run)).state
+
+
+async def verified_view(reader: OutcomeReader, run: RunInfo, view: SagaView) -> SagaView:
+    """The ``view`` that a run shows, for people: if the run is not believed, that of the ledger, or the same one, in
+    each case marked.
+    """
+    outcome = await outcome_of(reader, run)
+    if outcome.is_believed:
+        return view
+    if outcome.view is not None:
+        return replace(outcome.view, incomplete=FROM_LEDGER)
+    return replace(view, incomplete=UNVERIFIED)
+
+
+async def _is_believed(keys: SigningKeys | None, run: RunInfo) -> bool:
+    """True if the run is open, Temporal has closed it, or its outcome is signed; always without keys."""
+    if keys is None or not keys.keys or not run.ended_by_itself:
+        return True
+    fields, codec = run.raw.memo.fields, run.converter.payload_codec
+    if OUTCOME_MEMO not in fields:
+        return visible_state(run) == "FAILED"  # it was refused
+    payload = fields[OUTCOME_MEMO]
+    [plain] = [payload] if codec is None else await codec.decode([payload])
+    signature = (await run.memo()).get(OUTCOME_SIGNATURE_MEMO)
+    return keys.verifies("outcome", message_content([run.id, run.run_id], outcome_message(plain.data)), signature)
