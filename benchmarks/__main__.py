@@ -25,6 +25,7 @@ ALL = {
     "triggers": ("sagas started by events, and by a client", ["--quick"]),
     "hostile": ("what hostile inputs cost a process, and the starts of others", ["--quick"]),
     "signing": ("the CPU of signed calls, and of calls that nobody signs or verifies", ["--quick"]),
+    "signatures": ("the CPU of all signatures of one call", []),
     "cli": ("the CPU of commands, and of the import of Temporal's client", ["--quick"]),
     "recovery": ("how long sagas are interrupted when their worker is killed", ["--quick"]),
     "reconcile": ("reconciliation of synthetic data, and a full outer join", ["--sizes", "10000", "--rounds", "1"]),
