@@ -26,12 +26,13 @@ from saga_activities.guard.rules import ScriptResult
 from saga_activities.guard.script_transactions import outcome_of_error
 from saga_activities.guard.sql_session import SqlSession
 from saga_activities.guard.transaction import GuardTransaction
-from saga_activities.http import HttpConnections, run_http
+from saga_activities.http import CallbackAddresses, HttpConnections, read_callback, request_of, run_http
 from saga_activities.messaging.kafka_request import REQUEST_ACTIONS, KafkaRequestAction
 from saga_activities.messaging.outbox import wait_until_published
 from sagas.actions.registry import Absent, Done, Unknown
 from sagas.builtins import messaging
 from sagas.builtins.automatic import RESTORE
+from sagas.builtins.callbacks import CALLBACK, CALLBACK_ACTION
 from sagas.errors import AlreadyCompensated, InfrastructureError, NeedsOperator, Rejected, Unavailable, UsageError
 from sagas.protocol.messages import GuardSpec
 from sagas.protocol.outcomes import Failure, Outcome, refused_value, rejection
@@ -55,6 +56,7 @@ class Dispatcher:
         prepared_actions: Mapping[str, PreparedAction] | None = None,
         requests: KafkaRequestAction | None = None,
         image_connections: Callable[[], Collection[str]] = frozenset,
+        callbacks: CallbackAddresses | None = None,
     ) -> None:
         """``image_connections`` returns the connections on which the project's sagas have row images."""
         self._bodies = bodies
@@ -63,6 +65,7 @@ class Dispatcher:
         self._prepared_actions = prepared_actions or {}
         self._requests = requests
         self._image_connections = image_connections
+        self._callbacks = callbacks or CallbackAddresses()
 
     async def perform(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         """Make one attempt.
@@ -228,9 +231,17 @@ class Dispatcher:
         return close
 
     async def _run_unguarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
+        if invocation.action == CALLBACK_ACTION:
+            participant = invocation.arguments.get("connection") or "the participant"
+            return read_callback(invocation.arguments, participant, invocation.sensitive_texts)
         if invocation.action == "http":
+            request = {name: value for name, value in invocation.arguments.items() if name != "connection"}
+            address = None
+            if CALLBACK in request:
+                address = self._callbacks.address(invocation.saga_id, invocation.key)
+                request = request_of(request, invocation.key, address)
             return await run_http(
-                {name: value for name, value in invocation.arguments.items() if name != "connection"},
+                request,
                 key=invocation.key,
                 forward_key=invocation.forward_key,
                 connection=self._http.get(invocation.arguments.get("connection")),
@@ -239,6 +250,7 @@ class Dispatcher:
                 op=invocation.op,  # pyright: ignore[reportArgumentType]
                 traceparent=attempt.traceparent,
                 sensitive_texts=invocation.sensitive_texts,
+                callback_address=address,
             )
         if invocation.action in REQUEST_ACTIONS and self._requests is not None:
             return await self._requests.perform(invocation, attempt)

@@ -81,6 +81,7 @@ class Project:
             KafkaResources(settings.kafka.outbox),
             settings.lock_connection,
             None if settings.config_file is None else tuple(settings.vars),
+            None if settings.config_file is None else settings.serve.public_url is not None,
         )
 
     @property

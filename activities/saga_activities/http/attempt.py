@@ -44,6 +44,7 @@ from saga_activities.http.response import (
     retry_after,
 )
 from saga_activities.http.settings import HttpSettings
+from sagas.builtins.callbacks import CALLBACK_HEADER
 from sagas.builtins.http_headers import CONFIRMS_HEADER, UNDOES_HEADER
 from sagas.builtins.http_statuses import classify_status
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
@@ -72,12 +73,14 @@ async def run_http(
     op: Op = "do",
     traceparent: str | None = None,
     sensitive_texts: Sequence[str] = (),
+    callback_address: str | None = None,
 ) -> Outcome:
     """Make one attempt of an HTTP call. Errors of the participant or the definition become the outcome, not exceptions.
 
     ``key`` is the idempotency key of the operation, ``forward_key`` that of the ``do`` that an undo or a confirm names.
     ``timeout`` (seconds) covers everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
-    one call of the machine. ``sensitive_texts``: those of the input, which a participant may repeat. The result of a
+    one call of the machine. ``callback_address``: where the participant may answer later.
+    ``sensitive_texts``: those of the input, which a participant may repeat. The result of a
     ``probe`` is the response object, whatever its status, and no key is sent: a participant would take the probe for a
     repeated ``do``.
     Cancellation propagates: the caller knows whether the worker stops or the saga was cancelled.
@@ -94,6 +97,7 @@ async def run_http(
                 op=op,
                 traceparent=traceparent,
                 sensitive_texts=sensitive_texts,
+                callback_address=callback_address,
             )
     try:
         settings = connection.settings
@@ -104,6 +108,8 @@ async def run_http(
         return _no_effect(refused_value(str(error)), attempt, retryable=False)
     call = _HttpAttempt(connection, request, connection.label(request.url), attempt, sensitive_texts)
     headers = _saga_headers(connection, request, key, forward_key, op, traceparent)
+    if callback_address is not None:
+        headers[CALLBACK_HEADER] = callback_address
     try:
         if op != "probe":
             headers |= connection.sign(request, encode_key(key, settings.key_format))
@@ -182,7 +188,7 @@ class _HttpAttempt:
         to_result: Callable[[HttpResponse], Any],
     ) -> Outcome:
         """The outcome of a response."""
-        body = self._quotable(response)
+        body = quotable_body(response, self.sensitive_texts)
         failure = Failure(
             "HttpStatus",
             f"{self.participant} responded {response.status_line} to {self.request.target}"
@@ -210,10 +216,6 @@ class _HttpAttempt:
             return replace(_no_effect(failure, self.number), retry_after=delay)
         return Outcome("unknown", failure=failure, attempt=self.number, retry_after=delay)
 
-    def _quotable(self, response: HttpResponse) -> str:
-        """The beginning of a body of text; it is masked before it is cut, or a half of a sensitive text would stay."""
-        return mask(mask_texts(response.text, self.sensitive_texts)[:MAX_MASKED]) if _is_text(response) else ""
-
     def _done(
         self,
         response: HttpResponse,
@@ -239,9 +241,14 @@ class _HttpAttempt:
             return self._unusable(response, f"{message}: {error}")
 
     def _unusable(self, response: HttpResponse, message: str) -> Outcome:
-        if body := self._quotable(response):
+        if body := quotable_body(response, self.sensitive_texts):
             message += f"; the body begins `{shown(body, MAX_QUOTED_BODY)}`"
         return Outcome("unknown", failure=Failure("definition", message), attempt=self.number, retryable=False)
+
+
+def quotable_body(response: HttpResponse, sensitive_texts: Sequence[str]) -> str:
+    """The beginning of a body of text; it is masked before it is cut, or a half of a sensitive text would stay."""
+    return mask(mask_texts(response.text, sensitive_texts)[:MAX_MASKED]) if _is_text(response) else ""
 
 
 def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Outcome:

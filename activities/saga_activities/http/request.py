@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote, urlencode
 
 import httpx
 
+from sagas.builtins.callbacks import CALLBACK
 from sagas.builtins.http_headers import KeyFormat, reserved_headers
 from sagas.builtins.registry import BUILTINS, READ_METHODS
 from sagas.input_limits import MAX_JSON_DEPTH
@@ -22,7 +23,7 @@ from sagas.text.header_names import is_header_name
 from sagas.text.json_values import json_problem
 
 METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {"callback"}
+FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {CALLBACK}
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_DEPTH = 10 * MAX_JSON_DEPTH
 """A definition may nest values of its own around an input."""

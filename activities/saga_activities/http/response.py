@@ -240,17 +240,20 @@ def compile_result(source: Any) -> ResultFunction:
 
 def compile_refusal(source: Any) -> Callable[[HttpResponse], bool]:
     """Compile ``rejected_when`` into a condition, which raises ResultError as this function does."""
-    if source is None:
-        return lambda response: False
-    refuses = _compile("rejected_when", source)
+    return compile_condition("rejected_when", "false" if source is None else source)
 
-    def is_refused(response: HttpResponse) -> bool:
-        refused = refuses(response)
-        if not isinstance(refused, bool):
-            raise ResultError("`rejected_when` is neither true nor false")
-        return refused
 
-    return is_refused
+def compile_condition(name: str, source: Any) -> Callable[[HttpResponse], bool]:
+    """Compile the argument ``name`` into a condition; both raise ResultError."""
+    evaluate = _compile(name, source)
+
+    def is_true(response: HttpResponse) -> bool:
+        value = evaluate(response)
+        if not isinstance(value, bool):
+            raise ResultError(f"`{name}` is neither true nor false")
+        return value
+
+    return is_true
 
 
 def _compile(name: str, source: Any) -> ResultFunction:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
+from sagas.builtins.callbacks import CALLBACK_HEADER
+
 DEFAULT_KEY_HEADER = "Idempotency-Key"
 UNDOES_HEADER = "Saga-Undoes"
 CONFIRMS_HEADER = "Saga-Confirms"
@@ -13,9 +15,10 @@ CONFIRMS_HEADER = "Saga-Confirms"
 KeyFormat = Literal["key", "uuid", "sha256"]
 KEY_FORMATS: tuple[KeyFormat, ...] = get_args(KeyFormat)
 
-_ALWAYS = ("host", "content-length", "transfer-encoding", "connection", UNDOES_HEADER.lower(), CONFIRMS_HEADER.lower())
+_SET_BY_LIBRARY = ("host", "content-length", "transfer-encoding", "connection")
+_SET_BY_ENGINE = (UNDOES_HEADER.lower(), CONFIRMS_HEADER.lower(), CALLBACK_HEADER.lower())
 
 
 def reserved_headers(of_connection: Iterable[str] = ()) -> frozenset[str]:
     """In lower case; ``of_connection``: those that the connection sets itself."""
-    return frozenset((*_ALWAYS, *(name.lower() for name in of_connection)))
+    return frozenset((*_SET_BY_LIBRARY, *_SET_BY_ENGINE, *(name.lower() for name in of_connection)))

@@ -7,10 +7,11 @@ Data only: activities perform `sql` and `http`, the state machine performs `wait
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from sagas.builtins import messaging, spark
+from sagas.builtins.callbacks import CALLBACK
 from sagas.builtins.schemas import NAME, SQL, STRING, object_schema
 from sagas.builtins.two_phase import TWO_PHASE
 
@@ -47,7 +48,6 @@ class Builtin:
     ``read``: the action never has an effect (for `http` it depends on the method, see :func:`is_read_call`; a `pass`
     with `compensate` takes its place among the effects all the same).
     ``own_undo``: the action needs no `compensate` before the commit point.
-    ``planned``: arguments that are not implemented yet, with the feature that brings them (SAGA900).
     """
 
     name: str
@@ -56,7 +56,6 @@ class Builtin:
     parameters: Schema
     read: bool = False
     own_undo: bool = False
-    planned: Mapping[str, str] = field(default_factory=dict)
 
 
 _PARAMS = {"type": "object"}
@@ -117,9 +116,15 @@ BUILTINS: Mapping[str, Builtin] = {
                     "rejected": _STATUS,
                     "rejected_when": {**CONDITION, EXPRESSION: "response"},
                     "result": {"type": "string", "minLength": 1, EXPRESSION: "response"},
+                    CALLBACK: object_schema(
+                        {
+                            "timeout": DURATION,
+                            "done": {**CONDITION, EXPRESSION: "response"},
+                            "rejected": {**CONDITION, EXPRESSION: "response"},
+                        }
+                    ),
                 }
             ),
-            planned={"callback": "http callbacks"},
         ),
         Builtin(
             "saga",
@@ -226,6 +231,11 @@ def is_read_call(uses: str, arguments: Mapping[str, Any]) -> bool:
     return builtin.read or (uses == "http" and str(arguments.get("method", "GET")).upper() in READ_METHODS)
 
 
+def marks_expressions(schema: Schema) -> bool:
+    """True for an object with fields that are marked as expressions."""
+    return any(EXPRESSION in field for field in schema.get("properties", {}).values())
+
+
 def may_reject(uses: str, arguments: Mapping[str, Any]) -> bool:
     """True if this call of a built-in action can be rejected."""
     if uses == "sql":
@@ -233,7 +243,9 @@ def may_reject(uses: str, arguments: Mapping[str, Any]) -> bool:
         statements = run if isinstance(run, list) else [run, arguments]
         return any(isinstance(statement, Mapping) and "expect_rows" in statement for statement in statements)
     if uses == "http":
-        return arguments.get("rejected") != [] or "rejected_when" in arguments
+        callback = arguments.get(CALLBACK)
+        refuses = isinstance(callback, Mapping) and "rejected" in callback
+        return arguments.get("rejected") != [] or "rejected_when" in arguments or refuses
     if uses == "wait":
         return "signal" in arguments
     return uses not in (*messaging.EMITTERS, "pass", "finish")

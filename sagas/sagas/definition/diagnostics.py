@@ -442,6 +442,10 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a header of a request that the engine sets",
         "remove it; `idempotency` of the connection in saga.toml names the header that carries the key",
     ),
+    "SAGA419": _error(
+        "a callback that cannot arrive",
+        "set public_url under [serve] in saga.toml: the address at which participants reach `saga serve`",
+    ),
     "SAGA420": _error(
         "an expression in SQL",
         "write a named parameter, `:name`, and its value under `params`, or a condition as `where: {column: value}`",
@@ -491,6 +495,4 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a list or an object as a single value in SQL",
         "compare with the items of the list in the way of the database, as the help says",
     ),
-    # SAGA9xx: planned features
-    "SAGA900": _error("not in this version", "leave it out for now"),
 }

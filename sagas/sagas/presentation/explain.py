@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sagas.builtins.callbacks import CALLBACK, DEFAULT_CALLBACK_TIMEOUT
 from sagas.builtins.http_statuses import written_statuses
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REQUEST
 from sagas.builtins.spark import SPARK
@@ -270,6 +271,8 @@ def describe_rejection(step: StepDefinition) -> str | None:
     given = step.do.with_ or {}
     statuses = [str(status) for status in written_statuses(given, "rejected")]
     reasons = [f"the status {' or '.join(statuses)}"] if statuses else []
+    if isinstance(callback := given.get(CALLBACK), Mapping) and "rejected" in callback:
+        reasons.append(f"a callback with {callback['rejected']}")
     if "rejected_when" in given:
         reasons.append(f"{given['rejected_when']} of a status {' or '.join(map(str, written_statuses(given, 'done')))}")
     return f"rejected by {', or by '.join(reasons)}" if reasons else "never rejected"
@@ -293,7 +296,15 @@ def _drops_only(step: StepDefinition) -> bool:
 
 
 def explain_guarantee(step: StepDefinition) -> str:
-    """A sentence that explains why the step has its guarantee."""
+    """A sentence that explains why the step has its guarantee, and how it is answered."""
+    callback = (step.do.with_ or {}).get(CALLBACK) if step.do.uses == "http" else None
+    if callback is None:
+        return _explain_guarantee(step)
+    limit = callback.get("timeout", DEFAULT_CALLBACK_TIMEOUT)
+    return f"{_explain_guarantee(step)} Its outcome is a callback; without one within {limit} it is unknown."
+
+
+def _explain_guarantee(step: StepDefinition) -> str:
     if step.do.uses == "wait":
         return "Waiting has no effect."
     if step.do.uses == "require":

@@ -40,6 +40,7 @@ def message_content(to: Sequence[str], message: Mapping[str, Any]) -> bytes:
     state          the id of the saga, its run, and a random text of the reader who asks
     outcome        the id and the run
     schedule       the id of the schedule
+    callback       the id of the saga
     =============  ================================================================================================
     """
     return signed_json([list(to), {name: value for name, value in message.items() if name != "signature"}])

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Annotated, Literal, get_args
 
 from sagas.errors import did_you_mean
-from sagas.settings.forms import SECRET, TEXTS, Seconds, count
+from sagas.settings.addresses import split_base_url
+from sagas.settings.forms import SECRET, TEXTS, Seconds, count, text
 from sagas.settings.secrets import Secret
 from sagas.settings.table import REQUIRED, Table, named_tables, setting
 from sagas.settings.wrong_setting import WrongSetting
@@ -64,6 +65,11 @@ class ServeSettings(Table):
         256,
         "how many starts may wait for the ends of their sagas at once; a further one is answered with 202 at once",
         1000,
+    )
+    public_url: Annotated[str | None, text(split_base_url)] = setting(
+        None,
+        "the address at which participants reach `saga serve`, for the callbacks of `http`",
+        "https://sagas.example.com",
     )
     tokens: Annotated[Mapping[str, ServeToken], named_tables(ServeToken.read, ServeToken)] = setting(
         {}, "further tokens, one table for each, see below"

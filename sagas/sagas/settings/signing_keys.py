@@ -38,6 +38,8 @@ Purpose = Literal[
     "answer",
     "note",
     "outcome",
+    "callback",
+    "callback address",
 ]
 """The kind of a signed message: a signature of one kind does not hold for another."""
 

@@ -17,6 +17,7 @@ from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX, decode_result, encode_call
+from sagas.workflow.callbacks import Callbacks, Ended, awaits_callback
 from sagas.workflow.failures import attempts_made
 from sagas.workflow.json_payloads import activity_result
 from sagas.workflow.limits import to_payload
@@ -46,9 +47,10 @@ class ActivityCalls:
 
     def __init__(self, context: CommandContext) -> None:
         self.origin = OriginSender()
+        self.callbacks = Callbacks()
         self._context = context
         self._running: dict[str, workflow.ActivityHandle[Any]] = {}
-        self._cancelled_before_start: set[str] = set()
+        self._cancelled: set[str] = set()
         self._grace: dict[str, asyncio.Future[None]] = {}
         self._abandoned: dict[str, int] = {}
         self._cancelling: set[str] = set()
@@ -58,29 +60,38 @@ class ActivityCalls:
         """Start the call; its end is reported as an event."""
         self._context.tasks.start(call.id, self._run(call))
 
+    async def _run(self, call: Call) -> None:
+        if awaits_callback(call):
+            ended = await self.callbacks.perform(call, self._send, lambda: call.id in self._cancelled)
+        else:
+            ended = await self._send(call)
+        self._cancelled.discard(call.id)
+        if ended is None:
+            self._context.tasks.discard(call.id)
+        else:
+            self._end(call.id, *ended)
+
     def cancel(self, id: str) -> None:
         """Cancel a call, or do not start it at all; its end is still reported."""
+        if id in self._context.tasks:
+            self._cancelled.add(id)
         if id in self._running:
             self._context.tasks.start(f"cancel {id}", self._cancel_activity(id))
-        elif id in self._context.tasks:
-            self._cancelled_before_start.add(id)
 
-    async def _run(self, call: Call) -> None:
+    async def _send(self, call: Call) -> Ended:
+        """Perform the attempts of a call; returns how they have ended."""
         beats = _beats(call)
         argument = encode_call(call, workflow.info().workflow_id.removesuffix(UNDO_SUFFIX), beats=beats)
         self.origin.attach(call, argument)
         try:
             payload = to_payload(argument, f"the arguments of {call.action}")
         except DefinitionError as error:
-            self._end_unstarted(call.id, refused_value(str(error)))
-            return
+            return _unstarted(refused_value(str(error)))
         if call.delay:
             await self._wait_until_due(call)
-        await self._context.wait_to_send(call, len(payload.data), lambda: call.id in self._cancelled_before_start)
-        if call.id in self._cancelled_before_start:
-            self._cancelled_before_start.discard(call.id)
-            self._end_unstarted(call.id, Failure("Cancelled", "it was cancelled before it started"))
-            return
+        await self._context.wait_to_send(call, len(payload.data), lambda: call.id in self._cancelled)
+        if call.id in self._cancelled:
+            return _unstarted(Failure("Cancelled", "it was cancelled before it started"))
         # The reply to a request comes from the listener, with a token of its own.
         is_ours = call.local and call.action != REQUEST
         started = ""
@@ -123,13 +134,13 @@ class ActivityCalls:
                 outcome = decode_result(activity_result(value))
         self._running.pop(call.id, None)
         self._cancelling.discard(call.id)
-        self._end(call.id, outcome, _counted(call, outcome))
+        return outcome, _counted(call, outcome)
 
     async def _wait_until_due(self, call: Call) -> None:
         """Wait for the call's delay, or until it is cancelled."""
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: call.id in self._cancelled_before_start,
+                lambda: call.id in self._cancelled,
                 timeout=call.delay,
                 timeout_summary=limit_summary(f"retry {call.summary}"),
             )
@@ -177,13 +188,14 @@ class ActivityCalls:
             if id in self._grace:
                 self._context.tasks.start(_grace_timer(id), self._end_grace(id))
 
-    def _end_unstarted(self, id: str, failure: Failure) -> None:
-        self._end(id, Outcome("failed", failure=failure, attempt=1, retryable=False), 0)
-
     def _end(self, id: str, outcome: Outcome, attempts: int | None) -> None:
         self._context.tasks.discard(id)
         self.origin.ended(id, done=outcome.kind == "done")
         self._context.report(CallEnded(id=id, outcome=outcome, at=workflow.time(), attempts=attempts))
+
+
+def _unstarted(failure: Failure) -> Ended:
+    return Outcome("failed", failure=failure, attempt=1, retryable=False), 0
 
 
 def _counted(call: Call, outcome: Outcome) -> int | None:

@@ -82,6 +82,7 @@ class RunStart:
     native_cancel: bool = False
     state_recorded: bool = False
     paused: Mapping[str, Any] | None = None
+    callbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
@@ -297,11 +298,13 @@ def continuation_input(
     native_cancel: bool,
     recorded: bool,
     paused: Mapping[str, Any] | None,
+    callbacks: Mapping[str, Any],
 ) -> Any:
     """The input for continue-as-new; None when the state is too large."""
     state = pack_state(machine.snapshot())
-    if len(state) >= MAX_STATE_CHARACTERS:
-        workflow.logger.warning("state of %d bytes exceeds the limit of continue-as-new, the run continues", len(state))
+    waiting = pack_state(callbacks) if callbacks else ""
+    if (size := len(state) + len(waiting)) >= MAX_STATE_CHARACTERS:
+        workflow.logger.warning("state of %d bytes exceeds the limit of continue-as-new, the run continues", size)
         return None
     info = workflow.info()
     return signed_message(
@@ -314,6 +317,7 @@ def continuation_input(
             "native_cancel": native_cancel,
             "recorded": recorded,
             **({} if paused is None else {"paused": paused}),
+            **({"callbacks": waiting} if waiting else {}),
         },
     )
 
@@ -338,6 +342,7 @@ def _continue_run(handed: Mapping[str, Any], trust: RunTrust | None) -> RunStart
         handed["native_cancel"],
         handed["recorded"],
         handed.get("paused"),
+        unpack_state(handed["callbacks"]) if "callbacks" in handed else {},
     )
 
 

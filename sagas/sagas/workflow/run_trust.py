@@ -16,10 +16,10 @@ from temporalio import workflow
 UNTRUSTED = "untrusted"
 """The Temporal marker in the history of a run that its first worker did not trust at once."""
 
-MessagePurpose = Literal["notification", "report", "cancel", "continuation", "state", "outcome", "schedule"]
+MessagePurpose = Literal["notification", "report", "cancel", "continuation", "state", "outcome", "schedule", "callback"]
 """A message of one run to another, or to a client: the input of a delivering run, the report of a nested saga to its
 parent, the cancel of a parent to a nested saga, the input of a continued run, and the state of a saga's machine; and of
-a client to runs: the order of a schedule."""
+a client to runs: the order of a schedule, and the callback of a participant."""
 
 
 class ProjectTrust(Protocol):

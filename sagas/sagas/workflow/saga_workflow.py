@@ -11,6 +11,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 
+from sagas.builtins.callbacks import CALLBACK_UPDATE
 from sagas.expressions.limits import WorkMeter
 from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -52,6 +53,7 @@ from sagas.protocol.payloads import (
 )
 from sagas.protocol.signed_content import outcome_message
 from sagas.workflow.activity_calls import ActivityCalls
+from sagas.workflow.callbacks import check_callback
 from sagas.workflow.client_messages import (
     cancel_event,
     check_request,
@@ -148,6 +150,7 @@ class SagaWorkflow:
             raise refused_error(f"the input cannot be read: {error}") from None
         self._search_attributes = RunSearchAttributes(opened.attributes, recorded=opened.state_recorded)
         self._pause.state = opened.paused
+        self._activity_calls.callbacks.restore(opened.callbacks)
         self._native_cancel = self._native_cancel or opened.native_cancel
         self._machine = machine = opened.machine
         self._activity_calls.origin.begin(machine)
@@ -188,6 +191,7 @@ class SagaWorkflow:
             native_cancel=self._native_cancel,
             recorded=self._search_attributes.state_recorded,
             paused=self._pause.state,
+            callbacks=self._activity_calls.callbacks.to_json(),
         )
         if handed is None:
             self._must_stay = True
@@ -195,6 +199,7 @@ class SagaWorkflow:
             workflow.continue_as_new(raw_json(handed), memo={STARTED_AT_MEMO: machine.started_at})
         self._continuing = False
         self._pause.forget()
+        self._activity_calls.callbacks.stay()
         for command in machine.reissue(workflow.time()):
             if isinstance(command, CancelCall | CancelSaga | BEGINS):
                 self._execute(command)
@@ -260,6 +265,7 @@ class SagaWorkflow:
         if self._should_continue(machine):
             # From now on nothing starts; once everything in flight has ended, the run continues as new.
             self._continuing = True
+            self._activity_calls.callbacks.hand_on()
         task = workflow.info().get_current_history_length()
         if task != self._task:
             self._task = task
@@ -398,6 +404,14 @@ class SagaWorkflow:
         check_request(request)
         if self._started and self._pause.state is None:
             raise refused_error("the saga is not paused")
+
+    @workflow.update(name=CALLBACK_UPDATE, description="A participant answers a request that it has accepted.")
+    async def callback(self, request: RawValue = NO_INPUT) -> str:
+        return await self._activity_calls.callbacks.receive(self.trust, request_fields(request))
+
+    @callback.validator
+    def check_callback(self, request: RawValue = NO_INPUT) -> None:
+        check_callback(self.trust, check_request(request), ended=self._finish is not None)
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
     async def resolve(self, decision: RawValue = NO_INPUT) -> RawValue:

@@ -24,6 +24,7 @@ from saga_workers.participant.checks import CHECKS, PromiseResult, run_check, wi
 from saga_workers.participant.kafka_commands import KafkaCommands
 from saga_workers.participant.trial import FirstRequestFailed, NotTestable, Trial
 from sagas.actions.registry import Actions
+from sagas.builtins.callbacks import CALLBACK
 from sagas.builtins.http_headers import KEY_FORMATS, KeyFormat
 from sagas.builtins.messaging import REQUEST
 from sagas.builtins.registry import READ_METHODS
@@ -226,6 +227,11 @@ def _step(tested: StepUnderTest) -> StepDefinition:
         raise UsageError(
             f"the step {name} uses {step.do.uses}, which the engine performs itself; only http and {REQUEST} have "
             f"a participant to test"
+        )
+    if CALLBACK in (step.do.with_ or {}):
+        raise UsageError(
+            f"the participant of {name} answers by a callback, which this test does not receive",
+            help="test a copy of the step without `callback`, against a service that answers at once",
         )
     method = str((step.do.with_ or {}).get("method", "GET")).upper()
     if is_read(step) or (step.do.uses == "http" and method in READ_METHODS):

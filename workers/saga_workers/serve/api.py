@@ -31,6 +31,7 @@ from saga_workers.runtime.http_server import HttpServer, RequestFilter, error_re
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.serve.api_tokens import Caller, Callers, TooManyFailures
+from saga_workers.serve.callbacks import CallbackReceiver
 from saga_workers.serve.limits import (
     MAX_CONCURRENT_REQUESTS,
     MAX_SHARED_STARTS,
@@ -48,18 +49,23 @@ from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartResult
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
+from sagas.builtins.callbacks import MAX_CALLBACK_BYTES
 from sagas.bulk.batchable import why_not_shared
 from sagas.definition.saga_ids import SAGA_NAME, workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.project import Project
+from sagas.protocol.callback_address import CALLBACK_PATH
 from sagas.protocol.saga_view import FINAL_STATES, SagaView
 from sagas.settings import Settings
 from sagas.settings.serve import Scope, ServeSettings
+from sagas.settings.signing_keys import SigningKeys
 
 log = logging.getLogger("saga.serve")
 
 
 _Checked = TypeVar("_Checked")
+
+_TOO_MANY_WRONG = "too many wrong tokens from this address; try again"
 
 
 def requests_counter(registry: CollectorRegistry) -> Counter:
@@ -67,7 +73,7 @@ def requests_counter(registry: CollectorRegistry) -> Counter:
 
 
 class SagaApi:
-    """Answers requests. Without ``client`` no saga can be started.
+    """Answers requests. Without ``client`` no saga can be started, without ``keys`` no callback is received.
 
     With ``bulk`` in the settings, which needs the ledger, starts that arrive while others are under way share a
     workflow.
@@ -81,6 +87,7 @@ class SagaApi:
         *,
         sagas: Collection[str] = (),
         settings: ServeSettings,
+        keys: SigningKeys | None = None,
     ) -> None:
         self._locator = locator
         self._temporal = locator.temporal
@@ -95,6 +102,7 @@ class SagaApi:
         self._wait_slots = asyncio.Semaphore(settings.max_waiting)
         self._shared_slots = asyncio.Semaphore(MAX_SHARED_STARTS)
         self._bodies = WaitingBodies()
+        self._callbacks = CallbackReceiver(locator.temporal, keys or SigningKeys())
         self.requests = requests_counter(CollectorRegistry())
         self.app = http_app(
             [
@@ -102,6 +110,7 @@ class SagaApi:
                 Route("/sagas/{id}/notifications", self._show_notifications),
                 Route("/sagas/{name}", self._start, methods=["POST"]),
                 Route("/openapi.json", self._show_openapi),
+                Route(CALLBACK_PATH, self._receive_callback, methods=["POST"]),
             ],
             [Middleware(RequestFilter, refusal=self._refusal, answered=self._count)],
             max_body_bytes=self._max_body_bytes,
@@ -111,12 +120,13 @@ class SagaApi:
         self.requests.labels(str(status)).inc()
 
     def _refusal(self, request: Request) -> Response | None:
+        if request.scope["path"].startswith("/callbacks/"):
+            return None  # a participant has no token but that of the address
         try:
             address = request.client.host if request.client is not None else ""
             caller = self._callers.identify(request.headers.get("authorization", ""), address)
         except TooManyFailures:
-            message = "too many wrong tokens from this address; try again"
-            return error_response(429, message, {"Retry-After": "1"})
+            return error_response(429, _TOO_MANY_WRONG, {"Retry-After": "1"})
         except UsageError as error:
             log.error("the API token cannot be read: %s", error.message)
             return error_response(503, "the token of this endpoint cannot be read; see its log")
@@ -166,6 +176,25 @@ class SagaApi:
         startable = self._client is not None and "start" in caller.scopes
         definitions = self._client.project.definitions if self._client is not None and startable else {}
         return json_response(200, openapi_document(definitions))
+
+    async def _receive_callback(self, request: Request) -> Response:
+        """Hand the answer of a participant to its saga: 200 once the saga has it."""
+        saga, call, token = (request.path_params[name] for name in ("saga", "call", "token"))
+        address = request.client.host if request.client is not None else ""
+        try:
+            called = self._callbacks.called_back(saga, call, token, self._callers.failed(address))
+            with self._bodies.hold("callbacks", MAX_CALLBACK_BYTES):
+                body = await read_body(request, MAX_CALLBACK_BYTES)
+                async with asyncio.timeout(REQUEST_TIMEOUT), self._request_slots:
+                    receipt = await self._callbacks.hand_over(called, request.headers, body)
+        except TooManyFailures:
+            return error_response(429, _TOO_MANY_WRONG, {"Retry-After": "1", "Connection": "close"})
+        except BadRequest as error:
+            retry = {"Retry-After": "5"} if error.status == 503 else {}
+            return error_response(error.status, str(error), {"Connection": "close", **retry})
+        except (RPCError, TimeoutError) as error:
+            return _temporal_is_down(error)
+        return json_response(200, {"status": receipt})
 
     # --- starting ----------------------------------------------------------------------------------------------
 
@@ -341,7 +370,8 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
         locator = await stack.enter_async_context(using_locator(temporal, settings))
         if client is not None:
             stack.push_async_callback(client.close)
-        api = SagaApi(locator, callers, client, sagas=sagas, settings=settings.serve)
+        keys = settings.signing_keys(create=False)
+        api = SagaApi(locator, callers, client, sagas=sagas, settings=settings.serve, keys=keys)
         if health is not None:
             ready = partial(temporal_readiness, temporal)
             await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))

@@ -120,6 +120,10 @@ class Callers:
             raise TooManyFailures
         return caller
 
+    def failed(self, address: str) -> TokenBucket:
+        """The bucket of the wrong tokens from this address."""
+        return self._failed.of(address)
+
     def _find(self, authorization: str) -> tuple[Caller | None, bytes]:
         scheme, _, given = authorization.partition(" ")
         presented = given.strip().encode("latin-1", "replace")

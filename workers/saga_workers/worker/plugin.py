@@ -27,7 +27,7 @@ from saga_activities.bodies.action_bodies import ActionBodies
 from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_activities.connections import DatabaseConnections
 from saga_activities.dispatcher import Dispatcher, PreparedAction
-from saga_activities.http import HttpConnections, http_settings
+from saga_activities.http import CallbackAddresses, HttpConnections, http_settings
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.messaging.kafka_request import KafkaRequestAction
 from saga_activities.server_clock import ServerClock
@@ -142,7 +142,8 @@ class SagaPlugin(SimplePlugin):
         bodies = ActionBodies(self._project.actions, max_event_bytes=kafka.max_message_bytes)
         requests = KafkaRequestAction(databases, kafka)
         images = partial(_image_connections, self._project)
-        dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), requests, images)
+        callbacks = CallbackAddresses(settings.serve.public_url, self._trust.keys)
+        dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), requests, images, callbacks)
         watchers = [
             log_attempt,
             self.metrics.observe_attempt,

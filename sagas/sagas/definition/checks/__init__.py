@@ -5,6 +5,7 @@ from __future__ import annotations
 from sagas.definition.checks.activity_options import check_activity_options, check_no_effect_fields
 from sagas.definition.checks.arguments import check_arguments
 from sagas.definition.checks.automatic import check_automatic
+from sagas.definition.checks.callbacks import check_callbacks
 from sagas.definition.checks.computed_code import check_computed_code
 from sagas.definition.checks.expressions import check_expressions
 from sagas.definition.checks.http_headers import check_http_headers
@@ -33,6 +34,7 @@ def check_draft(draft: SagaDraft, report: Report) -> None:
     check_settle(draft, report)
     check_rejections(draft, report)
     check_http_headers(draft, report)
+    check_callbacks(draft, report)
     check_activity_options(draft, report)
     check_no_effect_fields(draft, report)
     check_arguments(draft, report)

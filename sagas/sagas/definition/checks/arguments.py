@@ -15,7 +15,6 @@ from sagas.definition.checks.expressions import operation_scope, template_type
 from sagas.definition.diagnostics import Positioned, Report, suggestion_help
 from sagas.definition.literal_values import argument_mistakes
 from sagas.definition.parser.draft import OperationDraft, SagaDraft, StepDraft
-from sagas.definition.parser.field_types import report_planned
 from sagas.definition.parser.operation_builder import NO_OP_ACTIONS, is_automatic
 from sagas.definition.parser.other_names import ADDRESS_HELP, ARGUMENTS, NO_OTHER_NAMES
 from sagas.definition.parser.yaml_nodes import YamlNode, children_of
@@ -149,9 +148,7 @@ def _check_builtin(draft: SagaDraft, operation: OperationDraft, forward: Operati
     effective = (forward if frozen else operation).operation.with_ or {}
     for name, node in list(given.items()):
         position = written.key_position(name) if written is not None else operation.position
-        if name in BUILTINS[uses].planned:
-            report_planned(name, BUILTINS[uses].planned[name], position, report)
-        elif name not in properties:
+        if name not in properties:
             others = ARGUMENTS.get(uses, NO_OTHER_NAMES)
             takes = ", ".join(f"`{argument}`" for argument in properties)
             help = others.help(name, properties, f"it takes {takes}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from sagas.builtins.registry import BUILTINS, EXPRESSION, is_condition
+from sagas.builtins.registry import BUILTINS, EXPRESSION, is_condition, marks_expressions
 from sagas.definition.checks.missing_values import check_missing_values, check_refusal
 from sagas.definition.checks.plain_paths import check_plain_paths
 from sagas.definition.checks.scopes import ROOTS, ExpressionScope, ScopeKind
@@ -155,16 +156,33 @@ def _check_arguments(
     if arguments is not None and isinstance(arguments.value, dict):
         properties = builtin.parameters["properties"] if builtin else {}
         for name, node in arguments.value.items():
-            marker = properties.get(name, {}).get(EXPRESSION)
-            own = over_response if marker == "response" else scope
-            _check_value(node, own, report, bare=marker is not None)
-            if name == "rejected_when" and marker is not None:
-                for written in written_in(node, bare=True):
-                    check_refusal(written.expression, report, written.position)
-            if is_condition(properties.get(name, {})):
-                _check_condition(node, name, own, report)
-            if marker is None:
-                check_plain_paths(node, scope, report, (properties[name],) if name in properties else ())
+            _check_argument(name, node, properties.get(name), scope, over_response, report)
+
+
+def _check_argument(
+    name: str,
+    node: YamlNode,
+    schema: Mapping[str, Any] | None,
+    scope: ExpressionScope,
+    over_response: ExpressionScope,
+    report: Report,
+) -> None:
+    """``schema``: of the argument; None if it is not known."""
+    schema = schema or {}
+    if isinstance(node.value, dict) and marks_expressions(schema):
+        for field, child in node.value.items():
+            _check_argument(field, child, schema["properties"].get(field), scope, over_response, report)
+        return
+    marker = schema.get(EXPRESSION)
+    own = over_response if marker == "response" else scope
+    _check_value(node, own, report, bare=marker is not None)
+    if marker == "response" and is_condition(schema):
+        for written in written_in(node, bare=True):
+            check_refusal(written.expression, report, written.position)
+    if is_condition(schema):
+        _check_condition(node, name, own, report)
+    if marker is None:
+        check_plain_paths(node, scope, report, (schema,) if schema else ())
 
 
 def _check_value(node: YamlNode, scope: ExpressionScope, report: Report, *, bare: bool = False) -> None:

@@ -43,7 +43,9 @@ def check_missing_values(
 
 
 def check_refusal(expression: Expression, report: Report, position_at: Callable[[int], Position]) -> None:
-    """Report the fields of the body in `rejected_when` that an answer may lack, without `default` and `has`."""
+    """Report the fields of the body that a response may lack, in a condition such as `rejected_when`, without `default`
+    and `has`.
+    """
     for use in find_uses(expression.node):
         if use.path[:2] == ("response", "json") and len(use.path) > len(("response", "json")) and not use.absorbed:
             path = _written(use.path)

@@ -29,7 +29,7 @@ ScopeKind = Literal[
 
 ROOTS = ("input", "steps", "item", "index", "saga", "step", "vars", "trigger", "response", "event")
 _SAGA_FIELDS = ("id", "name", "started_at")
-_STEP = ("key", "forward_key")
+_STEP = ("key", "forward_key", "callback_url")
 _TRIGGER_FIELDS = ("value", "key", "headers", "topic", "partition", "offset", "timestamp")
 _SCHEDULE_FIELDS = ("scheduled_at", "scheduled_date")
 _EVENT_FIELDS = ("id", "type", "timestamp", "data")
@@ -205,7 +205,7 @@ class ExpressionScope:
             return "string"
         if path in (("saga", "id"), ("saga", "name"), ("saga", "started_at")):
             return "string"
-        if path in (("step", "key"), ("step", "forward_key")):
+        if root == "step" and path[1:] in (("key",), ("forward_key",), ("callback_url",)):
             return "string"
         if root == "steps" and len(path) >= 3 and path[1] in self.draft.steps_by_id:
             return self._type_in_step(path)

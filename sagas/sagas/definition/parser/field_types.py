@@ -424,8 +424,3 @@ class MappingType:
         if self.shorthand is None:
             return result
         return {"anyOf": [self.by_name[self.shorthand].field_type.schema(), result]}
-
-
-def report_planned(what: str, part: str, position: Positioned, report: Report) -> None:
-    """Report that ``what`` belongs to a planned feature."""
-    report.add("SAGA900", position, f"`{what}` is not in this version", f"it comes with {part}; leave it out for now")

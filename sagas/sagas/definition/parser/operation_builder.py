@@ -12,7 +12,7 @@ from sagas.builtins.automatic import AUTO, RESTORE
 from sagas.builtins.http_statuses import STATUS_LISTS
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
 from sagas.builtins.misplaced_arguments import OF_A_STATEMENT
-from sagas.builtins.registry import BUILTINS, EXPRESSION, may_reject
+from sagas.builtins.registry import BUILTINS, EXPRESSION, marks_expressions, may_reject
 from sagas.builtins.schemas import code_kinds, element_schemas
 from sagas.builtins.spark import (
     DISCARD,
@@ -138,12 +138,7 @@ class BuildContext:
             if self.publish == "together" and not after_commit:
                 arguments["together"] = True
         arguments = with_checked_paths(arguments, builtin.parameters)
-        for name, schema in builtin.parameters["properties"].items():
-            value = arguments.get(name)
-            if EXPRESSION in schema and isinstance(value, str | bool):
-                text = value if isinstance(value, str) else str(value).lower()
-                arguments[name] = wrap(text) if schema[EXPRESSION] == "rendered" else unwrap(text)
-        return arguments
+        return _with_bare_expressions(arguments, builtin.parameters)
 
     def action_traits(
         self, uses: str, arguments: Mapping[str, Any], declared: DeclaredPromises, has_own_queue: bool
@@ -225,6 +220,18 @@ class BuildContext:
         if parsed is None and uses in (SPARK, RECONCILE):
             return Retry(max_attempts=JOB_ATTEMPTS)
         return build_retry(parsed)
+
+
+def _with_bare_expressions(arguments: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with each marked expression in its one form, whether it is written bare or in ``${{ }}``."""
+    for name, field in schema["properties"].items():
+        value = arguments.get(name)
+        if EXPRESSION in field and isinstance(value, str | bool):
+            text = value if isinstance(value, str) else str(value).lower()
+            arguments[name] = wrap(text) if field[EXPRESSION] == "rendered" else unwrap(text)
+        elif isinstance(value, Mapping) and marks_expressions(field):
+            arguments[name] = _with_bare_expressions(dict(value), field)
+    return arguments
 
 
 def _sql_long_form_arguments(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sagas.builtins.callbacks import address_placeholder
 from sagas.definition.model import Definition
 from sagas.definition.times import format_timestamp
 from sagas.expressions.values import OmittedValue
@@ -47,7 +48,8 @@ def saga_names(definition: Definition, saga_id: str, started_at: float | None) -
 
 def step_names(forward_key: str, key: str | None = None) -> dict[str, Any]:
     """The value of ``step``. ``key``: that of the call, if it is not the forward one."""
-    return {"key": key or forward_key, "forward_key": forward_key}
+    own = key or forward_key
+    return {"key": own, "forward_key": forward_key, "callback_url": address_placeholder(own)}
 
 
 def publish_result(run: SagaRun, record: StepRecord) -> None:

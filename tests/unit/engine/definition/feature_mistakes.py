@@ -163,8 +163,12 @@ FEATURE_MISTAKES = [
             ("SAGA424", "a confirm of a prepared step", ", two_phase: true}, ⟦confirm: {uses: shop.book, with: {}}"),
         )
     ),
-    Mistake(
-        "SAGA900", "callback", saga("  - {id: a, uses: http, with: {url: 'http://a', ⟦callback: {timeout: 1m}}}\n")
+    *(
+        Mistake("SAGA419", about, saga(f"  - {{id: a, uses: http, with: {{url: 'http://a', {given}}}, pivot: true}}\n"))
+        for about, given in (
+            ("a callback of a read", "callback: ⟦{timeout: 1m}"),
+            ("the address of no callback", 'method: POST, json: "${{ ⟦step.callback_url }}"'),
+        )
     ),
     *(
         Mistake(code, about, saga(f"  - {{{step}}}\n"))

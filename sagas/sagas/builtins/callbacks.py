@@ -1,0 +1,29 @@
+"""Callbacks: a participant accepts a request of `http` and answers it later, at an address that came with the request.
+
+The address is made by the worker that sends the request, because it has a secret part. In the arguments of the request
+:func:`address_placeholder` stands for it, so that no history has it.
+"""
+
+from __future__ import annotations
+
+CALLBACK = "callback"
+"""The argument of `http` with ``timeout``, ``done`` and ``rejected``."""
+
+CALLBACK_ACTION = "saga.callback"
+"""The action that reads a callback: the outcome that it has for its request."""
+
+CALLBACK_UPDATE = "saga-callback"
+"""The update with which `saga serve` hands a callback to its saga."""
+
+CALLBACK_HEADER = "Saga-Callback"
+"""The header of a request with the address of its callback."""
+
+DEFAULT_CALLBACK_TIMEOUT = "1h"
+
+MAX_CALLBACK_BYTES = 256 * 1024
+"""The size of the body of a callback: it is kept in the history of the saga."""
+
+
+def address_placeholder(key: str) -> str:
+    """The value of ``step.callback_url`` for the call with this key, see the top of this module."""
+    return f"saga-callback:{key}"

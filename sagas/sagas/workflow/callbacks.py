@@ -1,0 +1,265 @@
+"""Callbacks of a run: a request that was accepted has its outcome when the participant calls back.
+
+For the machine the request is in flight until then. `saga serve` receives a callback and hands it to the run as a
+signed update; an activity reads it, as it reads the response to a request. The callback may arrive before the response
+to its request, and while the run continues as new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from temporalio import workflow
+
+from sagas.builtins.callbacks import CALLBACK, CALLBACK_ACTION, DEFAULT_CALLBACK_TIMEOUT
+from sagas.definition import times
+from sagas.definition.model import Retry
+from sagas.protocol.messages import Call
+from sagas.protocol.outcomes import Failure, Outcome, refused_value
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.workflow.failures import refused_error
+from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, RunTrust, is_trusted, is_untrusted
+from sagas.workflow.summaries import limit_summary
+
+Ended = tuple[Outcome, int | None]
+"""The outcome of a call, and the number of its attempts; None: unknown."""
+
+SendCall = Callable[[Call], Awaitable[Ended]]
+
+Receipt = Literal["accepted", "answered", "late", "full"]
+"""What becomes of a callback: ``answered``: another one was first; ``late``: its request is waited for no longer;
+``full``: too many, or too large ones, wait to be read."""
+
+MAX_KEPT_CHARACTERS = 512 * 1024
+"""The texts of callbacks that wait to be read or for their request; a continued run gets them with its state."""
+
+MAX_INCONCLUSIVE = 20
+"""Callbacks to one request that are neither its `done` nor its `rejected`."""
+
+_UNSIGNED = "callbacks are received by `saga serve`, which signs them with the key of the project"
+
+_READ_TIMEOUT = 30.0
+_READ_RETRY = Retry(max_attempts=1_000_000, initial_interval=1.0, max_interval=30.0)
+"""Reading has no effect, and only a worker that is gone can keep it from succeeding."""
+
+_REPEATED = ("connection", "result", CALLBACK)
+"""The arguments of the request that its callback is read with."""
+
+
+@dataclass(slots=True, eq=False)
+class _Received:
+    """A callback. ``receipt`` None: it has not been read yet."""
+
+    response: Mapping[str, Any]
+    receipt: Receipt | None = None
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request with a callback. ``accepted_at``: when it was accepted, in seconds since the epoch, after ``attempts``
+    attempts, of which the one with the number ``attempt`` was accepted. ``sent``: by this run or one before it.
+    """
+
+    accepted_at: float | None = None
+    attempt: int | None = None
+    attempts: int | None = None
+    answered: bool = False
+    sent: bool = False
+    inconclusive: int = 0
+    received: list[_Received] = field(default_factory=list[_Received])
+
+    def answer(self) -> None:
+        """The first conclusive callback has been read; no other one counts."""
+        self.answered = True
+        for waiting in self.received:
+            waiting.receipt = "answered"
+        self.received.clear()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "received": [dict(waiting.response) for waiting in self.received]}
+
+    @classmethod
+    def from_json(cls, state: Mapping[str, Any]) -> _Request:
+        at = state["accepted_at"]
+        received = [_Received(response) for response in state["received"]]
+        return cls(**{**state, "accepted_at": None if at is None else float(at), "received": received})
+
+
+class Callbacks:
+    """The requests with callbacks of one run, by their idempotency keys."""
+
+    def __init__(self) -> None:
+        self._requests: dict[str, _Request] = {}
+        self._open: set[str] = set()
+        self._hands_on = False
+        self._updates = 0
+
+    # --- continue-as-new ----------------------------------------------------------------------------------------
+
+    def restore(self, handed: Mapping[str, Any]) -> None:
+        """Go on with what the run before has handed on; what has arrived since comes last."""
+        for key, state in handed.items():
+            request = _Request.from_json(state)
+            request.received += self._requests[key].received if key in self._requests else []
+            self._requests[key] = request
+
+    def to_json(self) -> dict[str, Any]:
+        """The state for a continued run."""
+        return {key: request.to_json() for key, request in self._requests.items()}
+
+    def hand_on(self) -> None:
+        """From now on wait for no callback: the next run does."""
+        self._hands_on = True
+
+    def stay(self) -> None:
+        """The run does not continue as new; the calls that were handed on are issued again."""
+        self._hands_on = False
+
+    # --- receiving ----------------------------------------------------------------------------------------------
+
+    async def receive(self, trust: RunTrust | None, sent: Mapping[str, Any]) -> Receipt:
+        """Receive a callback, and wait until it is read. One that comes before the response to its request, or too
+        late, is kept: for that response, or for a retry of the request.
+
+        Raises SagaApplicationError for an update that `saga serve` has not signed.
+        """
+        self._updates += 1
+
+        def is_signed(trust: ProjectTrust) -> bool:
+            return _is_signed(trust, sent)
+
+        if is_untrusted(trust, is_signed, f"{UNTRUSTED} callback {self._updates}", proof=is_signed):
+            raise refused_error(_UNSIGNED)
+        key, response = sent["key"], sent["response"]
+        request = self._requests.setdefault(key, _Request())
+        if request.answered:
+            return "answered"
+        kept = sum(_length(waiting.response) for other in self._requests.values() for waiting in other.received)
+        if kept + _length(response) > MAX_KEPT_CHARACTERS or request.inconclusive >= MAX_INCONCLUSIVE:
+            return "full"
+        received = _Received(response)
+        request.received.append(received)
+        if request.sent and key not in self._open:
+            return "late"
+        if request.accepted_at is not None:
+            await workflow.wait_condition(lambda: received.receipt is not None or key not in self._open)
+        return received.receipt or "accepted"
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    async def perform(self, call: Call, send: SendCall, is_cancelled: Callable[[], bool]) -> Ended | None:
+        """Send the request, unless it has been accepted, and wait for its callback. None: the next run goes on."""
+        try:
+            limit = times.to_seconds(_settings(call).get("timeout", DEFAULT_CALLBACK_TIMEOUT))
+        except ValueError as error:
+            return Outcome("failed", failure=refused_value(f"`callback.timeout`: {error}"), retryable=False), 0
+        request = self._requests.setdefault(call.key, _Request())
+        self._open.add(call.key)
+        try:
+            if request.accepted_at is None:
+                request.answered, request.sent, request.inconclusive = False, True, 0
+                outcome, attempts = await send(call)
+                if outcome.kind == "rejected" or (outcome.kind != "done" and not request.received):
+                    return outcome, attempts
+                request.accepted_at, request.attempt, request.attempts = workflow.time(), outcome.attempt, attempts
+            ended = await self._await_outcome(call, request, send, limit, is_cancelled)
+        finally:
+            self._open.discard(call.key)
+        if ended is None:
+            return None
+        attempts, request.accepted_at = request.attempts, None
+        return replace(ended, attempt=request.attempt), attempts
+
+    async def _await_outcome(
+        self, call: Call, request: _Request, send: SendCall, limit: float, is_cancelled: Callable[[], bool]
+    ) -> Outcome | None:
+        """The outcome of an accepted request; None: the next run goes on."""
+        assert request.accepted_at is not None
+        until = request.accepted_at + limit
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: bool(request.received) or is_cancelled() or self._hands_on,
+                    timeout=max(until - workflow.time(), 0.001),
+                    timeout_summary=limit_summary(f"wait for the callback of {call.summary}"),
+                )
+            if request.received:
+                read = request.received.pop(0)
+                outcome = await _read(call, read.response, send)
+                read.receipt = "accepted"
+                if outcome is not None:
+                    request.answer()
+                    return outcome
+                request.inconclusive += 1
+            elif is_cancelled():
+                return Outcome("unknown", failure=Failure("Cancelled", "it was cancelled before its callback arrived"))
+            elif self._hands_on:
+                return None
+            elif workflow.time() >= until:
+                message = f"no callback has arrived within {times.format_duration(limit)}"
+                return Outcome("unknown", failure=Failure("NoCallback", message))
+
+
+async def _read(call: Call, response: Mapping[str, Any], send: SendCall) -> Outcome | None:
+    """The outcome that a callback has for its request; None if it is neither a yes nor a no."""
+    reading = replace(
+        call,
+        id=f"{call.id}~callback",
+        op="probe",
+        action=CALLBACK_ACTION,
+        arguments={name: call.arguments[name] for name in _REPEATED if name in call.arguments} | {"response": response},
+        summary=f"callback of {call.summary}",
+        timeout=_READ_TIMEOUT,
+        retry=_READ_RETRY,
+        heartbeat=None,
+        cancellable=False,
+        at_most_once=False,
+        returns_failure=False,
+        own_retry=False,
+        remembers_rejections=True,
+        earlier_attempts=0,
+        delay=0.0,
+    )
+    outcome, _ = await send(reading)
+    if outcome.kind == "done":
+        read = outcome.result if isinstance(outcome.result, dict) else {}
+        return Outcome.done(read.get("result")) if read.get("done") else None
+    if outcome.kind == "rejected":
+        # It is about the request itself, however often that was sent: no attempt of it has an effect.
+        return replace(outcome, nothing_before=True, retry_after=None)
+    return replace(outcome, kind="unknown", not_started=False)
+
+
+def check_callback(trust: RunTrust | None, sent: Mapping[str, Any], *, ended: bool) -> None:
+    """Refuse an update that is not a callback of `saga serve`, or comes after the end of the saga.
+
+    Raises SagaApplicationError.
+    """
+    if ended:
+        raise refused_error("the saga has ended")
+    response = sent.get("response")
+    is_callback = isinstance(response, Mapping) and isinstance(response.get("text"), str)
+    if not is_callback or not isinstance(sent.get("key"), str):
+        raise refused_error("a callback has `key` and `response`")
+    if not is_trusted(trust, lambda trust: _is_signed(trust, sent)):
+        raise refused_error(_UNSIGNED)
+
+
+def _is_signed(trust: ProjectTrust, sent: Mapping[str, Any]) -> bool:
+    return trust.trusts_message("callback", [workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)], sent)
+
+
+def _length(response: Mapping[str, Any]) -> int:
+    return len(response["text"])
+
+
+def awaits_callback(call: Call) -> bool:
+    """True for a request that a participant may accept now and answer later."""
+    return call.action == "http" and call.op != "probe" and isinstance(call.arguments.get(CALLBACK), Mapping)
+
+
+def _settings(call: Call) -> Mapping[str, Any]:
+    return call.arguments[CALLBACK]

@@ -1,0 +1,213 @@
+"""Callbacks of `http`: a participant accepts a request now and answers it later, through `saga serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from temporalio.client import WorkflowUpdateFailedError
+
+from saga_workers.client import Client
+from sagas.builtins.callbacks import CALLBACK_UPDATE, MAX_CALLBACK_BYTES
+from tests.helpers.local_worker import finished, running_worker
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
+from tests.integration.serve.accepting_bank import CHARGE, AcceptingBank, CallbackProject, call_back
+from tests.replay.scenario import EARLY
+
+BOOKED = {"status": "booked", "id": "c-1"}
+
+
+@pytest.fixture
+def bank() -> Iterator[AcceptingBank]:
+    with AcceptingBank() as running:
+        yield running
+
+
+class Desk:
+    """Starts sagas of one project with a worker and `saga serve`."""
+
+    def __init__(self, folder: Path, address: str, bank: AcceptingBank, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder, self._address, self._bank, self._monkeypatch = folder, address, bank, monkeypatch
+        self.made: CallbackProject | None = None
+
+    @contextlib.asynccontextmanager
+    async def open(self, timeout: str = "10m", definition: str = CHARGE) -> AsyncIterator[Client]:
+        self.made = self.made or CallbackProject(self._folder, self._address, self._bank, definition, timeout)
+        async with running_worker(self.made.project) as client, self.made.serving(client, self._monkeypatch):
+            yield client
+
+
+@pytest.fixture
+def desk(temporal: TemporalServer, tmp_path: Path, bank: AcceptingBank, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(tmp_path / "project", temporal.address, bank, monkeypatch)
+
+
+async def begin(client: Client, **input: Any) -> str:
+    return (await client.start("charge", input, id=f"pay-{uuid.uuid4()}")).id
+
+
+async def test_the_first_conclusive_callback_is_the_outcome(desk: Desk, bank: AcceptingBank) -> None:
+    async with desk.open() as client:
+        saga = await begin(client)
+        address = await bank.address()
+        assert bank.requests[0]["json"] == {"answer_to": address}
+        assert bank.requests[0]["headers"]["idempotency-key"] == f"{saga}/charge"
+        assert (await call_back(address, {"status": "pending"})).status_code == 200
+        first, second = await asyncio.gather(call_back(address, BOOKED), call_back(address, {**BOOKED, "id": "c-2"}))
+        story = await finished(client, saga)
+        assert sorted((first.status_code, second.status_code)) == [200, 409]
+        expected = "c-1" if first.status_code == 200 else "c-2"
+        assert (story["state"], story["output"]) == ("COMPLETED", {"charge": expected})
+        assert (await call_back(address, BOOKED)).status_code in (409, 410)
+        history = str([event async for event in client.temporal.get_workflow_handle(saga).fetch_history_events()])
+        assert address.rpartition("/")[2] not in history, "who reads histories cannot answer for the participant"
+
+
+async def test_a_no_is_a_rejection_however_often_the_request_was_sent(desk: Desk, bank: AcceptingBank) -> None:
+    bank.statuses = [503, 202]
+    async with desk.open() as client:
+        saga = await begin(client)
+        await until(lambda: len(bank.requests) == 2)
+        assert (await call_back(await bank.address(), {"status": "declined", "why": "no credit"})).status_code == 200
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"], story["steps"][0]["attempts"]) == ("COMPENSATED", "rejected", 2)
+    assert "no credit" in story["reason"]["message"]
+    assert bank.paths() == ["/charges", "/charges"], "there is nothing to undo"
+
+
+async def test_a_callback_before_the_response(desk: Desk, bank: AcceptingBank) -> None:
+    answers: list[int] = []
+
+    def answer(request: dict[str, Any]) -> None:
+        if request["path"] == "/charges":
+            answers.append(httpx.post(request["headers"]["saga-callback"], json=BOOKED, timeout=60).status_code)
+
+    bank.on_request = answer
+    async with desk.open() as client:
+        story = await finished(client, await begin(client))
+    assert (story["state"], story["output"], answers) == ("COMPLETED", {"charge": "c-1"}, [200])
+
+
+async def test_without_a_callback_in_time_the_outcome_is_unknown(desk: Desk, bank: AcceptingBank) -> None:
+    """The undo has a callback, too; that of the forward request is late."""
+    async with desk.open("2s") as client:
+        saga = await begin(client)
+        late = await bank.address()
+        await bank.address("/refunds")
+        assert (await call_back(late, BOOKED)).status_code == 410
+        assert (await call_back(await bank.address("/refunds"), {})).status_code == 200
+        story = await finished(client, saga)
+    charge = story["steps"][0]
+    assert (story["state"], story["reason"]["kind"], charge["outcome"]) == ("COMPENSATED", "unknown", "unknown")
+    assert "no callback has arrived within 2s" in story["reason"]["message"]
+    assert charge["compensation"]["state"] == "DONE"
+
+
+async def test_a_cancel_ends_the_wait(desk: Desk, bank: AcceptingBank) -> None:
+    async with desk.open() as client:
+        saga = await begin(client)
+        address = await bank.address()
+        assert (await call_back(address, {"status": "pending"})).status_code == 200, "it waits"
+        await client.cancel(saga, reason="changed my mind")
+        refund = await bank.address("/refunds")
+        assert (await call_back(address, BOOKED)).status_code == 410
+        assert (await call_back(refund, {})).status_code == 200
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+    assert bank.paths() == ["/charges", "/refunds"]
+
+
+async def test_an_undo_of_a_completed_saga_is_called_back(desk: Desk, bank: AcceptingBank) -> None:
+    undoable = CHARGE.replace(", pivot: true}", ", effect: none}")
+    async with desk.open(definition=undoable) as client:
+        saga = await begin(client)
+        await call_back(await bank.address(), BOOKED)
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+        undone = asyncio.create_task(client.undo(saga, reason="returned", who="mia"))
+        assert (await call_back(await bank.address("/refunds"), {})).status_code == 200
+        await undone
+        await until(lambda: _is(client, saga, "COMPENSATED"))
+
+
+async def _is(client: Client, saga: str, state: str) -> bool:
+    return (await client.show(saga))["state"] == state
+
+
+async def test_a_worker_may_change_meanwhile(desk: Desk, bank: AcceptingBank) -> None:
+    """Without a worker the participant is told to come again; the request is not sent again."""
+    async with desk.open() as client:
+        saga = await begin(client)
+        address = await bank.address()
+        assert (await call_back(address, {"status": "pending"})).status_code == 200
+    assert desk.made is not None
+    async with desk.open() as client:
+        assert (await call_back(address, BOOKED)).status_code == 200
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+    assert bank.paths() == ["/charges"]
+
+
+async def test_forged_callbacks_are_refused(desk: Desk, bank: AcceptingBank) -> None:
+    async with desk.open() as client:
+        saga = await begin(client)
+        address = await bank.address()
+        base, _, token = address.rpartition("/")
+        other = address.replace(f"/{saga}/", f"/{saga}x/")
+        forged = (f"{base}/{token[:-1]}", f"{base}/{'0' * 76}", f"{base}/{token}x", other, f"{base}/undo/{token}")
+        for wrong in forged:
+            assert (await call_back(wrong, BOOKED)).status_code == 404, wrong
+        async with httpx.AsyncClient() as http:
+            assert (await http.post(address, content=b"x" * (MAX_CALLBACK_BYTES + 1))).status_code == 413
+            assert (await http.post(address, content=b"\xff")).status_code == 400
+        message = {"key": f"{saga}/charge", "response": {"headers": {}, "text": '{"status": "booked"}'}}
+        run = client.temporal.get_workflow_handle(saga)
+        for unsigned in (message, {**message, "signature": {"key": token[:12], "hmac": token[12:]}}, {}, {"key": 1}):
+            with pytest.raises(WorkflowUpdateFailedError):
+                await run.execute_update(CALLBACK_UPDATE, unsigned)
+        assert (await client.show(saga))["state"] == "RUNNING"
+        assert (await call_back(address, BOOKED)).status_code == 200
+        assert (await finished(client, saga))["output"] == {"charge": "c-1"}
+
+
+async def test_a_callback_that_cannot_be_read_leaves_the_outcome_unknown(desk: Desk, bank: AcceptingBank) -> None:
+    async with desk.open("10m", CHARGE.replace("result: response.json.id", "result: response.json.id + 1")) as client:
+        saga = await begin(client)
+        assert (await call_back(await bank.address(), BOOKED)).status_code == 200
+        assert (await call_back(await bank.address("/refunds"), {})).status_code == 200
+        story = await finished(client, saga)
+    assert (story["state"], story["steps"][0]["outcome"]) == ("COMPENSATED", "unknown")
+    assert "bank has called back, and it is unknown with what" in story["reason"]["message"]
+
+
+@pytest.fixture(scope="module")
+def small_history_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
+    server = TemporalServer(tmp_path_factory.mktemp("small-history"), extra=[EARLY]).start()
+    yield server
+    server.kill()
+
+
+async def test_the_wait_survives_continue_as_new(
+    small_history_server: TemporalServer, tmp_path: Path, bank: AcceptingBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path / "project", small_history_server.address, bank, monkeypatch)
+    async with desk.open() as client:
+        saga = await begin(client)
+        address = await bank.address()
+        run = client.temporal.get_workflow_handle(saga)
+        first = (await run.describe()).run_id
+
+        async def has_moved() -> bool:
+            await run.signal("unexpected", 1)
+            return (await run.describe()).run_id != first
+
+        await until(has_moved)
+        assert (await call_back(address, {"status": "pending"})).status_code == 200
+        assert (await call_back(address, BOOKED)).status_code == 200
+        story = await finished(client, saga)
+    assert (story["state"], story["output"], bank.paths()) == ("COMPLETED", {"charge": "c-1"}, ["/charges"])

@@ -1,0 +1,88 @@
+"""The callbacks of participants: an address proves that they may answer, and the saga gets a signed update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client as Temporal
+from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from saga_workers.serve.api_tokens import TokenBucket, TooManyFailures
+from saga_workers.serve.start_request import BadRequest
+from sagas.builtins.callbacks import CALLBACK_UPDATE
+from sagas.protocol.callback_address import called_back
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.signed_content import message_content
+from sagas.settings.signing_keys import SigningKeys
+
+_UPDATE_TIMEOUT = timedelta(seconds=12)
+"""A worker must say in this time that the saga has the callback; otherwise the participant sends it again."""
+
+_KEPT_HEADERS = ("content-type",)
+"""The headers that a definition may read. Others may carry credentials, and the history of the saga keeps them."""
+
+_REFUSALS: Mapping[str, tuple[int, str]] = {
+    "answered": (409, "the request was answered before, and the first answer counts"),
+    "late": (410, "the saga does not wait for this callback any more"),
+    "full": (503, "too many callbacks wait for this saga; send this one again"),
+}
+
+
+class CallbackReceiver:
+    """Receives callbacks for the sagas of one project."""
+
+    def __init__(self, temporal: Temporal, keys: SigningKeys) -> None:
+        self._temporal = temporal
+        self._keys = keys
+
+    def called_back(self, saga: str, call: str, token: str, failed: TokenBucket) -> tuple[str, str]:
+        """The saga and the call that an address names. Raises BadRequest if it is not one of this project.
+
+        ``failed`` counts wrong ones; raises TooManyFailures if it is empty.
+        """
+        called = called_back(saga, call, token, self._keys)
+        if called is None:
+            if not failed.take():
+                raise TooManyFailures
+            raise BadRequest(404, "no request was sent with this address")
+        return called
+
+    async def hand_over(self, called: tuple[str, str], headers: Mapping[str, str], body: bytes) -> str:
+        """Give a callback to its saga, or to the run that undoes it; returns what has become of it.
+
+        Raises BadRequest if it does not count, RPCError and TimeoutError if Temporal or the worker does not answer.
+        """
+        saga_id, key = called
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            raise BadRequest(400, "the body is not UTF-8 text") from None
+        kept = {name: headers[name] for name in _KEPT_HEADERS if name in headers}
+        message: dict[str, Any] = {"key": key, "response": {"headers": kept, "text": text}}
+        message["signature"] = self._keys.sign("callback", message_content([saga_id], message))
+        receipt = await self._update(saga_id, message)
+        if receipt is None:
+            receipt = await self._update(saga_id + UNDO_SUFFIX, message)
+        status, refusal = _REFUSALS.get(receipt or "late", (200, ""))
+        if status != 200:
+            raise BadRequest(status, refusal)
+        return str(receipt)
+
+    async def _update(self, workflow_id: str, message: Mapping[str, Any]) -> str | None:
+        """Return what has become of the callback in this workflow; None if it has ended, or does not exist."""
+        handle = self._temporal.get_workflow_handle(workflow_id)
+        try:
+            return await handle.execute_update(CALLBACK_UPDATE, message, rpc_timeout=_UPDATE_TIMEOUT)
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            raise TimeoutError from None
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            raise BadRequest(409, cause.message if isinstance(cause, ApplicationError) else "refused") from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
