@@ -51,7 +51,7 @@ _REPEATED = ("connection", "result", CALLBACK)
 
 @dataclass(slots=True, eq=False)
 class _Received:
-    """A callback. ``receipt`` None: it has not been read yet."""
+    """A callback. ``receipt`` is None until it has been read."""
 
     response: Mapping[str, Any]
     receipt: Receipt | None = None

@@ -164,10 +164,14 @@ FEATURE_MISTAKES = [
         )
     ),
     *(
-        Mistake("SAGA419", about, saga(f"  - {{id: a, uses: http, with: {{url: 'http://a', {given}}}, pivot: true}}\n"))
-        for about, given in (
-            ("a callback of a read", "callback: ⟦{timeout: 1m}"),
-            ("the address of no callback", 'method: POST, json: "${{ ⟦step.callback_url }}"'),
+        Mistake("SAGA419", about, saga(f"  - {{id: a, uses: http, with: {{url: 'http://a', {given}}}{more}}}\n"))
+        for about, given, more in (
+            ("a callback of a read", "callback: ⟦{timeout: 1m}", ""),
+            (
+                "the address of no callback",
+                'method: POST, rejected: [422], json: "${{ ⟦step.callback_url }}"',
+                ", compensate: {uses: shop.tell, with: {}}",
+            ),
         )
     ),
     *(
