@@ -12,7 +12,8 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims
+from saga_workers.reconcile.open_saga_findings import find_left_claims
+from saga_workers.stuck.continuation import continue_saga
 from sagas.bulk.names import DETACH_UPDATE
 from sagas.errors import RefusedError
 from tests.faults.breakpoints import Target
@@ -362,7 +363,7 @@ async def terminated(env: CellEnvironment) -> None:
     client, members = await env.client(), bulk(env).members
     claims = await find_left_claims(client.locator, "bank")
     assert {row.saga_id for row in claims} == set(members)
-    said = [continue_claimed(client.locator, id, "tester", "the test continues it") for id in members]
+    said = [continue_saga(client.locator, id, "tester", "the test continues it") for id in members]
     assert all("; it is " in result for result in await asyncio.gather(*said))
 
 

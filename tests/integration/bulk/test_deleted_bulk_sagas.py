@@ -8,11 +8,12 @@ import pytest
 from temporalio.client import WorkflowFailureError
 
 from saga_workers.location.traces import guarded_effects
-from saga_workers.reconcile.terminated_runs import continue_terminated
-from saga_workers.resumption import must_be_started_again, start_again
 from saga_workers.start.start_requests import BulkRow
+from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.resumption import start_again
+from saga_workers.stuck.stuck_sagas import list_stuck, remedy
+from saga_workers.stuck.verdict import judge
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck, remedy
 from sagas.errors import RefusedError
 from tests.helpers import run_changes
 from tests.helpers.waiting import until
@@ -31,7 +32,7 @@ async def delete_run(bank: Bank, workflow_id: str, saga_id: str) -> None:
 
 async def start_deleted_again(bank: Bank, id: str) -> None:
     location = await bank.client.locator.locate(id)
-    assert await must_be_started_again(bank.client, location)
+    assert await judge(bank.client.locator, bank.project.settings, location) == "deleted"
     await start_again(bank.client, location)
 
 
@@ -59,13 +60,29 @@ async def test_a_saga_of_a_deleted_bulk_workflow_is_started_again(bank: Bank) ->
     for input in inputs:  # other tests may have left stuck sagas on this server
         assert stuck[input["id"]] == f"saga resume {input['id']}"
     with pytest.raises(RefusedError, match="start it again with `saga resume in-1`"):
-        await continue_terminated(bank.client.locator, "in-1", "somebody")
+        await continue_saga(bank.client.locator, "in-1", "somebody")
     for input in inputs:
         await start_deleted_again(bank, input["id"])
         with contextlib.suppress(WorkflowFailureError):  # a compensated saga is Failed in Temporal
             await bank.client.temporal.get_workflow_handle(input["id"]).result()
     assert [(await bank.client.view(input["id"])).state for input in inputs] == ["COMPLETED", "COMPENSATED"]
     assert bank.query("select id, text from note") == [("in-1", "second")]
+
+
+async def test_a_resume_releases_the_claim_of_a_deleted_saga_without_effects(bank: Bank) -> None:
+    starter = await bank.client.starter("resting")
+    handle = await starter.start_bulk([BulkRow("idle-1", starter.make_request({"id": "idle-1", "rest": "4s"}))])
+
+    async def noted() -> bool:
+        return bank.query("select count(*) from note") == [(1,)]
+
+    await until(noted)
+    await delete_run(bank, handle.id, "idle-1")
+    bank.query("with gone as (delete from saga_guard where saga_id = 'idle-1' returning 1) select count(*) from gone")
+    locator = bank.client.locator
+    assert await judge(locator, bank.project.settings, await locator.locate("idle-1")) == "claim left"
+    assert "its claim is deleted" in await continue_saga(locator, "idle-1", "somebody")
+    assert bank.query("select saga_id from saga_claim where saga_id = 'idle-1'") == []
 
 
 async def test_the_origin_is_stored_once_and_is_that_of_a_saga_on_its_own(bank: Bank) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.bulk_activities import BulkActivities
-from saga_workers.reconcile.left_claims import continue_claimed
 from saga_workers.start.start_requests import BulkRow
+from saga_workers.stuck.continuation import continue_saga
 from saga_workers.views.answering import Workers
 from sagas.bulk.names import RECORD_ACTIVITY
 from sagas.protocol.payloads import VIEW_QUERY
@@ -45,7 +45,7 @@ async def test_the_row_is_written_from_what_is_signed(bank: Bank, monkeypatch: p
     await bulk.terminate(reason="by mistake")
     with monkeypatch.context() as forged:
         forged.setattr(Workers, "query", forge)
-        assert await continue_claimed(bank.client.locator, id, "me", "test") == "its row is written as COMPLETED"
+        assert await continue_saga(bank.client.locator, id, "me", "test") == "its row is written as COMPLETED"
     view = await bank.client.view(id)
     assert (view.state, view.output, view.can_undo) == ("COMPLETED", {"moved": 10}, True)
     undo = await bank.client.undo(id, reason="test", who="me")

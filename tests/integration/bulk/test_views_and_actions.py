@@ -18,11 +18,14 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from saga_workers.batch.batch_control import cancel_members
 from saga_workers.bulk import bulk_updates
 from saga_workers.doctor.saga_checks import check_sagas
-from saga_workers.reconcile.left_claims import continue_claimed, find_left_claims, sagas_of_bulk_workflows
+from saga_workers.reconcile.open_saga_findings import find_left_claims
+from saga_workers.reconcile.reconcile_input import sagas_of_bulk_workflows
 from saga_workers.start.start_requests import BulkRow
+from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.stuck.stuck_view import read_view_with_stuck
 from saga_workers.temporal.temporal_runs import NoAnswer
 from saga_workers.views.saga_list import SagaFilter, query_sagas
-from saga_workers.views.stuck import list_stuck
 from sagas.errors import RefusedError
 from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
@@ -267,12 +270,14 @@ async def test_sagas_of_a_terminated_bulk_workflow_are_continued(bank: Bank) -> 
         await bank.client.cancel("t-1")
     stuck = [stuck_saga async for stuck_saga in list_stuck(locator, SagaFilter(), limit=1000)]
     assert {stuck_saga.id for stuck_saga in stuck} >= {"t-1", "t-2"}  # with those of other tests
+    shown = await read_view_with_stuck(locator, "t-1")
+    assert shown.stuck == ("its bulk workflow was closed before it ended: continue it with `saga resume t-1`",)
     claims = await find_left_claims(locator, "bank")
     assert {row.saga_id for row in claims} == {"t-1", "t-2"}
     told = [told for told in await check_sagas(locator.temporal, bank.project) if "bulk workflow was" in told.message]
     assert [(message.ok, message.message[3:15]) for message in told] == [(False, " and 1 more:")]
     assert told[0].help in ("saga resume t-1", "saga resume t-2")
-    assert await continue_claimed(locator, "t-1", "me", "test") == "undone; it is COMPENSATED"
+    assert await continue_saga(locator, "t-1", "me", "test") == "undone; it is COMPENSATED"
     assert (await bank.client.view("t-1")).state == "COMPENSATED"
     assert bank.balances()["a1"] == 100
     await until(lambda: _finds(bank, "select 1 from saga_run where saga_id = 't-1' and state = 'COMPENSATED'", 1))

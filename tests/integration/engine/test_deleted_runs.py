@@ -18,17 +18,19 @@ from saga_activities.locks.tables import create_tables as create_lock_tables
 from saga_spark.reconcile.findings import Finding
 from saga_workers.client import Client
 from saga_workers.doctor.saga_checks import check_sagas
-from saga_workers.location.deleted_run import DeletedRun
-from saga_workers.location.deleted_runs import find_deleted_runs
-from saga_workers.location.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.location.traces import guarded_effects, open_effects
-from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
+from saga_workers.reconcile.open_saga_findings import find_missing_runs, find_replaced_runs, with_one_remedy
 from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.reconcile.repair import repair_findings
-from saga_workers.resumption import must_be_started_again, start_again
+from saga_workers.stuck import continuation
+from saga_workers.stuck.database_traces import DatabaseTraces
+from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
+from saga_workers.stuck.open_sagas import find_deleted
+from saga_workers.stuck.resumption import start_again
+from saga_workers.stuck.stuck_sagas import list_stuck, remedy
+from saga_workers.stuck.verdict import OpenSaga, judge
 from saga_workers.views.locks import list_orphans
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck, remedy
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.settings import SqlConnection
@@ -131,7 +133,7 @@ async def delete_run(client: Client, id: str) -> None:
 
 async def resume(client: Client, id: str) -> None:
     location = await client.locator.locate(id)
-    assert await must_be_started_again(client, location)
+    assert await judge(client.locator, client.project.settings, location) in ("deleted", "replaced")
     await start_again(client, location, who="anna", reason="lost")
 
 
@@ -142,13 +144,15 @@ async def waiting(client: Client, id: str) -> None:
     await until(waits)
 
 
-async def check_commands(client: Client, deleted: DeletedRun) -> None:
+async def check_commands(client: Client, deleted: OpenSaga) -> None:
     """Check that each command tells of the deleted run, and that a repair releases nothing."""
     id, settings, locator = deleted.saga_id, client.project.settings, client.locator
     command = f"saga resume {id}"
     [stuck] = [
         view
-        async for view in list_stuck(locator, SagaFilter(saga="deletable"), limit=100, deleted=[deleted])
+        async for view in list_stuck(
+            locator, SagaFilter(saga="deletable"), limit=100, databases=DatabaseTraces([deleted])
+        )
         if view.id == id
     ]
     assert stuck.stuck is not None
@@ -177,14 +181,14 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
         await waiting(client, id)
         held = await holdings(bank, env, id)
         assert held == {"row locks": 1, "held events": 1, "prepared": 1, "locks": 1}
-        assert await find_deleted_runs(client.locator, client.project.settings, id) == []
+        assert await find_deleted(client.locator, client.project.settings, id) == []
         await delete_run(client, id)
 
         with pytest.raises(UsageError, match=r"its effects are open: take on bank, reserve on bank") as unknown:
             await client.show(id)
         assert unknown.value.help is not None
         assert unknown.value.help.startswith(f"saga resume {id} ")
-        [deleted] = await find_deleted_runs(client.locator, client.project.settings, id)
+        [deleted] = await find_deleted(client.locator, client.project.settings, id)
         assert sorted(deleted.holds) == [
             "held events on bank",
             "locks on shop",
@@ -213,7 +217,7 @@ async def test_a_deleted_saga_is_found_and_started_again(env: Environment, bank:
             return set((await holdings(bank, env, id)).values()) == {0}
 
         await until(released)
-        assert await find_deleted_runs(client.locator, client.project.settings, id) == []
+        assert await find_deleted(client.locator, client.project.settings, id) == []
         if ends == "cancelled":
             with pytest.raises(RefusedError, match="none of its effects is open"):
                 await start_again(client, await client.locator.locate(id))
@@ -281,11 +285,37 @@ async def test_a_saga_that_has_ended_is_not_started_again(env: Environment) -> N
         assert (await finished(client, id))["state"] == "COMPLETED"
         calls = len(env.asked)
         location = await client.locator.locate(id)
-        assert await must_be_started_again(client, location)
+        assert await judge(client.locator, client.project.settings, location) is None
         with pytest.raises(RefusedError, match=f"{id} has already ended COMPLETED, so there is nothing to resume"):
             await start_again(client, location)
         assert (await client.show(id))["state"] == "COMPLETED"
         assert len(env.asked) == calls
+
+
+async def test_a_saga_that_was_continued_to_its_end_is_not_started_again(
+    env: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of a terminated saga that went forward ends it, and its effects are meant to stay."""
+    definition = """
+        saga: continued
+        steps:
+          - {id: first, uses: book, pivot: true}
+          - {id: go, uses: wait, with: {signal: go}}
+    """
+    monkeypatch.setattr(continuation, "_UNDO_TIMEOUT", 0.0)
+    async with env.serving(definition) as client:
+        id = await begin(client, "continued", {})
+        await waiting(client, id)
+        await handle(client, id).terminate("a test")
+        assert await judge(client.locator, client.project.settings, await client.locator.locate(id)) == "terminated"
+        await continuation.continue_saga(client.locator, id, "ada")
+        await waiting(client, id)
+        await client.signal(id, "go")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+        location = await client.locator.locate(id)
+        assert await judge(client.locator, client.project.settings, location) is None
+        with pytest.raises(RefusedError, match=f"{id} has already ended COMPLETED, so there is nothing to resume"):
+            await start_again(client, location)
 
 
 async def test_a_saga_that_may_have_ended_is_started_again_by_who_knows_better(env: Environment) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from saga_activities.locks.tables import create_tables
 from saga_workers.doctor.saga_checks import check_locks, check_sagas
-from saga_workers.views import stuck
+from saga_workers.stuck import run_reasons, stuck_sagas, stuck_view
 from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected
@@ -237,7 +237,7 @@ async def test_a_waiter_and_a_holder_continue_on_another_worker(locks: Environme
 async def test_a_release_without_its_connection_is_shown_and_can_be_left(
     locks: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stuck, "MANY_ATTEMPTS", 2)
+    monkeypatch.setattr(run_reasons, "MANY_ATTEMPTS", 2)
     waiting = """
         saga: order
         locks: {keys: [k]}
@@ -261,7 +261,8 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
         assert "shop" in reason
         assert advice.endswith(f"saga resolve {saga} saga.release skip --reason '…'")
         listed = [
-            stuck_saga async for stuck_saga in stuck.list_stuck(client.locator, SagaFilter(saga="order"), limit=1000)
+            stuck_saga
+            async for stuck_saga in stuck_sagas.list_stuck(client.locator, SagaFilter(saga="order"), limit=1000)
         ]
         assert [advice in (row.stuck or ()) for row in listed if row.id == saga] == [True]
         told = await check_sagas(client.temporal, after)
@@ -285,7 +286,7 @@ async def test_a_release_without_its_connection_is_shown_and_can_be_left(
 
 
 async def _stuck(client: Any, saga: str) -> SagaView | None:
-    shown = await stuck.read_view_with_stuck(client.locator, saga)
+    shown = await stuck_view.read_view_with_stuck(client.locator, saga)
     return shown if shown.stuck else None
 
 

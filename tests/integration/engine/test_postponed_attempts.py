@@ -11,8 +11,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until

@@ -15,10 +15,11 @@ from saga_activities.guard.schema import create_tables
 from saga_activities.guard.two_phase import prepared as prepared_transactions
 from saga_spark.reconcile.findings import repair_command
 from saga_workers.reconcile.prepared_transactions import find_unowned
+from saga_workers.stuck.database_traces import DatabaseTraces
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.prepared import stuck_prepared, with_stuck_prepared
 from saga_workers.views.saga_list import SagaFilter
 from saga_workers.views.saga_view import read_view
-from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.settings import SqlConnection
 from tests.helpers.database_servers import DatabaseServer
@@ -120,7 +121,9 @@ async def _check_what_operators_see(env: Environment, client: Any, id: str, monk
     assert len(view.stuck or ()) == len(reasons)
 
     async def listed() -> list[Any]:  # Temporal's visibility store lags
-        stuck = list_stuck(client.locator, SagaFilter(saga="transfer"), limit=1000, prepared={id: reasons})
+        stuck = list_stuck(
+            client.locator, SagaFilter(saga="transfer"), limit=1000, databases=DatabaseTraces(prepared={id: reasons})
+        )
         return [saga.stuck async for saga in stuck if saga.id == id]
 
     assert await until(listed) == [tuple(reasons)]

@@ -10,8 +10,9 @@ from sqlalchemy import text
 
 from saga_activities.locks.tables import create_tables
 from saga_workers.client import Client
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.stuck.stuck_view import read_view_with_stuck
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck, read_view_with_stuck
 from sagas import Rejected
 from sagas.machine.locking import row_locks
 from tests.helpers.local_worker import finished

@@ -16,10 +16,10 @@ from saga_cli.render.saga_view import notification_lines
 from saga_cli.render.text import to_plain
 from saga_workers import interventions
 from saga_workers.client import Client
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.notifications import resend
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.saga_view import read_view
-from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import SagaView

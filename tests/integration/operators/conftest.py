@@ -15,12 +15,11 @@ from prometheus_client import Metric
 from saga_activities.connections import open_engine
 from saga_activities.guard.two_phase import prepared
 from saga_workers.reconcile.late_replies import find_late_replies
-from saga_workers.reconcile.left_claims import find_left_claims
-from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs
+from saga_workers.reconcile.open_saga_findings import find_left_claims, find_missing_runs, find_replaced_runs
 from saga_workers.reconcile.prepared_transactions import find_unowned
 from saga_workers.relay.outbox_table import read_lag
 from saga_workers.relay.relay_status import OutboxGauges
-from saga_workers.views import stuck
+from saga_workers.stuck import run_reasons
 from saga_workers.views.locks import list_orphans
 from saga_workers.worker.open_effects import OpenEffects
 from saga_workers.worker.worker_metrics import SagaGauges
@@ -59,8 +58,8 @@ def observed(
     temporal: TemporalServer, postgres_server: DatabaseServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Observed]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stuck, "MANY_ATTEMPTS", 2)
-        patch.setattr(stuck, "DUE", 1.0)
+        patch.setattr(run_reasons, "MANY_ATTEMPTS", 2)
+        patch.setattr(run_reasons, "DUE", 1.0)
         patch.setattr(prepared, "STUCK_AFTER", 1.0)
         folder = tmp_path_factory.mktemp("operators") / uuid.uuid4().hex[:8]
         yield asyncio.run(observe(folder, temporal.address, new_database(postgres_server)))

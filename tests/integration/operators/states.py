@@ -13,6 +13,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from saga_workers.client import Client
 from saga_workers.start.start_requests import BulkRow
+from sagas.protocol.payloads import UNDO_SUFFIX
 from tests.helpers import run_changes
 from tests.helpers.waiting import until
 from tests.integration.operators.troubled_project import Stack, project_of
@@ -113,6 +114,22 @@ async def waits_for_a_parked_saga(stack: Stack) -> str:
 async def terminated(stack: Stack) -> str:
     id = await waiting(stack)
     await stack.client.temporal.get_workflow_handle(id).terminate("a test")
+    return id
+
+
+async def undo_terminated(stack: Stack) -> str:
+    """The undo of a completed saga is terminated at its first compensation, which another session holds up."""
+    id = await completed(stack, "undo-held")
+
+    async def is_undoing() -> bool:
+        steps = {step["id"]: step["compensation"] for step in (await stack.client.show(id))["steps"]}
+        return steps["more"] is not None and steps["more"]["state"] == "RUNNING"
+
+    with psycopg.connect(stack.url) as other:
+        other.execute("lock table held_back in access exclusive mode")
+        await stack.client.undo(id, reason="a test", who="ada")
+        await until(is_undoing)
+        await stack.client.temporal.get_workflow_handle(f"{id}{UNDO_SUFFIX}").terminate("a test")
     return id
 
 
@@ -256,6 +273,14 @@ STATES = (
     State("a saga waits for a lock of a stuck saga", waits_for_a_parked_saga, "waits for", "sagas"),
     State(
         "a run was terminated", terminated, "terminated with open effects", "sagas", "open_effects", "saga_open_effects"
+    ),
+    State(
+        "the undo of a completed saga was terminated",
+        undo_terminated,
+        "terminated with open effects",
+        "sagas",
+        "open_effects",
+        "saga_open_effects",
     ),
     State(
         "a run was deleted, and its saga holds locks, events or transactions",

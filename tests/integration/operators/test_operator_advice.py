@@ -52,6 +52,7 @@ def test_what_is_advised_harms_nothing(observed: Observed, state: State) -> None
 
 ENDED_BY_ADVICE = {
     "a run was terminated": "COMPENSATED",
+    "the undo of a completed saga was terminated": "COMPENSATED",
     "a bulk workflow was closed": "COMPENSATED",
     "a run was deleted, and its saga holds locks, events or transactions": "RUNNING",
     "a run was deleted, and its saga has open effects alone": "RUNNING",

@@ -108,6 +108,17 @@ DEFINITIONS: Mapping[str, str] = {
           - {id: more, uses: sql, compensate: {uses: unbook, with: {}},
              with: {connection: shop, run: "insert into held_up values (:saga)", params: {saga: "${{ saga.id }}"}}}
     """,
+    "undo-held": """
+        steps:
+          - {id: take, uses: book, compensate: unbook}
+          - id: more
+            uses: sql
+            with: {connection: shop, run: "insert into held_back values (:saga)", params: {saga: "${{ saga.id }}"}}
+            compensate:
+              uses: sql
+              with: {connection: shop, run: "delete from held_back where saga = :saga",
+                     params: {saga: "${{ saga.id }}"}}
+    """,
     "notifying": f"steps: [{BOOKED}]\nnotify: [{{when: completed, uses: refuse, with: {{}}}}]",
 }
 
@@ -221,6 +232,7 @@ async def running_stack(folder: Path, address: str, url: str) -> AsyncIterator[S
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("create table effects (saga text, step text)")
         connection.execute("create table held_up (saga text)")
+        connection.execute("create table held_back (saga text)")
     broken_queue = project_of(folder, "broken.toml").settings.temporal.task_queue
     plugin = SagaPlugin(main_project)
     grace = {"graceful_shutdown_timeout": timedelta(seconds=1)}

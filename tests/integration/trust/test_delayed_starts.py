@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from saga_workers.doctor.saga_checks import check_sagas
-from saga_workers.views import stuck
+from saga_workers.stuck import stuck_sagas
 from sagas import Rejected, action
 from tests.helpers.local_worker import make_project, running_worker
 from tests.helpers.processes import TemporalServer
@@ -69,7 +69,7 @@ async def test_delayed_starts_hide_no_other_saga(
         shown = await client.show(f"delayed-{mark}-7")
         assert "it was started with a delay, and begins at" in shown["incomplete"]
 
-        monkeypatch.setattr(stuck, "RUN_TIMEOUT", 0.0)
+        monkeypatch.setattr(stuck_sagas, "RUN_TIMEOUT", 0.0)
         [result] = await check_sagas(client.temporal, project)
         assert result.ok is False
-        assert f"and {DELAYED} more: {stuck.NOT_IN_TIME} 0 s" in result.message
+        assert f"and {DELAYED} more: {stuck_sagas.NOT_IN_TIME} 0 s" in result.message

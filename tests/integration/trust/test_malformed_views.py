@@ -12,9 +12,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from saga_workers.client import Client
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.parked import group_parked, read_parked
 from saga_workers.views.saga_list import SagaFilter, query_sagas
-from saga_workers.views.stuck import list_stuck
 from sagas.protocol.payloads import OUTCOME_MEMO
 from tests.helpers.waiting import until
 from tests.integration.trust.conftest import Shop

@@ -13,8 +13,8 @@ from temporalio.api.enums.v1 import EventType, ResetReapplyType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
 from saga_workers.client import Client
-from saga_workers.reconcile.terminated_runs import continue_terminated
 from saga_workers.start.start_requests import BulkRow
+from saga_workers.stuck.continuation import continue_saga
 from sagas.protocol.payloads import RESET_ACTIVITY
 from tests.helpers import eager_start
 from tests.helpers.local_worker import finished, running_worker
@@ -182,7 +182,7 @@ async def test_the_sagas_of_a_bulk_workflow_that_was_reset_are_undone_where_they
             )
     view = await client.view(id)
     assert (view.state, [step.state for step in view.steps[:2]]) == ("TERMINATED", ["DONE", "DONE"])
-    assert await continue_terminated(client.locator, id, "anna") == "undone; it is COMPENSATED"
+    assert await continue_saga(client.locator, id, "anna") == "undone; it is COMPENSATED"
     assert bank.balances() == {"a1": 100, "a2": 100, "a3": 100}
     rows = "select state, labels from saga_run where saga_id = %s"
     assert await until(lambda: bank.query(rows, id)) == [("COMPENSATED", {"from": "a1"})]

@@ -26,9 +26,9 @@ from temporalio.worker import (
 )
 
 from saga_workers.client import Client
+from saga_workers.stuck.run_reasons import temporal_reasons
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.views.answering import Workers
-from saga_workers.views.stuck import temporal_reasons
 from saga_workers.worker import worker_trust
 from saga_workers.worker.plugin import SagaPlugin
 from sagas.protocol.payloads import CALL_HEADER, LOAD_ACTIVITY, RESET_ACTIVITY, UNSIGNED_TYPE

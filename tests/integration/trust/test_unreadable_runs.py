@@ -16,8 +16,8 @@ from temporalio.api.workflowservice.v1 import (
     RespondActivityTaskFailedRequest,
 )
 
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck
 from sagas import Rejected
 from sagas.actions.registry import action
 from tests.helpers.local_worker import make_project, running_worker

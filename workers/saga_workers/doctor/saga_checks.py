@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from temporalio.client import Client
@@ -11,14 +11,17 @@ from temporalio.service import RPCError
 
 from saga_spark.reconcile.findings import Finding
 from saga_workers.doctor.doctor_result import DoctorResult
-from saga_workers.location.deleted_run import DeletedRun
-from saga_workers.location.deleted_runs import find_deleted_runs
-from saga_workers.location.guard_scan import GuardScan
 from saga_workers.location.locator import Locator, using_locator
+from saga_workers.stuck.database_traces import (
+    TIMEOUT,
+    DatabaseTraces,
+    Unanswered,
+    read_database_traces,
+    unanswered_message,
+)
+from saga_workers.stuck.stuck_sagas import list_stuck, remedy
 from saga_workers.views.locks import OpenRequest, list_orphans
-from saga_workers.views.prepared import stuck_prepared
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck, remedy
 from sagas.errors import SagaError
 from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
@@ -26,9 +29,6 @@ from sagas.settings import Settings
 from sagas.text.shell import saga_command
 
 T = TypeVar("T")
-_TIMEOUT = 30.0
-"""Seconds for what the databases have; each run has a time of its own."""
-
 _MAX_LISTED = 2_000
 _MAX_NAMED = 10
 
@@ -42,24 +42,21 @@ async def check_sagas(
     own, so it hides nothing else.
     """
     settings = project.settings
-    scan = GuardScan(settings)
-    deleted: Sequence[DeletedRun] = ()
-    prepared: Mapping[str, Sequence[str]] = {}
+    traces = DatabaseTraces()
     unchecked: list[DoctorResult] = []
     stuck: list[SagaView] = []
     async with using_locator(client, settings) as locator:
         if databases:
-            reading = find_deleted_runs(locator, settings, scan=scan)
-            deleted = await _in_time("sagas without a run", reading, unchecked) or ()
-            prepared = await _in_time("prepared transactions", stuck_prepared(project), unchecked) or {}
+            traces = await read_database_traces(
+                locator, project, lambda check, error: unchecked.append(_unanswered(check, error))
+            )
         criteria = SagaFilter(task_queue=settings.temporal.task_queue)
         try:
             async for view in list_stuck(
                 locator,
                 criteria,
                 limit=_MAX_LISTED,
-                prepared=prepared,
-                deleted=deleted,
+                databases=traces,
                 on_progress=lambda read: on_progress(f"sagas: {read} runs read"),
             ):
                 stuck.append(view)
@@ -69,18 +66,8 @@ async def check_sagas(
         more = f"more than {_MAX_LISTED} are stuck; the others were not looked at"
         unchecked.append(DoctorResult("sagas", False, more, saga_command("list", stuck=True)))
     if not stuck and not unchecked:
-        return [_nothing_stuck(databases and scan.complete)]
+        return [_nothing_stuck(traces.complete)]
     return [*_by_reason(stuck), *unchecked]
-
-
-async def _in_time(check: str, reading: Awaitable[T], unchecked: list[DoctorResult]) -> T | None:
-    """The answer; None if there is none, or none in time, which is added to ``unchecked``."""
-    try:
-        async with asyncio.timeout(_TIMEOUT):
-            return await reading
-    except (SagaError, RPCError, TimeoutError) as error:
-        unchecked.append(_unanswered(check, error))
-        return None
 
 
 def _nothing_stuck(complete: bool) -> DoctorResult:
@@ -139,7 +126,7 @@ async def _first_of(
     ``passed``: the message without a problem. ``describe``: the message about a problem, and the command for it.
     """
     try:
-        async with asyncio.timeout(_TIMEOUT), using_locator(client, settings) as locator:
+        async with asyncio.timeout(TIMEOUT), using_locator(client, settings) as locator:
             problems = await read(locator, settings)
     except (SagaError, RPCError, TimeoutError) as error:
         return _unanswered(check, error)
@@ -150,7 +137,6 @@ async def _first_of(
     return DoctorResult(check, False, what + more, command)
 
 
-def _unanswered(check: str, error: SagaError | RPCError | TimeoutError) -> DoctorResult:
-    if isinstance(error, TimeoutError):
-        return DoctorResult(check, False, "the database or the server does not answer in time")
-    return DoctorResult(check, False, error.message, error.help if isinstance(error, SagaError) else None)
+def _unanswered(check: str, error: Unanswered) -> DoctorResult:
+    help = error.help if isinstance(error, SagaError) else None
+    return DoctorResult(check, False, unanswered_message(error), help)

@@ -17,6 +17,10 @@ from sagas.settings import Settings
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+SETTLE_TIME = 2.0
+"""Seconds after which the end of a saga is in the ledger: a claim, or a missing row, that is still there is a
+finding."""
+
 _POOL_SIZE = 5
 _IDS_AT_ONCE = 500
 

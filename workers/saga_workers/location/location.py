@@ -78,11 +78,6 @@ class Location:
         return self.home if isinstance(self.home, RunRow) else None
 
     @property
-    def deleted(self) -> bool:
-        """Return whether neither a run nor the ledger has its state: only guard rows or a claim are left of it."""
-        return self.undo is None and (self.home is None or (self.member is not None and self.member.bulk is None))
-
-    @property
     def started_at(self) -> datetime | None:
         """When the saga was started, or continued in its newest run; None if nobody knows it."""
         match self.home:

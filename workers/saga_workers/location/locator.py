@@ -1,4 +1,7 @@
-"""Finds where a saga lives. Nothing else asks Temporal, claims, the ledger and undo runs about a saga's id."""
+"""Finds where a saga lives, from Temporal, the claims, the ledger and the runs of undos.
+
+Code that decides by only one of these, such as a start that looks which ids are taken, reads that one itself.
+"""
 
 from __future__ import annotations
 

@@ -11,10 +11,9 @@ from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import RunRecord
 from saga_activities.ledger.rows import make_record
 from saga_spark.reconcile.findings import Finding
-from saga_workers.ledger.run_ledger import RunLedger
-from saga_workers.location.deleted_run import RUN_DELETED
+from saga_workers.ledger.run_ledger import SETTLE_TIME, RunLedger
 from saga_workers.location.locator import Locator
-from saga_workers.reconcile.recheck import SETTLE_TIME
+from saga_workers.stuck.verdict import RUN_DELETED
 from saga_workers.temporal.machine_query import read_machine
 from saga_workers.temporal.run_history import first_input
 from saga_workers.views.saga_view import read_view

@@ -18,10 +18,6 @@ from saga_workers.runtime.databases import open_command_engine
 from sagas.settings import Settings
 from sagas.settings.reconcile import EffectTable
 
-SETTLE_TIME = 2.0
-"""Seconds after which the end of a saga is in the ledger: a claim, or a missing row, that is still there is a
-finding."""
-
 MAX_RECHECKED = 2_000
 """Maximum number of sagas that are read again: a finding is dropped if its saga has changed meanwhile."""
 

@@ -23,10 +23,10 @@ from saga_spark.reconcile.extracts import FINAL_STATES, ReconciliationScope, Sag
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import combined_view, current_view, current_views
 from saga_workers.reconcile.declared_columns import HELP, find_problems
-from saga_workers.reconcile.left_claims import sagas_of_bulk_workflows
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.databases import open_command_engine
 from saga_workers.temporal.temporal_runs import RunInfo, namespace_retention
+from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from sagas.errors import SagaError
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -36,6 +36,8 @@ from sagas.settings.reconcile import EffectTable
 
 MAX_ORPHANS = 5_000
 """Maximum number of sagas that only the guards know and that are looked up one by one."""
+
+_ROWS_AT_ONCE = 500
 
 
 @dataclass(slots=True)
@@ -138,6 +140,27 @@ async def _orphans(locator: Locator, folder: Path, exported: Mapping[str, str]) 
         if view is not None:
             # Its effects were read before it ended, so they cannot be judged now.
             yield replace(view, incomplete="it ended during the reconciliation") if view.state in FINAL_STATES else view
+
+
+async def sagas_of_bulk_workflows(
+    locator: Locator, ids: list[str], *, horizon: float, until: float
+) -> AsyncIterator[SagaView]:
+    """The views of those of the ids that Temporal has no run of, because a bulk workflow runs or has run them.
+
+    ``horizon`` and ``until``: see :class:`ReconcileInput`; a saga that ended after ``until`` cannot be judged.
+    """
+    for start in range(0, len(ids), _ROWS_AT_ONCE):
+        part = ids[start : start + _ROWS_AT_ONCE]
+        claims = [claim for claim in (await locator.ledger.claims(part)).values() if claim.bulk_id is not None]
+        rows = await locator.ledger.find_all(part)
+        for row in rows.values():
+            ended = None if row.view.ended_at is None else datetime.fromisoformat(row.view.ended_at).timestamp()
+            if ended is not None and ended >= horizon:
+                late = "it ended during the reconciliation" if ended >= until else row.view.incomplete
+                yield replace(row.view, incomplete=late)
+        for member in await locator.members(claims, without=rows):
+            view = claimed_view(locator.temporal, member, web_ui=None)
+            yield replace(view, incomplete="it was not asked for")
 
 
 def _guarded_ids(folder: Path) -> set[str]:

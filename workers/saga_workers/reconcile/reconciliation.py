@@ -27,8 +27,12 @@ from saga_workers.location.locator import Locator
 from saga_workers.reconcile.current_views import current_view
 from saga_workers.reconcile.late_replies import find_late_replies
 from saga_workers.reconcile.ledger_check import check_ledger
-from saga_workers.reconcile.left_claims import find_left_claims
-from saga_workers.reconcile.missing_runs import find_missing_runs, find_replaced_runs, with_one_remedy
+from saga_workers.reconcile.open_saga_findings import (
+    find_left_claims,
+    find_missing_runs,
+    find_replaced_runs,
+    with_one_remedy,
+)
 from saga_workers.reconcile.prepared_transactions import find_committed_outside, find_unowned
 from saga_workers.reconcile.recheck import published_since, recheck
 from saga_workers.reconcile.reconcile_input import ReconcileInput, read_input

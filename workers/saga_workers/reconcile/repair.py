@@ -23,12 +23,12 @@ from saga_spark.staging.stage_area import StageArea
 from saga_workers.location.locator import Locator
 from saga_workers.reconcile.ledger_check import write_row
 from saga_workers.reconcile.reconciliation import output_record_connection
-from saga_workers.reconcile.terminated_runs import continue_terminated
 from saga_workers.relay.check_back import SagaUnreachable, entry_status, query_saga
 from saga_workers.runtime.databases import open_command_engine, open_databases
+from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.verdict import has_open_effects
 from saga_workers.views.locks import list_orphans, release_orphan
 from saga_workers.views.saga_view import read_view
-from saga_workers.views.stuck import terminated_reasons
 from sagas.errors import RefusedError, SagaError
 from sagas.protocol.saga_view import UNVERIFIED
 from sagas.settings import Settings
@@ -84,7 +84,7 @@ def _saga_ids_of_class(findings: Iterable[Mapping[str, Any]], kind: str) -> list
 
 async def _continue(locator: Locator, saga_id: str, who: str) -> str:
     try:
-        return await continue_terminated(locator, saga_id, who)
+        return await continue_saga(locator, saga_id, who)
     except RefusedError as error:
         return f"not repaired: {error.message}"
 
@@ -134,7 +134,7 @@ async def _release_lock(locator: Locator, settings: Settings, saga_id: str, hold
         view = await read_view(locator.within_temporal(), saga_id)
         if view.is_unverified:
             return f"not released: it is {view.state} {UNVERIFIED}"
-        if view.state == "TERMINATED" and terminated_reasons(view):
+        if has_open_effects(view):
             again = saga_command("resume", saga_id)
             return f"not released: its effects are still there; continue it first: {again}"
     problem = await release_orphan(locator.temporal, settings, saga_id, holder)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from saga_activities.guard.two_phase.prepared import list_prepared
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
-from saga_workers.views.stuck import add_reasons
 from sagas.definition.model import Definition
 from sagas.project import Project
 from sagas.protocol.saga_view import SagaView
@@ -37,6 +37,12 @@ async def with_stuck_prepared(settings: Settings, view: SagaView) -> SagaView:
     """The view with these reasons in ``stuck``. Raises SagaError if a database cannot be read."""
     connections = [sql_connection.name for sql_connection in settings.sql_connections()]
     return add_reasons(view, await _read(settings, connections, view.id))
+
+
+def add_reasons(view: SagaView, prepared: Mapping[str, Sequence[str]]) -> SagaView:
+    """The view with the reasons of its prepared transactions after the others."""
+    reasons = prepared.get(view.id, ())
+    return replace(view, stuck=(*(view.stuck or ()), *reasons)) if reasons else view
 
 
 async def _read(settings: Settings, connections: Collection[str], saga_id: str | None) -> dict[str, list[str]]:

@@ -134,8 +134,9 @@ def _resume_one(
     from saga_cli.inputs import read_definition, read_input
     from saga_workers import interventions
     from saga_workers.client import Client
-    from saga_workers.reconcile.terminated_runs import continue_terminated
-    from saga_workers.resumption import ABSENT, is_left, must_be_started_again, start_again
+    from saga_workers.stuck.continuation import continue_saga
+    from saga_workers.stuck.resumption import ABSENT, start_again
+    from saga_workers.stuck.verdict import judge
     from saga_workers.views.saga_view import read_view
     from sagas.project import Project
 
@@ -149,11 +150,12 @@ def _resume_one(
             print_target(settings)
             location = await client.locator.locate(saga_id)
             who = operator_name(as_) or client.temporal.identity
-            if is_left(location):
-                done = await continue_terminated(client.locator, saga_id, who, reason)
+            verdict = await judge(client.locator, settings, location)
+            if verdict in ("terminated", "claim left"):
+                done = await continue_saga(client.locator, saga_id, who, reason)
                 state = (await read_view(client.locator, saga_id)).state
                 return {"id": saga_id, "response": done, "state": state}
-            if not await must_be_started_again(client, location):
+            if verdict is None and (location.open_run is not None or location.kind == "in bulk"):
                 async with noting_silence("resume"):
                     view = await interventions.resume(client.locator, saga_id, reason=reason, who=who)
                 return {"id": saga_id, "response": "resumed", "state": view.state}

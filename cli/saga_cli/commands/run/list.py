@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +10,9 @@ import typer
 
 from saga_cli.context import global_options, with_locator
 from saga_cli.output import echo, make_console, print_document, to_json, warn
-from sagas.errors import SagaError
 from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
-    from saga_workers.location.deleted_run import DeletedRun
     from saga_workers.location.locator import Locator
     from saga_workers.views.saga_list import SagaFilter
     from sagas.protocol.saga_view import SagaView
@@ -49,9 +47,8 @@ def list_sagas(
         asked = saga_filter(settings, saga=saga, states=state or (), since=since, labels=label or (), where=where)
         views: list[SagaView] = []
         try:
-            prepared = await _prepared(settings) if stuck else {}
-            deleted = await _deleted_runs(locator, settings) if stuck else []
-            async for view in _find(locator, settings, asked, stuck, limit, prepared, deleted):
+            find_sagas = _find_stuck if stuck else _find
+            async for view in find_sagas(locator, settings, asked, limit):
                 if global_options().format == "jsonl":
                     print(to_json(_row_json(view)), flush=True)
                 views.append(view)
@@ -64,48 +61,23 @@ def list_sagas(
     return with_locator(find)
 
 
-async def _prepared(settings: Settings) -> Mapping[str, Sequence[str]]:
-    """The reasons of prepared transactions; none, with a warning, if they cannot be read."""
-    from saga_workers.views.prepared import stuck_prepared
+async def _find_stuck(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncIterator[SagaView]:
+    """The stuck sagas; a warning for each question that the databases of the project do not answer."""
+    from saga_workers.stuck.database_traces import read_database_traces, unanswered_message
+    from saga_workers.stuck.stuck_sagas import list_stuck
     from sagas.project import Project
 
-    try:
-        return await stuck_prepared(Project(settings))
-    except SagaError as error:
-        warn(error.message)
-        return {}
-
-
-async def _deleted_runs(locator: Locator, settings: Settings) -> Sequence[DeletedRun]:
-    """The sagas without a run that have open effects; none, with a warning, if a database cannot be read."""
-    from saga_workers.location.deleted_runs import find_deleted_runs
-    from saga_workers.location.guard_scan import GuardScan
-
-    try:
-        return await find_deleted_runs(locator, settings, scan=GuardScan(settings))
-    except SagaError as error:
-        warn(error.message)
-        return []
-
-
-def _find(
-    locator: Locator,
-    settings: Settings,
-    asked: SagaFilter,
-    stuck: bool,
-    limit: int,
-    prepared: Mapping[str, Sequence[str]],
-    deleted: Sequence[DeletedRun],
-) -> AsyncIterator[SagaView]:
+    databases = await read_database_traces(locator, Project(settings), lambda _, error: warn(unanswered_message(error)))
     web_ui = settings.temporal.web_ui
-    if stuck:
-        from saga_workers.views.stuck import list_stuck
+    async for view in list_stuck(locator, asked, limit=limit, web_ui=web_ui, databases=databases):
+        yield view
 
-        return list_stuck(locator, asked, limit=limit, web_ui=web_ui, prepared=prepared, deleted=deleted)
+
+def _find(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncIterator[SagaView]:
     from saga_workers.views.saga_list import query_sagas
 
     ask = global_options().format != "human"  # people wait for the list, programs for whole documents
-    return query_sagas(locator, asked, limit=limit, web_ui=web_ui, ask_running=ask)
+    return query_sagas(locator, asked, limit=limit, web_ui=settings.temporal.web_ui, ask_running=ask)
 
 
 def _row_json(view: SagaView) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def show(
             "--reveal is not in this version of saga", help="the history in the Web UI has the input as it was sent"
         )
     from saga_cli.render.saga_view import print_view, view_page
-    from saga_workers.views.stuck import read_view_with_stuck
+    from saga_workers.stuck.stuck_view import read_view_with_stuck
 
     async def read(locator: Locator, settings: Settings) -> SagaView:
         view = await read_view_with_stuck(locator, saga_id, web_ui=settings.temporal.web_ui)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from saga_workers.client import Client
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.parked import read_parked
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck
 from sagas import Rejected, Step
 from sagas.errors import RefusedError, UsageError
 from sagas.protocol.saga_view import SagaView

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from saga_workers.reconcile.terminated_runs import continue_terminated
-from saga_workers.resumption import start_again
+from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.resumption import start_again
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, describe_run
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs, query_sagas
 from sagas import Client, Rejected
@@ -155,7 +155,7 @@ async def test_a_terminated_parent_is_undone_with_its_running_child(env: Environ
     async with env.serving(PARENT, CHILD) as client:
         saga = await begin_waiting(client)
         await handle(client, saga).terminate("by mistake")
-        assert await continue_terminated(client.locator, saga, "ada") == "undone; it is COMPENSATED"
+        assert await continue_saga(client.locator, saga, "ada") == "undone; it is COMPENSATED"
         child = await client.show(f"{saga}/child")
         assert (child["state"], child["reason"]["kind"]) == ("COMPENSATED", "parent")
         assert (await client.show(saga))["state"] == "COMPENSATED"
@@ -180,7 +180,7 @@ async def test_a_terminated_parent_past_its_commit_point_goes_on_with_its_runnin
     async with env.serving(COMMITTED, CHILD) as client:
         saga = await begin_waiting(client)
         await handle(client, saga).terminate("by mistake")
-        continuing = asyncio.create_task(continue_terminated(client.locator, saga, "ada"))
+        continuing = asyncio.create_task(continue_saga(client.locator, saga, "ada"))
         await until(lambda: _asks(client, f"{saga}~undo"))
         await handle(client, f"{saga}/child").signal("go")
         assert await continuing == "continued; it is COMPLETED"
@@ -194,7 +194,7 @@ async def test_a_terminated_parent_undoes_a_child_that_completed_meanwhile(env: 
         await handle(client, saga).terminate("by mistake")
         await handle(client, f"{saga}/child").signal("go")
         await until(lambda: _is(client, f"{saga}/child", "COMPLETED"))
-        assert await continue_terminated(client.locator, saga, "ada") == "undone; it is COMPENSATED"
+        assert await continue_saga(client.locator, saga, "ada") == "undone; it is COMPENSATED"
         assert (await client.show(f"{saga}/child"))["state"] == "COMPENSATED"
     assert env.log() == ["do a", "do x", "do y", "undo y", "undo x", "undo a"]
     assert await env.effects() == []
@@ -214,7 +214,7 @@ async def test_a_parent_that_is_terminated_during_the_undo_of_its_child_waits_fo
         undo = handle(client, f"{saga}/child~undo")
         run = (await undo.describe()).run_id
         await handle(client, saga).terminate("by mistake")
-        continuing = asyncio.create_task(continue_terminated(client.locator, saga, "ada"))
+        continuing = asyncio.create_task(continue_saga(client.locator, saga, "ada"))
         await until(lambda: _asks(client, f"{saga}~undo"))
         go.set()
         assert await continuing == "undone; it is COMPENSATED"
@@ -227,7 +227,7 @@ async def test_a_terminated_parent_is_undone_with_its_terminated_child(env: Envi
         saga = await begin_waiting(client)
         await handle(client, saga).terminate("by mistake")
         await handle(client, f"{saga}/child").terminate("by mistake")
-        assert await continue_terminated(client.locator, saga, "ada") == "undone; it is COMPENSATED"
+        assert await continue_saga(client.locator, saga, "ada") == "undone; it is COMPENSATED"
         assert await _is(client, f"{saga}/child", "COMPENSATED")
     assert env.log() == ["do a", "do x", "undo x", "undo a"]
 
@@ -240,7 +240,7 @@ async def test_a_terminated_run_that_had_not_begun_is_refused(env: Environment) 
         await handle(client, saga).terminate("by mistake")
     async with env.again() as client:
         with pytest.raises(RefusedError, match="closed before it had begun"):
-            await continue_terminated(client.locator, saga, "ada")
+            await continue_saga(client.locator, saga, "ada")
     assert env.log() == []
 
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from saga_workers.client import Client
+from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.views.saga_list import SagaFilter
-from saga_workers.views.stuck import list_stuck
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer

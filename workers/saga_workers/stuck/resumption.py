@@ -10,11 +10,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from saga_workers.client import Client
-from saga_workers.location.deleted_runs import replaced_origin
 from saga_workers.location.location import Location
 from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, open_origin
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
+from saga_workers.stuck.verdict import OVER
 from saga_workers.temporal.run_history import first_input
 from saga_workers.temporal.temporal_runs import namespace_retention
 from saga_workers.views.saga_view import read_view
@@ -27,32 +27,6 @@ from sagas.text.shell import saga_command
 
 ABSENT: Any = object()
 """No input was given."""
-
-_OVER = tuple(state for state in FINAL_STATES if state != "TERMINATED")
-"""The states of a saga that has ended by itself."""
-
-
-async def must_be_started_again(client: Client, location: Location) -> bool:
-    """Return whether `saga resume` starts the saga again, rather than ending a pause.
-
-    That is so if no run of it is open, or if its open run was started with another input than the effects it met, or at
-    another time, which is in its arguments.
-    """
-    if location.open_run is None:
-        return location.kind != "in bulk" and not is_left(location)
-    run = location.run
-    if run is None or run.run.parent_id is not None:
-        return False
-    effects = await guarded_effects(client.project.settings, location.saga_id)
-    view = await read_view(client.locator, location.saga_id)
-    return view.state == "PARKED" and await replaced_origin(client.temporal, run, effects, view) is not None
-
-
-def is_left(location: Location) -> bool:
-    """Return whether its run was closed from outside, and Temporal still has the state in which it goes on."""
-    if location.undo is not None and not location.undo.run.ended_from_outside:
-        return False  # it was continued, and has ended
-    return location.kind == "terminated" and not location.deleted
 
 
 async def start_again(
@@ -77,7 +51,8 @@ async def start_again(
     """
     saga_id = location.saga_id
     effects = await guarded_effects(client.project.settings, saga_id)
-    remaining = effects if location.kind != "ended" else await _effects_of_others(client, location, effects)
+    has_ended = location.kind in ("ended", "terminated")
+    remaining = await _effects_of_others(client, location, effects) if has_ended else effects
     await _refuse_ended(client, location, effects, remaining)
     if not not_ended:
         await _refuse_forgotten(client, location, effects)
@@ -130,7 +105,7 @@ async def _refuse_ended(
     help = saga_command("show", location.saga_id)
     if not any(effect.open or effect.undo_elsewhere for effect in effects):
         raise RefusedError(f"{over}, and none of its effects is open", help=help)
-    if location.kind == "ended" and state in _OVER and not remaining:
+    if state in OVER and not remaining:
         raise RefusedError(f"{over}, so there is nothing to resume", help=help)
 
 

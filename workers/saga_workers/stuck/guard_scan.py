@@ -18,9 +18,9 @@ from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
 from saga_activities.guard.tables import guard_table
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
+from saga_workers.stuck.verdict import OVER
 from saga_workers.temporal.temporal_runs import describe_run, list_runs, namespace_retention
 from saga_workers.temporal.visibility_filter import has_literal, quote
-from sagas.protocol.saga_view import FINAL_STATES
 from sagas.settings import Settings
 
 MIN_AGE = 60.0
@@ -53,7 +53,7 @@ class GuardScan:
         now = time.time()
         ids = await self._read(limit, now - retention + min(_MAX_MARGIN, retention / 10), now - MIN_AGE)
         missing = await _without_run(locator.temporal, ids)
-        ended = {id for id, state in (await locator.ledger.states(missing)).items() if state in FINAL_STATES}
+        ended = {id for id, state in (await locator.ledger.states(missing)).items() if state in OVER}
         return [id for id in missing if id not in ended]
 
     async def _read(self, limit: int, since: float, until: float) -> list[str]:

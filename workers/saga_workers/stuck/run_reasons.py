@@ -1,0 +1,136 @@
+"""The reasons why an open run does not go on: those that Temporal knows, and those that the saga reports itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.workflow.v1 import PendingActivityInfo
+from temporalio.client import Client as Temporal
+
+from saga_workers.temporal.run_history import last_task_failure
+from saga_workers.temporal.temporal_runs import RunDescription, no_poller_message, nobody_answers
+from saga_workers.views.answering import DUE, Workers
+from saga_workers.views.run_facts import iso_time
+from saga_workers.views.saga_view import parse_activity_id
+from sagas.bulk.names import BULK_ACTIVITIES
+from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
+from sagas.protocol.saga_view import SagaView
+from sagas.text.printable import printable_line
+from sagas.text.shell import saga_command
+from sagas.workflow.run_trust import KeyMissing
+
+MANY_ATTEMPTS = 5
+"""An operation with more attempts than this is stuck."""
+
+_ACTIVITIES = {
+    LOAD_ACTIVITY: "loading its definition",
+    LOCK_ACTIVITY: "the request for its locks",
+    RELEASE_ACTIVITY: "the release of its locks",
+    **{name: name for name in BULK_ACTIVITIES},
+}
+"""The labels of activities that belong to no step; the others are shown by their id, which names their step."""
+
+_LONGEST_DELAY = timedelta(hours=1)
+"""The longest delay that a participant may ask for, as with Retry-After, see `saga_activities.http.response`."""
+
+
+async def temporal_reasons(
+    temporal: Temporal, described: RunDescription, workers: Workers, reported_steps: Collection[str] = ()
+) -> list[str]:
+    """Reasons that Temporal knows: no worker, a failing workflow task, activities that are retried again and again.
+
+    ``reported_steps``: ids of the steps in the saga's view, which already reports their number of attempts.
+    """
+    reasons = []
+    run, raw = described.run, described.raw
+    if run.paused:
+        reasons.append("it is paused in Temporal")
+    attempt = raw.pending_workflow_task.attempt
+    if not await workers.polled(run.task_queue):
+        reasons.append(no_poller_message(run.task_queue))
+    elif workers.unanswered(described):
+        reasons.append(nobody_answers(run.task_queue))
+    elif attempt > 1:
+        failure, why = await last_task_failure(temporal, described.run), "see the worker's log or the Web UI"
+        if failure is not None and failure.application_failure_info.type == KeyMissing.__name__:
+            why = printable_line(failure.message)
+        fails = "times out" if failure is None else "fails"
+        reasons.append(f"its workflow task {fails} (attempt {attempt}): {why}")
+    for activity in raw.pending_activities:
+        what = _ACTIVITIES.get(activity.activity_type.name, activity.activity_id)
+        queue = activity.activity_options.task_queue.name or run.task_queue
+        scheduled = activity.scheduled_time.ToMicroseconds() / 1e6
+        waiting = activity.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+        if activity.paused:
+            reasons.append(f"{what} is paused in Temporal")
+        elif waiting and (postponed := _postponed(activity)) is not None:
+            reasons.append(f"{what} {postponed}")
+        elif activity.attempt > MANY_ATTEMPTS and not _is_reported(activity.activity_id, reported_steps):
+            last = activity.last_failure.message or "no answer"
+            reasons.append(f"{what} was attempted {activity.attempt} times; the last failure: {last}")
+            if activity.activity_type.name == RELEASE_ACTIVITY:
+                reasons.append(f"if they cannot be released: {release_command(run.id)}")
+            elif activity.activity_type.name == LOCK_ACTIVITY and run.id.endswith(UNDO_SUFFIX):
+                reasons.append(f"if it is to go on without them: {_skip_command(run.id, LOCK_ACTIVITY)}")
+        elif queue != run.task_queue and waiting and time.time() - scheduled > DUE:
+            if not await workers.polled(queue, workflows=False):
+                reasons.append(f"{what} waits: {no_poller_message(queue)}")
+            elif not await workers.polled(queue, workflows=False, since=scheduled):
+                # The last poller has gone or is busy: an idle worker takes a task at once.
+                reasons.append(f"{what} waits: {nobody_answers(queue)}")
+    return reasons
+
+
+def _postponed(activity: PendingActivityInfo) -> str | None:
+    """The reason of an attempt that its worker has postponed for longer than the `retry` of the definition allows; None
+    for any other one. Temporal lets the failure of an attempt choose the delay, whatever the retry policy says.
+    """
+    if not activity.HasField("next_attempt_schedule_time"):
+        return None
+    following = activity.next_attempt_schedule_time.ToDatetime(UTC)
+    longest = activity.activity_options.retry_policy.maximum_interval.ToTimedelta()
+    if following - datetime.now(UTC) <= max(longest, _LONGEST_DELAY):
+        return None
+    return (
+        f"waits until {iso_time(following)}: its worker has asked for a delay longer than `max_interval` and an hour;"
+        " a reset of this activity in Temporal (`temporal activity reset`) makes the attempt at once"
+    )
+
+
+def release_command(workflow_id: str) -> str:
+    """The command that lets a saga end without the release of its locks."""
+    return _skip_command(workflow_id, RELEASE_ACTIVITY)
+
+
+def _skip_command(workflow_id: str, what: str) -> str:
+    return saga_command("resolve", workflow_id.removesuffix(UNDO_SUFFIX), what, "skip", reason="…")
+
+
+def _is_reported(activity_id: str, reported_steps: Collection[str]) -> bool:
+    entry, row = parse_activity_id(activity_id)
+    return row is not None and entry in reported_steps
+
+
+def reported_reasons(view: SagaView) -> list[str]:
+    """Reasons that a running saga reports: parked, paused, overdue, an operation with many attempts."""
+    nested = view.blocked_steps
+    reasons = [
+        f"{operation.step} is {'blocked' if operation.step in nested else 'parked'} ({operation.op}): {operation.why}"
+        for operation in view.parked
+    ]
+    reasons += [reason for reason in (view.pause_text, view.lock_wait) if reason is not None]
+    if view.overdue:
+        reasons.append("overdue: it runs longer than its warn_after")
+    for step in view.steps:
+        for what, row in (("", step), ("the undo of ", step.compensation), ("the confirm of ", step.confirmation)):
+            if row is not None and row.state == "RUNNING" and (row.attempts or 0) > MANY_ATTEMPTS:
+                error = (row.error and row.error.message) or "no answer"
+                reasons.append(f"{what}{step.id} was attempted {row.attempts} times; the last failure: {error}")
+        uncounted = step.error and (step.error.details or {}).get("uncounted")
+        if step.state == "RUNNING" and step.error and uncounted:
+            times = "once" if uncounted == 1 else f"{uncounted} times in a row"
+            reasons.append(f"{step.id} could not be attempted, {times}: {step.error.message}")
+    return reasons

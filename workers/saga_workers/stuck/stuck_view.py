@@ -1,0 +1,54 @@
+"""The view of one saga, with the reasons why it will not finish by itself. Nothing here brings SQLAlchemy by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from saga_workers.location.locator import Locator
+from saga_workers.stuck.run_reasons import temporal_reasons
+from saga_workers.stuck.verdict import OpenSaga, left_saga, replaced_saga, terminated_saga, verdict_of
+from saga_workers.temporal.temporal_runs import RunDescription
+from saga_workers.views.answering import Workers
+from saga_workers.views.parked_holders import ParkedHolders, wait_messages
+from saga_workers.views.saga_view import read_view
+from sagas.protocol.outcomes import OTHER_ARGUMENTS
+from sagas.protocol.saga_view import FINAL_STATES, SagaView
+
+
+async def read_view_with_stuck(locator: Locator, saga_id: str, *, web_ui: str | None = None) -> SagaView:
+    """The view, with the field ``stuck`` if the saga will not finish by itself."""
+    workers = Workers(locator.temporal)
+    view = await read_view(locator, saga_id, web_ui=web_ui, workers=workers)
+    if view.state in FINAL_STATES and view.state != "TERMINATED" and view.locks is None and not view.row_locks:
+        return view  # one with locks may still be releasing them
+    location = await locator.locate(view.id)
+    verdict, workflow = verdict_of(location), location.workflow
+    saga = None
+    if location.run is not None and workflow is None:
+        saga = await terminated_saga(locator, location.run.run, view)
+    elif verdict is not None and location.member is not None:
+        saga = left_saga(location.member)
+    elif verdict is not None:
+        saga = OpenSaga(view.id, verdict, view.saga, (f"not ended, it was {view.state}",))
+    if saga is not None or workflow is None:
+        return view if saga is None else replace(view, stuck=(saga.reason,))
+    shown = {step.id for step in view.steps}
+    reasons = await reasons_of_replaced(locator, workflow, view)
+    if reasons:
+        view = replace(view, needs_resume=True)
+    reasons += await temporal_reasons(locator.temporal, workflow, workers, shown)
+    reasons += await ParkedHolders(locator, workers).reasons(view, wait_messages(view))
+    return with_reasons(view, reasons) or view
+
+
+def with_reasons(view: SagaView, reasons: Sequence[str]) -> SagaView | None:
+    return replace(view, stuck=tuple(reasons)) if reasons else None
+
+
+async def reasons_of_replaced(locator: Locator, run: RunDescription, view: SagaView) -> list[str]:
+    """The reason of a saga that ran into the effects of another run under its id, which was ended by its start."""
+    if locator.settings is None or not any(parked.why in OTHER_ARGUMENTS for parked in view.parked):
+        return []
+    saga = await replaced_saga(locator, locator.settings, run, view)
+    return [] if saga is None else [saga.reason]

@@ -1,0 +1,186 @@
+"""Decides whether anybody will end a saga, by where it lives and by its effects in the guards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from saga_workers.location.location import BulkMember, Location
+from saga_workers.location.locator import Locator
+from saga_workers.temporal.machine_query import read_definition
+from saga_workers.temporal.run_history import first_input
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
+from saga_workers.views.saga_view import read_view
+from sagas.definition.times import format_timestamp
+from sagas.protocol.origin import same_start
+from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.saga_view import FINAL_STATES, SagaView, StepView
+from sagas.settings import Settings
+from sagas.text.shell import saga_command
+
+RUN_DELETED = "Temporal has no run of it any more"
+
+Verdict = Literal["deleted", "replaced", "terminated", "claim left"]
+"""``deleted``: Temporal has no run of the saga any more. ``replaced``: its run was ended by the start of another one
+with another input, or at another time. ``terminated``: its run, or that of its undo, was closed from outside.
+``claim left``: its bulk workflow was closed before the saga had ended, or deleted before it had an effect.
+"""
+
+OVER = tuple(state for state in FINAL_STATES if state != "TERMINATED")
+"""The states of a saga that has ended by itself."""
+
+_EFFECT_STATES = ("DONE", "CONFIRMED", "CONFIRMING", "RUNNING", "UNKNOWN", "COMPENSATING", "PARKED")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSaga:
+    """A saga with open effects that no run will undo or complete.
+
+    ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
+    does with a terminated one.
+    """
+
+    saga_id: str
+    verdict: Verdict
+    saga: str | None
+    holds: tuple[str, ...] = ()
+    outcome: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command that continues the saga."""
+        return saga_command("resume", self.saga_id)
+
+    @property
+    def reason(self) -> str:
+        """The sentence about the saga, with its command."""
+        holds = "; ".join(self.holds)
+        match self.verdict:
+            case "deleted":
+                what = f"{RUN_DELETED}, and it has {holds}"
+                return f"{what}: start it again with `{self.command}`, then cancel it or let it go on"
+            case "replaced":
+                what = "a run with another input was ended by the start of this one, and its effects are open"
+                return f"{what} ({holds}): continue that run with `{self.command}`"
+            case "terminated":
+                return f"terminated with {holds}: `{self.command}` {self.outcome}"
+            case "claim left":
+                return f"its bulk workflow was closed before it ended: continue it with `{self.command}`"
+
+    @property
+    def bare_view(self) -> SagaView:
+        """The view of a saga of which only the databases of the project know."""
+        return SagaView(
+            id=self.saga_id,
+            saga=self.saga or "unknown",
+            generation=None,
+            state="TERMINATED",
+            phase=None,
+            incomplete=RUN_DELETED,
+            stuck=(self.reason,),
+        )
+
+
+def verdict_of(location: Location) -> Verdict | None:
+    """The verdict about a saga that lives there: ``deleted`` holds only if its effects are open, see
+    :func:`deleted_saga`. None: a run of it is open, or it has ended.
+    """
+    undo, member, row = location.undo, location.member, location.row
+    if location.open_run is not None or location.kind == "in bulk":
+        return None
+    if undo is not None and not undo.run.ended_from_outside:
+        return None  # it was undone or continued, and has ended
+    if location.home is None or (member is not None and member.bulk is None):
+        return "deleted"
+    if row is not None:
+        return "deleted" if undo is not None or row.view.state not in OVER else None
+    if member is not None:
+        return "claim left"
+    return "terminated" if undo is not None or location.kind == "terminated" else None
+
+
+async def judge(locator: Locator, settings: Settings, location: Location) -> Verdict | None:
+    """The verdict that also regards the effects of the saga in the guards. Raises SagaError."""
+    from saga_workers.location.traces import guarded_effects, open_effects
+
+    if location.open_run is None:
+        verdict = verdict_of(location)
+        if verdict == "deleted" and location.member is not None:
+            effects = open_effects(await guarded_effects(settings, location.saga_id))
+            return "deleted" if effects else "claim left"
+        return verdict
+    if location.run is None or location.run.run.parent_id is not None:
+        return None
+    view = await read_view(locator, location.saga_id)
+    replaced = view.state == "PARKED" and await replaced_saga(locator, settings, location.run, view)
+    return "replaced" if replaced else None
+
+
+async def deleted_saga(settings: Settings, location: Location, held: Sequence[str] = ()) -> OpenSaga | None:
+    """The saga at this location, if it has no run and open effects. ``held``: what else it holds; raises SagaError."""
+    from saga_workers.location.traces import guarded_effects, open_effects
+
+    if verdict_of(location) != "deleted":
+        return None
+    effects = await guarded_effects(settings, location.saga_id)
+    if not (open_there := open_effects(effects)):
+        return None  # nothing is to be undone, so what it holds may be released
+    origins = [effect.origin.saga for effect in effects if effect.origin is not None]
+    saga = location.row.view.saga if location.row is not None else next(iter(origins), None)
+    return OpenSaga(location.saga_id, "deleted", saga, (f"open effects: {open_there}", *held))
+
+
+async def replaced_saga(
+    locator: Locator, settings: Settings, described: RunDescription, view: SagaView | None = None
+) -> OpenSaga | None:
+    """The saga whose effects this run ran into, if they are of a run with another input or, by the ``view`` of this
+    run, of another time. Raises SagaError.
+    """
+    from saga_workers.location.traces import guarded_effects, open_effects, open_origin
+
+    saga_id = described.run.id.removesuffix(UNDO_SUFFIX)
+    effects = await guarded_effects(settings, saga_id)
+    origin = open_origin(effects)
+    if origin is None or origin.parent is not None:
+        return None
+    # A saga that was started again from its beginning has another `saga.started_at`, which may be in its arguments.
+    began = format_timestamp(origin.started_at)
+    began_later = view is not None and view.generation == origin.generation and view.started_at != began
+    workflow_type = described.run.workflow_type
+    if not began_later and same_start(origin, workflow_type, await first_input(locator.temporal, described)):
+        return None
+    return OpenSaga(saga_id, "replaced", origin.saga, (open_effects(effects),))
+
+
+async def terminated_saga(locator: Locator, run: RunInfo, view: SagaView) -> OpenSaga | None:
+    """The saga with this view, if its ``run``, or that of its undo, was closed from outside and left effects."""
+    if not has_open_effects(view):
+        return None
+    saga_id = run.id.removesuffix(UNDO_SUFFIX)
+    if not view.steps:
+        unknown = f"unknown effects: {view.incomplete or 'it cannot be queried'}"
+        outcome = "undoes them before the commit point, and finishes the saga after it"
+        return OpenSaga(saga_id, "terminated", view.saga, (unknown,), outcome)
+    definition = await read_definition(locator.temporal, run, locator.settings)
+    reads = [step.id for step in definition.steps if step.kind == "read"] if definition else []
+    effects = [step.id for step in view.steps if _has_begun(step) and step.step not in reads]
+    if not effects:
+        return None
+    committed = view.phase == "committed"
+    outcome = "finishes the saga, which is past its commit point" if committed else "undoes them"
+    return OpenSaga(saga_id, "terminated", view.saga, (f"open effects: {', '.join(effects)}",), outcome)
+
+
+def left_saga(member: BulkMember) -> OpenSaga:
+    """The saga that a bulk workflow has left."""
+    return OpenSaga(member.claim.saga_id, "claim left", member.claim.saga)
+
+
+def has_open_effects(view: SagaView) -> bool:
+    """Return whether the saga is TERMINATED and may have left effects, as far as its view tells."""
+    return view.state == "TERMINATED" and (not view.steps or any(map(_has_begun, view.steps)))
+
+
+def _has_begun(step: StepView) -> bool:
+    return step.state in _EFFECT_STATES and step.started_at is not None
