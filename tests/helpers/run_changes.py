@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest, ResetWorkflowExecutionRequest
 from temporalio.client import Client as Temporal
 
@@ -12,25 +13,27 @@ FIRST_TASK = 4
 """The event at which the first workflow task of a saga is completed."""
 
 
-async def reset_run(temporal: Temporal, id: str, task: int = FIRST_TASK) -> str:
+async def reset_run(temporal: Temporal, id: str, task: int = FIRST_TASK, *, keeps_signals: bool = True) -> str:
     """Reset the newest run of the id to the event at which a workflow task was completed; gives the id of the new run.
 
-    What the run has received later is applied to the new one.
+    What the run has received later is applied to the new one, unless ``keeps_signals`` is false.
     """
     described = await temporal.get_workflow_handle(id).describe()
+    excluded = [] if keeps_signals else [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL]
     request = ResetWorkflowExecutionRequest(
         namespace=temporal.namespace,
         workflow_execution=WorkflowExecution(workflow_id=id, run_id=described.run_id),
         reason="a test",
         workflow_task_finish_event_id=task,
         request_id=str(uuid.uuid4()),
+        reset_reapply_exclude_types=excluded,
     )
     return (await temporal.workflow_service.reset_workflow_execution(request)).run_id
 
 
-async def delete_run(temporal: Temporal, id: str) -> None:
-    """Ask Temporal to delete the newest run of the id, which it does a little later."""
+async def delete_run(temporal: Temporal, id: str, run_id: str = "") -> None:
+    """Ask Temporal to delete a run of the id, the newest one without ``run_id``, which it does a little later."""
     request = DeleteWorkflowExecutionRequest(
-        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id)
+        namespace=temporal.namespace, workflow_execution=WorkflowExecution(workflow_id=id, run_id=run_id)
     )
     await temporal.workflow_service.delete_workflow_execution(request)

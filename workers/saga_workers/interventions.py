@@ -114,7 +114,7 @@ async def cancel(locator: Locator, saga_id: str, *, reason: str = "", who: str |
         case "accepted":
             return CancelResult(answer, "its completed steps are being undone")
         case "recorded":
-            return CancelResult(answer, "the pivot is running; if it fails, everything is undone")
+            return CancelResult(answer, "the pivot decides: if it does not happen, everything is undone")
         case "already" if in_bulk:
             return CancelResult("accepted", "its completed steps are being undone")
         case "already":

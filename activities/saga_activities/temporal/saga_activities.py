@@ -62,9 +62,9 @@ ScheduleActivity = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Performs an activity of a scheduled start: called with its type and its request. Raises SagaError if it may succeed
 later."""
 
-LookBeforeReset = Callable[[str, str | None, float], Awaitable[Mapping[str, Any]]]
-"""Looks up the effects that a saga had before its run was reset. Called with the ids of the saga and of its pivot, and
-the time of its start."""
+LookBeforeReset = Callable[[str, Sequence[str], float], Awaitable[Mapping[str, Any]]]
+"""Looks up what a saga had done before the current run, which follows one that was reset or deleted. Called with the id
+of the saga, the steps that it does past its commit point only, and the time of its start."""
 
 LookUpEarlierChild = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Looks up the end of a nested saga. Called with its id and that of its parent. Raises what Temporal's client does."""
@@ -124,7 +124,7 @@ class SagaActivities:
         if info.activity_type in SCHEDULE_ACTIVITIES and self._schedules is not None:
             return await _perform_schedule_activity(self._schedules, info.activity_type, argument)
         if info.activity_type == RESET_ACTIVITY:
-            return await self._look_before_reset(argument["saga_id"], argument["pivot"], argument["since"])
+            return await self._look_before_reset(argument["saga_id"], argument["decisive"], argument["since"])
         if info.activity_type == NESTED_ACTIVITY:
             return await self._look_up_earlier_child(argument["id"], argument["parent"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:

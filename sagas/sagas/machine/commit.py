@@ -17,6 +17,7 @@ from sagas.machine.internal_events import (
     EntrySettled,
     LookUpEffect,
     PivotFailed,
+    PivotFoundDone,
     ReachCommitPoint,
 )
 from sagas.machine.locking import locks
@@ -32,7 +33,10 @@ def start_committed(run: SagaRun) -> None:
 
 
 def pivot_done(run: SagaRun, entry: Entry) -> None:
-    """Settle the pivot as done, and reach the commit point."""
+    """Settle the pivot as done, and reach the commit point; one ahead of this run only forbids the rollback."""
+    if entry.ahead:
+        run.post(PivotFoundDone())
+        return
     run.post(EntrySettled(entry, True))
     run.post(ReachCommitPoint())
 

@@ -157,13 +157,13 @@ def _settle_step(run: SagaRun, record: StepRecord) -> None:
 def start_attempt(run: SagaRun, entry: Entry) -> None:
     """Start a forward attempt. Rule 1: the compensation is registered before the attempt is scheduled."""
     step = run.step(entry)
-    if run.phase == "backward":
+    if run.phase == "backward" or _waits_for_rollback(run, entry):
         return
     entry.state, entry.resolved = "RUNNING", False  # not resolved any more: this attempt may have an effect
     if entry.started_at is None:
         entry.started_at = run.now
         corrections.carry_over(run, entry)
-    _register_operations(run, entry)
+    register_operations(run, entry)
     calls_participant = has_effect(step) and not is_nested(step)
     may_have_run = calls_participant and count_earlier_run(run, entry, step.do)
     if may_have_run and retries.is_single_attempt(step):
@@ -186,7 +186,13 @@ def start_attempt(run: SagaRun, entry: Entry) -> None:
         attempt_ended(run, entry, evaluation.definition_outcome(error), 0)
 
 
-def _register_operations(run: SagaRun, entry: Entry) -> None:
+def _waits_for_rollback(run: SagaRun, entry: Entry) -> bool:
+    """True for an entry that was looked up ahead of this run; only a pivot may be called to learn its outcome."""
+    return entry.ahead and not run.step(entry).pivot
+
+
+def register_operations(run: SagaRun, entry: Entry) -> None:
+    """Register the compensation and the confirm of an entry, before its first attempt."""
     step = run.step(entry)
     if step.compensate is not None and entry.undo is None:
         entry.undo = OperationState()
@@ -358,13 +364,13 @@ def mark_done(run: SagaRun, entry: Entry, result: object) -> None:
     entry.resolved = False
     if entry.undo is not None and entry.undo.state == "NOTHING_TO_UNDO":
         entry.undo = None  # a probe found no effect, then an operator made it by hand: now there is one to undo
-    _register_operations(run, entry)  # an operator's `done` may come before any attempt
+    register_operations(run, entry)  # an operator's `done` may come before any attempt
     if entry.decision is not None:
         # A recorded effect overrides an operator's decision.
         entry.decision = None
     if not _arguments_needed_later(run, entry):
         entry.arguments = None
-    if run.phase == "backward":
+    if run.phase == "backward" or _waits_for_rollback(run, entry):
         leave_to_rollback(run, entry)
     elif step.pivot:
         commit.pivot_done(run, entry)

@@ -55,6 +55,11 @@ class EffectLookedUp(InternalEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class PivotFoundDone(InternalEvent):
+    """The pivot, to which this run has not come yet, was done by an earlier run."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRollback(InternalEvent):
     """A rollback is requested. ``cause`` becomes the saga's reason unless one is pending already."""
 

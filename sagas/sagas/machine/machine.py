@@ -44,6 +44,7 @@ from sagas.machine.internal_events import (
     ForwardFailed,
     LookUpEffect,
     PivotFailed,
+    PivotFoundDone,
     ReachCommitPoint,
     RequestRollback,
     StartAttempt,
@@ -52,7 +53,7 @@ from sagas.machine.locking import locks, operator_pause
 from sagas.machine.origin import effect_recorded, origin_of
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
 from sagas.machine.state import Entry, Flight, InternalEvent, SagaRun
-from sagas.machine.undo import effect_lookup, rollback, savepoints
+from sagas.machine.undo import effect_lookup, rollback, savepoints, steps_ahead
 from sagas.machine.view import build_view
 from sagas.protocol.messages import (
     AttemptsMade,
@@ -97,12 +98,12 @@ class Machine:
 
         ``plan`` is the execution plan of ``definition``, if the caller already has it; machines may share it.
 
-        ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`. ``repeats``: an earlier run of the saga may have
-        made its calls.
+        ``undo_scope``: see :class:`sagas.protocol.messages.StartSaga`. ``repeats``: an earlier run of the saga, of
+        which nobody has the state, may have made its calls.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
         self._run.entry_generations = dict(generations or {})
-        self._run.repeats = repeats
+        self._run.repeats = self._run.looks_ahead = repeats
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -455,6 +456,8 @@ def _handle_internal_event(run: SagaRun, event: InternalEvent) -> None:
             rollback.request_rollback(run, cause, entry)
         case PivotFailed(entry, cause):
             rollback.continue_after_pivot_failure(run, entry, cause)
+        case PivotFoundDone():
+            steps_ahead.pivot_is_done(run)
         case CompensateStep(step):
             rollback.compensate_step(run, step)
         case CompensateEntry(entry):
@@ -489,7 +492,7 @@ def _end_phase(run: SagaRun) -> None:
 
 def _update_parked_state(run: SagaRun) -> None:
     """Enter PARKED when only parked operations are left, and leave it when another one runs."""
-    if run.parked and run.busy == 0 and not locks.waits(run):
+    if run.parked and steps_ahead.is_idle(run) and not locks.waits(run):
         if run.state != "PARKED":
             run.change_state("PARKED", next(iter(run.parked)))
             notify.notify_milestone(run, "parked")

@@ -15,7 +15,7 @@ from sagas.machine.doubted_rejections import doubt_open_calls
 from sagas.machine.state import Entry, OperationState, SagaRun
 from sagas.protocol.messages import RunWasReset
 
-PIVOT_IN_PLACE = "the saga was past its point of no return before the run was reset, so nothing is undone: "
+PIVOT_IN_PLACE = "the saga was past its point of no return before this run, so nothing is undone: "
 """Begins the reason for which an operation is parked instead."""
 
 
@@ -26,6 +26,7 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
     if run.finished:
         return
     run.repeats = True
+    run.looks_ahead = run.looks_ahead or event.looks_ahead
     run.left_records, run.left_children = dict(event.records), dict(event.children)
     for id, generation in event.generations.items():
         run.entry_generations[id] = max(generation, run.entry_generations.get(id, 1))

@@ -125,6 +125,8 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["pivot_in_place"] = True
     if run.repeats:
         data["repeats"] = True
+    if run.looks_ahead:
+        data["looks_ahead"] = True
     # A step that this run has begun itself is of no use any more.
     if left := {id: record for id, record in run.left_records.items() if not run.steps[id].begun}:
         data["left_records"], data["left_children"] = left, run.left_children
@@ -174,6 +176,7 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.entry_generations = dict(data.get("entry_generations", {}))
     run.pivot_in_place = data.get("pivot_in_place", False)
     run.repeats = data.get("repeats", False)
+    run.looks_ahead = data.get("looks_ahead", False)
     run.left_records = dict(data.get("left_records", {}))
     run.left_children = dict(data.get("left_children", {}))
     run.child_row_locks = data.get("child_row_locks", [])

@@ -35,7 +35,7 @@ CallKind = Literal["do", "probe", "seal", "write", "undo", "undo-mark", "skip", 
 compensation."""
 
 LookupPurpose = Literal[
-    "", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate", "given_up"
+    "", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate", "given_up", "ahead"
 ]
 """Why the effect of an UNKNOWN step is looked up, which determines how the saga continues afterwards."""
 
@@ -104,8 +104,8 @@ class Entry:
     has no effect and will have none. ``looked_up``: a rollback need not look up the effect again. ``retry_baseline``
     (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry.
     ``uncounted``: consecutive attempts that did not count. ``row_locked_at``: since when rows of another saga are in
-    the way. ``failure_ignored``: dependants run as if the step had not
-    run. ``decision``: an operator's decision that is not carried out yet.
+    the way. ``failure_ignored``: dependants run as if the step had not run. ``decision``: an operator's decision that
+    is not carried out yet. ``ahead``: this run has not come to it, see :mod:`sagas.machine.undo.steps_ahead`.
     """
 
     id: str
@@ -132,6 +132,7 @@ class Entry:
     resolved: bool = False
     looked_up: bool = False
     failure_ignored: bool = False
+    ahead: bool = False
     flight: str | None = None
     decision: dict[str, Any] | None = None
     undo: OperationState | None = None
@@ -202,9 +203,7 @@ class ParkedOperation:
 
 
 class InternalEvent:
-    """An event that one module of the machine posts for another; :meth:`sagas.machine.machine.Machine.next`
-    handles it.
-    """
+    """An event that one module posts for another, see :meth:`sagas.machine.machine.Machine.next`."""
 
     __slots__ = ()
 
@@ -261,16 +260,15 @@ class SagaRun:
         self.committed_at: float | None = None
         self.ended_at: float | None = None
         self.deadline_at: float | None = None
-        self.overdue = False
-        self.cancel_requested = False
+        self.overdue = self.cancel_requested = False
         self.pivot_in_place = False
         """The pivot was done before a reset of the run, which has not come to it again."""
-        self.repeats = False
-        """An earlier run of the saga may have made the calls of this one, after which it was reset or deleted."""
+        self.repeats = self.looks_ahead = False
+        """An earlier run of the saga may have made the calls of this one, after which it was reset or deleted.
+        ``looks_ahead``: nobody has its state, so it may also have begun steps to which this one has not come."""
         self.left_records: dict[str, Mapping[str, Any]] = {}
-        """The steps as the runs before a reset have left them, as in a snapshot, by their ids."""
         self.left_children: dict[str, Mapping[str, Any]] = {}
-        """The nested sagas of these steps, by entry id."""
+        """The steps as the runs before a reset have left them, as in a snapshot; their nested sagas, by entry id."""
         self.compensating = False
         self.savepoint: str | None = None
         """The savepoint at which the rollback stops; None: everything is undone."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from temporalio import workflow
 
+from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
 from sagas.protocol.payloads import RESET_ACTIVITY, UNDO_SUFFIX, unpack_state
@@ -37,13 +38,18 @@ class RunReset:
     def __init__(self, tasks: TaskSet, report: Callable[[Sequence[MachineEvent]], None]) -> None:
         self._tasks = tasks
         self._report = report
-        self._asked = self._answered = workflow.random_seed()
+        self._asked: int | None = workflow.random_seed()
+        self._answered = self._asked
         """The seeds of the latest reset that was asked about, and of the latest with an answer; of neither before."""
 
     def begin(self, trust: RunTrust | None) -> None:
         """The run begins, which may be at a reset to its very first task: then its seed is not its first one."""
         if trust is not None:
             self._asked = self._answered = trust.first_seed
+
+    def ask(self) -> None:
+        """Ask what an earlier run has done also without a reset: it was deleted, and this run repeats it."""
+        self._asked = self._answered = None
 
     @property
     def is_open(self) -> bool:
@@ -56,25 +62,27 @@ class RunReset:
 
     def look_up(self, machine: Machine | None) -> None:
         assert machine is not None
-        self._asked = workflow.random_seed()
+        self._asked = seed = workflow.random_seed()
         info = workflow.info()
         saga_id = info.workflow_id.removesuffix(UNDO_SUFFIX)
-        pivot = next((step.id for step in machine.definition.steps if step.pivot), None)
+        after_pivot = ExecutionPlan(machine.definition).after_pivot
+        steps = machine.definition.steps
+        decisive = [step.id for step in steps if step.pivot or step.kind == "retriable" or step.id in after_pivot]
         since = info.workflow_start_time.timestamp() if machine.started_at is None else machine.started_at
-        about = {"saga_id": saga_id, "pivot": pivot, "since": since}
-        self._tasks.start(_TASK, self._look_up(about, self._asked))
+        about = {"saga_id": saga_id, "decisive": decisive, "since": since}
+        self._tasks.start(_TASK, self._look_up(about, seed))
 
     async def _look_up(self, about: Mapping[str, Any], seed: int) -> None:
         # An answer is signed for its request, which therefore differs from that after any other reset of the saga.
         request = raw_json({**about, "reset": str(seed)})
-        summary = "what has the saga done, or undone, before the reset?"
+        summary = "what has the saga done, or undone, before this run?"
         answer = await perform_until_answered(RESET_ACTIVITY, request, summary, timeout=_TIMEOUT)
         self._tasks.discard(_TASK)
         self._answered = seed
         now = workflow.time()
         left = unpack_state(answer["left"])
-        was_reset = RunWasReset(now, answer["generations"], answer["pivot_done"], left["records"], left["children"])
-        events: list[MachineEvent] = [was_reset]
+        facts = (answer["generations"], answer["pivot_done"], left["records"], left["children"], answer["looks_ahead"])
+        events: list[MachineEvent] = [RunWasReset(now, *facts)]
         if answer["undone"]:
             events.append(CancelRequested(at=now, kind="terminated", message=_REASON))
         self._report(events)

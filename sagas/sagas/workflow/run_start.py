@@ -72,7 +72,7 @@ class RunStart:
     """The machine of a run, its first event, the search attributes it may set, and state of the run it continues.
 
     ``takes up``: the earlier run was terminated, and this one continues from its last state. ``detached``: it continues
-    a saga of a bulk workflow.
+    a saga of a bulk workflow. ``resumed``: it begins a saga again whose run was deleted.
     """
 
     kind: Literal["begins", "undoes", "takes up", "continues", "detached"]
@@ -83,6 +83,7 @@ class RunStart:
     state_recorded: bool = False
     paused: Mapping[str, Any] | None = None
     callbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    resumed: bool = False
 
 
 async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
@@ -124,7 +125,8 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
     if resumed.who is not None:
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
     began_at = _recorded_start() if resumed.began_at is None else resumed.began_at
-    return RunStart("begins", machine, Started(workflow.time(), began_at), header.attributes)
+    started = Started(workflow.time(), began_at)
+    return RunStart("begins", machine, started, header.attributes, resumed=resumed.who is not None)
 
 
 def _recorded_start() -> float:

@@ -157,6 +157,8 @@ class SagaWorkflow:
         machine.begin_task(WorkMeter())
         match opened.kind:
             case "begins":
+                if opened.resumed:
+                    self._reset.ask()
                 try:
                     self._search_attributes.set_labels(machine)
                 except DefinitionError as error:

@@ -27,7 +27,7 @@ from saga_activities.table_names import table_names
 from saga_workers.runtime.database_access import unusable
 from saga_workers.runtime.databases import open_command_engine
 from sagas.protocol.origin import Origin, decode_origin
-from sagas.protocol.payloads import NOTIFICATION_PREFIX
+from sagas.protocol.payloads import NOTIFICATION_PREFIX, entry_id
 from sagas.settings import Settings, SqlConnection
 from sagas.text.shortening import join_names
 
@@ -144,6 +144,16 @@ def highest_generations(effects: Sequence[GuardedEffect]) -> dict[str, int]:
         if effect.generation > highest.get(effect.entry, 1):
             highest[effect.entry] = effect.generation
     return highest
+
+
+def last_items(effects: Sequence[GuardedEffect]) -> list[str]:
+    """The entries of the last item of each `for_each` that a guard knows."""
+    last: dict[str, int] = {}
+    for effect in effects:
+        step, _, index = effect.entry.partition("#")
+        if index.isdigit():
+            last[step] = max(int(index), last.get(step, 0))
+    return [entry_id(step, index) for step, index in last.items()]
 
 
 def open_effects(effects: Sequence[GuardedEffect]) -> str:

@@ -5,16 +5,11 @@ They are recorded in the outbox's database, where the saga would have found them
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-import sqlalchemy as sa
-
-from saga_activities.guard.tables import request_table
-from saga_activities.messaging.kafka_request import DONE
 from saga_spark.reconcile.findings import Finding
+from saga_workers.location.done_commands import DoneCommand, commands_done_since, done_commands
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import reading_tables
 from saga_workers.reconcile.current_views import current_views
 from saga_workers.temporal.temporal_runs import list_runs
 from saga_workers.views.saga_list import SagaFilter, visibility_query
@@ -28,18 +23,6 @@ BACKWARD_ENDS = ("COMPENSATED", "RESIDUE")
 MAX_SAGAS = 2_000
 """Maximum number of sagas that are looked up in Temporal."""
 
-_BATCH_SIZE = 500
-
-
-@dataclass(frozen=True, slots=True)
-class _DoneCommand:
-    """A command whose recorded reply says done."""
-
-    key: str
-    saga_id: str
-    step: str
-    generation: int
-
 
 async def find_late_replies(
     locator: Locator, settings: Settings, states: Mapping[str, str], since: float | None
@@ -48,9 +31,9 @@ async def find_late_replies(
     received a reply after it. Raises SagaError.
     """
     backward = [saga_id for saga_id, state in states.items() if state in BACKWARD_ENDS]
-    commands = await _done_commands(settings, backward)
+    commands = await done_commands(settings, backward)
     if since is not None:
-        commands += [command for command in await _answered(settings, since) if command.saga_id not in states]
+        commands += [command for command in await commands_done_since(settings, since) if command.saga_id not in states]
     return await _judge(locator, settings, commands)
 
 
@@ -62,38 +45,10 @@ async def latest_late_replies(locator: Locator, settings: Settings) -> list[Find
         saga_ids[run.id.removesuffix(UNDO_SUFFIX)] = None
         if len(saga_ids) == MAX_SAGAS:
             break
-    return await _judge(locator, settings, await _done_commands(settings, saga_ids))
+    return await _judge(locator, settings, await done_commands(settings, saga_ids))
 
 
-async def _done_commands(settings: Settings, saga_ids: Collection[str]) -> list[_DoneCommand]:
-    ids = list(saga_ids)
-    batches = [ids[at : at + _BATCH_SIZE] for at in range(0, len(ids), _BATCH_SIZE)]
-    return await _select(settings, [request_table.c.saga_id.in_(batch) for batch in batches])
-
-
-async def _answered(settings: Settings, since: float) -> list[_DoneCommand]:
-    return await _select(settings, [request_table.c.answered_at >= since])
-
-
-async def _select(settings: Settings, conditions: Sequence[sa.ColumnElement[bool]]) -> list[_DoneCommand]:
-    outbox = settings.kafka.outbox
-    if outbox is None or not conditions:
-        return []
-    columns = request_table.c
-    query = sa.select(columns.step_key, columns.saga_id, columns.step, columns.generation).where(
-        columns.op == "do", columns.outcome == DONE
-    )
-    commands: list[_DoneCommand] = []
-    async with reading_tables(settings.sql_connection(outbox), "the commands") as (engine, tables):
-        if request_table.name not in tables:
-            return []
-        async with engine.connect() as database:
-            for condition in conditions:
-                commands += [_DoneCommand(*row) for row in await database.execute(query.where(condition))]
-    return commands
-
-
-async def _judge(locator: Locator, settings: Settings, commands: Sequence[_DoneCommand]) -> list[Finding]:
+async def _judge(locator: Locator, settings: Settings, commands: Sequence[DoneCommand]) -> list[Finding]:
     saga_ids = list(dict.fromkeys(command.saga_id for command in commands))[:MAX_SAGAS]
     views = await current_views(locator, saga_ids)
     return [
@@ -112,7 +67,7 @@ async def _judge(locator: Locator, settings: Settings, commands: Sequence[_DoneC
     ]
 
 
-def _contradicts(command: _DoneCommand, view: SagaView) -> bool:
+def _contradicts(command: DoneCommand, view: SagaView) -> bool:
     """True if the saga has ended without an undo of the command, and without knowing its effect."""
     if view.state not in BACKWARD_ENDS or command.step in {row.step for row in view.residue}:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,8 +11,9 @@ from temporalio import activity
 from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import guarded_effects, highest_generations
+from saga_workers.location.traces import guarded_effects, highest_generations, last_items
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
@@ -34,16 +35,20 @@ _NOT_BACKWARD = ("FAILED", "COMMITTED", "COMPLETED")
 
 
 async def look_before_reset(
-    settings: Settings, locator: Locator, saga_id: str, pivot: str | None, since: float
+    settings: Settings, locator: Locator, saga_id: str, decisive: Collection[str], since: float
 ) -> dict[str, Any]:
-    """Return what the saga had done. ``undone``: it was compensated, or is being compensated, by a run of its own or by
-    that of its undo; ``generations``: the highest of each entry, where it is not the first; ``pivot_done``: it is past
-    its commit point, and the effects are in place; ``left``: the steps and nested sagas of the runs before, packed.
+    """Return what the saga had done. ``decisive`` are the steps that no saga does before its commit point.
+
+    ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
+    ``generations``: the highest of each entry, where it is not the first, and that of the last item of each `for_each`;
+    ``pivot_done``: it is past its commit point, and the effects are in place; ``left``: the steps and nested sagas of
+    the runs before, packed; ``looks_ahead``: there was one whose state nobody has.
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
     effects = await guarded_effects(settings, saga_id)
-    states = [LeftState.of(unpack_state(packed)) async for packed in _states_before(locator)]
+    packed = [state async for state in _states_before(locator)]
+    states = [LeftState.of(unpack_state(state)) for state in packed if state is not None]
     undone_elsewhere = await _was_undone(locator, datetime.fromtimestamp(float(since), UTC))
     undone = undone_elsewhere or any(state.goes_backward for state in states)
     generations = highest_generations(effects)
@@ -53,18 +58,27 @@ async def look_before_reset(
             left[name] = {**of_state, **left[name]}
         for id, generation in state.generations.items():
             generations[id] = max(generation, generations.get(id, 1))
+    for id in last_items(effects):
+        generations.setdefault(id, 1)
+    entries = [effect.entry for effect in effects if effect.open]
+    entries += [command.step for command in await done_commands(settings, [saga_id])]
+    is_decided = any(entry.partition("#")[0] in decisive for entry in entries)
     is_committed = any(effect.confirmed for effect in effects) or any(state.committed for state in states)
     return {
         "undone": undone,
         "generations": generations,
-        "pivot_done": any(effect.open and effect.entry == pivot for effect in effects) or (is_committed and not undone),
+        "pivot_done": is_decided or (is_committed and not undone),
+        "looks_ahead": None in packed and not undone_elsewhere,
         # What another run has undone, or is undoing, is not undone by this one.
         "left": pack_state({"records": {}, "children": {}} if undone_elsewhere else left),
     }
 
 
-async def _states_before(locator: Locator) -> AsyncIterator[str]:
-    """The states of the machines of the runs before the resets, the last run first. Raises SagaError."""
+async def _states_before(locator: Locator) -> AsyncIterator[str | None]:
+    """The states of the machines of the runs before the resets, the last run first; None for one that nobody has.
+
+    Raises SagaError.
+    """
     info = activity.info()
     workflow_id, run_id = info.workflow_id or "", info.workflow_run_id
     for _ in range(_MAX_RESETS):
@@ -75,9 +89,11 @@ async def _states_before(locator: Locator) -> AsyncIterator[str]:
             state = await query_machine(locator.temporal, (workflow_id, run_id), locator.keys, timeout=_QUERY_TIMEOUT)
         except (WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError) as error:
             log.warning("what the run %s of %s has done is not known: %s", run_id, workflow_id, error)
+            yield None
             continue
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
+                yield None
                 return
             raise SagaError(f"the run {run_id} of {workflow_id}, which was reset, does not answer: {error}") from error
         if state is not None:

@@ -62,6 +62,8 @@ def operation_arguments(
     if override is not None:
         return dict(override)
     if op.with_ is None:
+        if entry.ahead and entry.arguments is None:
+            entry.arguments = forward_arguments(run, entry, entry.override)
         return dict(entry.arguments or {})
     names = expression_context(run, entry, key=key, with_own_result=True)
     if run.reason is None:

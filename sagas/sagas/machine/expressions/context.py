@@ -32,7 +32,9 @@ def expression_context(
     forward_key = idempotency_key(run.saga_id, entry.id, entry.generation)
     names["step"] = step_names(forward_key, key)
     if entry.index is not None:
-        names["item"] = (run.record(entry).items or [])[entry.index]
+        items = run.record(entry).items or []
+        unknown = OmittedValue(f"the item of {entry.id} is not known")
+        names["item"] = items[entry.index] if entry.index < len(items) else unknown
         names["index"] = entry.index
     if with_own_result:
         own = readable_result(entry.id, entry.result)

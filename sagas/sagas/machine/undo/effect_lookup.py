@@ -26,7 +26,7 @@ from sagas.machine.internal_events import (
     RequestRollback,
 )
 from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
-from sagas.machine.undo import given_up_pivot, rollback
+from sagas.machine.undo import given_up_pivot, rollback, steps_ahead
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.saga_view import EntryOperation
 
@@ -192,6 +192,8 @@ def continue_after_lookup(run: SagaRun, entry: Entry, purpose: LookupPurpose, ve
     """Continue after the result of :class:`LookUpEffect`."""
     if purpose == "given_up":
         given_up_pivot.answered(run, entry, verdict)
+    elif purpose == "ahead":
+        steps_ahead.answered(run, entry, verdict)
     elif purpose == "backward":
         rollback.compensate_after_lookup(run, entry, verdict)
     elif (
@@ -258,7 +260,7 @@ def _continue_pivot(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
     step = run.step(entry)
     # An answer that the definition cannot read would not be readable after a repetition either.
     has_no_answer = entry.failure_kind == evaluation.DEFINITION_FAILURE
-    may_repeat = not has_no_answer and not retries.is_single_attempt(step)
+    may_repeat = not has_no_answer and not retries.is_single_attempt(step) and not entry.ahead
     if verdict != "unknown":
         run.unpark(entry)
     if verdict == "done":

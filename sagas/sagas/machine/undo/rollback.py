@@ -21,7 +21,7 @@ from sagas.machine.locking import locks
 from sagas.machine.parked_rows import rows_left_to
 from sagas.machine.resets import PIVOT_IN_PLACE
 from sagas.machine.state import FORWARD_CALLS, Entry, Flight, OperationState, SagaRun
-from sagas.machine.undo import given_up_pivot, savepoints
+from sagas.machine.undo import given_up_pivot, savepoints, steps_ahead
 from sagas.protocol.outcomes import Outcome
 
 
@@ -41,14 +41,22 @@ def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None
             run.park(entry, "do", failure_reasons.failure_message(entry, "do"))
         return
     pivot = commit.undecided_pivot(run)
-    if pivot is None:
+    if pivot is None and not steps_ahead.must_find_pivot(run):
         start_rollback(run, cause)
         return
     if run.pending_cause is None:
         run.pending_cause = dict(cause)
     if entry is not None:
         run.pending_entries.append(entry.id)
-    commit.stop_pivot_attempts(run, pivot)
+    if pivot is not None:
+        commit.stop_pivot_attempts(run, pivot)
+
+
+def _start_after_search(run: SagaRun) -> None:
+    """Search for a pivot ahead of this run, for which a rollback waits; start the rollback if none was made."""
+    if steps_ahead.is_seeking(run) and not steps_ahead.seek_pivot(run):
+        assert run.pending_cause is not None
+        start_rollback(run, run.pending_cause)
 
 
 def continue_after_pivot_failure(run: SagaRun, entry: Entry, cause: Mapping[str, Any]) -> None:
@@ -111,8 +119,11 @@ def _stop_flight(run: SagaRun, flight: Flight) -> None:
 
 
 def start_compensating(run: SagaRun) -> None:
-    """Start compensations once no forward call is in flight."""
+    """Start compensations once no forward call is in flight, and the steps ahead of this run are looked up."""
+    _start_after_search(run)
     if run.phase != "backward" or run.compensating or run.forward_busy or run.finished or locks.hold_back_undo(run):
+        return
+    if steps_ahead.look_up_next(run):
         return
     run.compensating = True
     undone = [id for id in reversed(run.plan.steps) if savepoints.rollback_covers(run, id)]

@@ -1,0 +1,236 @@
+"""Steps that an earlier run of the saga may have begun, and that this run has not come to.
+
+Nobody has the state of the earlier run: it was deleted. So before a rollback undoes anything, each step ahead is looked
+up as one whose outcome is unknown: its guard tells, or a probe, and what neither knows is undone by its key. The pivot
+comes first, with what it needs: if it is done, nothing is undone (rule 5), and the run goes on until it comes to it.
+
+The steps are looked up in the order of the graph, so that the results of earlier ones are there for the expressions of
+later ones, and so that nothing is asked about a step that needs one which certainly never happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sagas.definition.model import StepDefinition, has_effect, is_nested
+from sagas.expressions import compile_expression
+from sagas.machine import builtin_actions, commit, forward
+from sagas.machine.doubted_rejections import doubt
+from sagas.machine.expressions import expression_fields
+from sagas.machine.expressions.context import publish_result
+from sagas.machine.expressions.evaluation import DefinitionError
+from sagas.machine.failure_reasons import failure_message
+from sagas.machine.internal_events import LookUpEffect, LookupVerdict
+from sagas.machine.resets import PIVOT_IN_PLACE
+from sagas.machine.state import Entry, SagaRun, StepRecord
+from sagas.machine.undo import savepoints
+
+
+def must_find_pivot(run: SagaRun) -> bool:
+    """True while a rollback has to wait, because the pivot may be done and this run has not come to it."""
+    pivot = run.plan.pivot
+    if not run.looks_ahead or run.phase != "forward" or pivot is None or run.steps[pivot.id].begun:
+        return False
+    return _may_have_run(run, pivot, _never_reached(run))
+
+
+def is_seeking(run: SagaRun) -> bool:
+    """True between the cause of a rollback and what has become of a pivot ahead of this run."""
+    pivot = run.plan.pivot
+    if not run.looks_ahead or run.pending_cause is None or pivot is None or run.phase != "forward":
+        return False
+    return not run.steps[pivot.id].begun
+
+
+def seek_pivot(run: SagaRun) -> bool:
+    """Look up the next steps that the pivot needs, and at last the pivot. False if an earlier run never came to it."""
+    pivot = run.plan.pivot
+    assert pivot is not None
+    if _look_up_next(run, _needed_by(run, pivot)):
+        return True
+    if not must_find_pivot(run):
+        return False
+    _begin(run, run.steps[pivot.id], 1)
+    [entry] = run.steps[pivot.id].entries
+    run.steps[pivot.id].running = 1
+    run.post(LookUpEffect(entry, "pivot"))
+    return True
+
+
+def is_idle(run: SagaRun) -> bool:
+    """True if only an operator can help: nothing is in flight, or an open `wait` of this run does not tell whether a
+    parked pivot ahead of it was made.
+    """
+    pivot = run.plan.pivot
+    entries = [] if pivot is None else run.steps[pivot.id].entries
+    return run.busy == 0 or any(entry.ahead and entry.id in run.parked for entry in entries)
+
+
+def look_up_next(run: SagaRun) -> bool:
+    """Look up the next steps that a rollback covers. False once there are no more."""
+    if not run.looks_ahead:
+        return False
+    return _look_up_next(run, {id for id in run.plan.steps if savepoints.rollback_covers(run, id)})
+
+
+def answered(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
+    """Keep what the look-up has told about an entry ahead: the rollback goes on with it."""
+    forward.leave_to_rollback(run, entry)
+    record = run.record(entry)
+    if verdict != "done":
+        return
+    entry.looked_up = True
+    if record.results is not None and entry.index is not None:
+        record.results[entry.index] = entry.result
+    if not record.settled and all(entry.outcome == "done" for entry in record.entries):
+        record.settled = True
+        run.steps_open -= 1
+        publish_result(run, record)
+
+
+def pivot_is_done(run: SagaRun) -> None:
+    """The pivot ahead is done: forget what was looked up for it, and go forward until this run comes to it."""
+    run.pivot_in_place, run.pending_cause = True, None
+    run.cancel_timer("deadline")
+    run.deadline_at = None
+    for id in run.pending_entries:
+        entry = run.entry(id)
+        if entry is not None:
+            run.park(entry, "do", PIVOT_IN_PLACE + failure_message(entry, "do"))
+    run.pending_entries = []
+    for record in list(run.steps.values()):
+        if record.entries and all(entry.ahead for entry in record.entries):
+            run.steps_open += record.settled
+            run.step_values.pop(record.id, None)
+            run.steps[record.id] = StepRecord(record.id, needs_open=record.needs_open, generation=record.generation)
+    run.ready = [id for id, record in run.steps.items() if not record.begun and record.needs_open == 0]
+
+
+def _look_up_next(run: SagaRun, steps: Collection[str]) -> bool:
+    """Look up those of these steps whose needs are all looked up. False if there are no more."""
+    excluded = _never_reached(run)
+    waits = False
+    settled: dict[str, bool] = {}
+    for id in _in_order(run):
+        record, step = run.steps[id], run.plan.steps[id]
+        is_open = any(entry.ahead and _is_open(run, entry) for entry in record.entries)
+        waits = waits or (is_open and id in steps)
+        settled[id] = not is_open and all(settled[need] for need in step.needs)
+        if id in steps and settled[id] and (missing := _missing_entries(run, step, excluded)):
+            _begin(run, record, missing)
+            for entry in record.entries[-missing:]:
+                run.post(LookUpEffect(entry, "ahead"))
+            settled[id], waits = False, True
+    return waits
+
+
+def _is_open(run: SagaRun, entry: Entry) -> bool:
+    return entry.flight is not None or entry.id in run.parked
+
+
+def _in_order(run: SagaRun) -> list[str]:
+    """The steps, each after all that it needs."""
+    order: list[str] = []
+    needed = {id: len(run.plan.steps[id].needs) for id in run.plan.steps}
+    ready = [id for id, needs in needed.items() if not needs]
+    while ready:
+        order += ready
+        following: list[str] = []
+        for id in ready:
+            for dependant in run.plan.dependants[id]:
+                needed[dependant] -= 1
+                if needed[dependant] == 0:
+                    following.append(dependant)
+        ready = following
+    return order
+
+
+def _needed_by(run: SagaRun, step: StepDefinition) -> set[str]:
+    needed: set[str] = set()
+    open_ = list(step.needs)
+    while open_:
+        id = open_.pop()
+        if id not in needed:
+            needed.add(id)
+            open_ += run.plan.steps[id].needs
+    return needed
+
+
+def _never_reached(run: SagaRun) -> set[str]:
+    """The steps that no run has come to: one that they need has certainly not happened."""
+    never: set[str] = set()
+    for id in _in_order(run):
+        for need in run.plan.steps[id].needs:
+            if need in never or _is_absent(run, need):
+                never.add(id)
+    return never
+
+
+def _is_absent(run: SagaRun, id: str) -> bool:
+    """True for a step ahead that was looked up and has not happened, so that no run has gone on behind it."""
+    entries = [entry for entry in run.steps[id].entries if entry.ahead]
+    return run.plan.steps[id].on_failure != "continue" and any(
+        entry.resolved and entry.outcome in ("failed", "rejected") for entry in entries
+    )
+
+
+def _may_have_run(run: SagaRun, step: StepDefinition, never: Collection[str]) -> bool:
+    if step.id in never or builtin_actions.is_cut_off(run, step.id) or not has_effect(step):
+        return False
+    if is_nested(step):
+        return False  # the engine awaits or cancels it by its own run
+    return not _is_left_out(run, step)
+
+
+def _is_left_out(run: SagaRun, step: StepDefinition) -> bool:
+    """True if the step's `if` is false, whatever the steps ahead have returned."""
+    if step.if_ is None or not _is_known(run, step.if_):
+        return False
+    try:
+        return not expression_fields.should_run(run, step)
+    except DefinitionError:
+        return False
+
+
+def _is_known(run: SagaRun, source: str) -> bool:
+    """True if the expression reads only steps whose results are there."""
+    paths = [reference.path for reference in compile_expression(source).references]
+    return all(path[0] != "steps" or (len(path) > 1 and path[1] in run.step_values) for path in paths)
+
+
+def _missing_entries(run: SagaRun, step: StepDefinition, never: Collection[str]) -> int:
+    """The number of entries of the step that an earlier run may have begun, and this one has not."""
+    record = run.steps[step.id]
+    if record.begun and (record.items is None or len(record.entries) >= _item_count(run, record)):
+        return 0
+    if not _may_have_run(run, step, never) or commit.must_wait_for_commit(run, step.id):
+        return 0
+    if not step.do.guarded and step.compensate is None:
+        return 0  # nothing tells of it, and nothing undoes it
+    if step.for_each is None:
+        return 1
+    if record.items is None:
+        try:
+            record.items = expression_fields.for_each_items(run, step)
+        except DefinitionError:
+            record.items = []  # only what the guards know of it
+        record.results = []
+    return _item_count(run, record) - len(record.entries)
+
+
+def _item_count(run: SagaRun, record: StepRecord) -> int:
+    """The number of items, as far as the list of this run and the guards tell."""
+    of_guards = [id.partition("#") for id in run.entry_generations]
+    numbers = [int(index) + 1 for step, _, index in of_guards if step == record.id and index.isdigit()]
+    return max(len(record.items or ()), *numbers, 0)
+
+
+def _begin(run: SagaRun, record: StepRecord, entries: int) -> None:
+    record.begun = True
+    for _ in range(entries):
+        entry = run.new_entry(record, None if record.items is None else len(record.entries))
+        entry.ahead, entry.state, entry.started_at = True, "RUNNING", run.now
+        forward.register_operations(run, entry)
+        doubt(run, entry)
+    if record.results is not None:
+        record.results += [None] * (len(record.entries) - len(record.results))

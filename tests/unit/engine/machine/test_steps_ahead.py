@@ -1,0 +1,211 @@
+"""A run that repeats one that was deleted goes backward before it has come to where that one was."""
+
+from __future__ import annotations
+
+import pytest
+
+from sagas.definition.model import Definition
+from sagas.machine.left_steps import LeftState
+from sagas.protocol.messages import RunWasReset
+from sagas.protocol.outcomes import Outcome
+from sagas.text.exact_json import decode_json, encode_json
+from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step, undo
+
+WAIT = step("go", kind="read", do=op("wait", {"signal": "go"}))
+LINE = saga(step("a"), WAIT, step("b"), step("c"))
+GUARDED_PIVOT = saga(step("a"), WAIT, step("b"), step("pay", kind="pivot"), step("last", kind="retriable"))
+HTTP_PIVOT = saga(step("a"), WAIT, step("b"), step("pay", kind="pivot", on=None), step("last", kind="retriable"))
+STORED = Outcome.done({"number": 7})
+
+
+def cancelled(definition: Definition, answers: dict[str, object], *, restore: bool = False) -> MachineDriver:
+    return MachineDriver(definition, answers=answers, repeats=True, restore=restore).run(until=0.0).cancel()
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_guarded_steps_ahead_are_asked_of_their_guard_and_undone(restore: bool) -> None:
+    driver = cancelled(LINE, {"b~seal": STORED}, restore=restore).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])
+    assert driver.log == ["a", "b~seal", "c~seal", "b~undo", "a~undo"]
+    assert (driver.row("b")["outcome"], driver.row("b")["result"]) == ("done", {"number": 7})
+
+
+def test_nothing_is_asked_about_steps_behind_one_that_never_happened() -> None:
+    driver = cancelled(LINE, {}).run()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~seal", "a~undo"])
+
+
+def test_a_run_that_repeats_no_other_asks_nothing() -> None:
+    driver = MachineDriver(LINE).run(until=0.0).cancel()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "a~undo"])
+
+
+def test_a_failure_looks_ahead_like_a_cancel() -> None:
+    driver = MachineDriver(saga(step("a"), step("b"), step("c")), answers={"b": "rejected", "c~seal": "done"})
+    driver.machine._run.looks_ahead = True  # pyright: ignore[reportPrivateUsage]
+    driver.run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
+
+
+def test_the_results_of_steps_ahead_are_there_for_the_undos_of_later_ones() -> None:
+    ahead = step("c", with_={"of": "${{ steps.b.result.number }}"}, compensate=undo(op("un.c", None, on="shop")))
+    driver = cancelled(saga(step("a"), WAIT, step("b"), ahead), {"b~seal": STORED, "c~seal": "done"}).run()
+    assert (driver.state, driver.call("c~undo").arguments) == ("COMPENSATED", {"of": 7})
+
+
+def test_an_undo_whose_arguments_nobody_knows_parks() -> None:
+    ahead = step("b", with_={"of": "${{ steps.go.result.by }}"}, compensate=undo(op("un.b", None, on="shop")))
+    driver = cancelled(saga(step("a"), WAIT, ahead), {"b~seal": "done"}).run()
+    assert (driver.state, driver.undone) == ("PARKED", [])
+    driver.decide("b", "retry", arguments={"of": "ada"})
+    assert (driver.state, driver.call("b~undo").arguments) == ("COMPENSATED", {"of": "ada"})
+
+
+def test_an_unguarded_step_ahead_is_undone_by_its_key() -> None:
+    driver = cancelled(saga(step("a"), WAIT, step("b", on=None)), {}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])
+    assert (driver.row("b")["outcome"], driver.call("b~undo").key) == ("unknown", "s1/b/undo")
+
+
+@pytest.mark.parametrize(("says", "undone"), [("absent", ["a"]), ("found", ["b", "a"]), ("unsure", ["b", "a"])])
+def test_an_unguarded_step_ahead_is_probed(says: str, undone: list[str]) -> None:
+    probed = step("b", on=None, probe=probe(seals=True))
+    driver = cancelled(saga(step("a"), WAIT, probed), {"b~probe": says}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", undone)
+
+
+def test_an_unguarded_step_behind_one_that_never_happened_is_not_undone() -> None:
+    driver = cancelled(saga(step("a"), WAIT, step("b"), step("c", on=None)), {}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
+
+
+def test_a_step_that_may_be_left_out_proves_nothing_about_later_ones() -> None:
+    driver = cancelled(saga(step("a"), WAIT, step("b", on_failure="continue"), step("c")), {"c~seal": "done"}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
+
+
+@pytest.mark.parametrize(
+    ("condition", "undone"),
+    [
+        ("1 == 2", ["a"]),
+        ("1 == 1", ["b", "a"]),
+        ("steps.a.result.ok == false", ["a"]),
+        ("has(steps.go.result) && steps.go.result.ok", ["b", "a"]),
+    ],
+)
+def test_a_step_whose_condition_is_certainly_false_is_not_touched(condition: str, undone: list[str]) -> None:
+    driver = cancelled(saga(step("a"), WAIT, step("b", on=None, if_=condition)), {}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", undone)
+
+
+def test_the_items_of_a_step_ahead_are_looked_up_and_undone_from_the_last() -> None:
+    each = step(
+        "b", for_each="${{ [1, 2, 3] }}", with_={"n": "${{ item }}"}, compensate=undo(op("un.b", None, on="shop"))
+    )
+    driver = cancelled(saga(step("a"), WAIT, each), {"b#0~seal": "done", "b#1~seal": "done"}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["b#1", "b#0", "a"])
+    assert driver.call("b#1~undo").arguments == {"n": 2}
+
+
+def test_items_that_only_the_guard_knows_are_undone() -> None:
+    each = step("b", for_each="${{ steps.go.result.list }}", compensate=undo(op("un.b", {}, on="shop")))
+    driver = MachineDriver(saga(step("a"), WAIT, each), answers={"b#0~seal": "done", "b#1~seal": "done"}, repeats=True)
+    driver.feed(RunWasReset(driver.now, {"b#1": 1}, False)).run(until=0.0).cancel().run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["b#1", "b#0", "a"])
+
+
+def test_items_that_this_run_has_not_come_to_are_undone() -> None:
+    each = step("b", for_each="${{ [1, 2, 3] }}", max_parallel=1)
+    answers = {"b#1": "rejected", "b#2~seal": "done"}
+    driver = MachineDriver(saga(step("a"), each), answers=answers, repeats=True).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["b#2", "b#0", "a"])
+
+
+def test_no_step_ahead_is_undone_twice_by_an_always() -> None:
+    always = step("b", compensate=undo("un.b", always=True))
+    driver = cancelled(saga(step("a"), WAIT, always), {"b~seal": "late"}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_guarded_pivot_ahead_that_is_done_forbids_the_rollback(restore: bool) -> None:
+    driver = MachineDriver(GUARDED_PIVOT, answers={"b~seal": "done", "pay~seal": "done"}, repeats=True, restore=restore)
+    driver.run(until=0.0)
+    assert driver.machine.cancel_response() == "recorded"
+    driver.cancel()
+    assert (driver.machine.cancel_response(), driver.state) == ("past the point of no return", "RUNNING")
+    assert driver.states()["b"] == "PENDING"
+    driver.signal("go").run()
+    assert (driver.state, driver.undone) == ("COMPLETED", [])
+    assert driver.log == ["a", "b~seal", "pay~seal", "b", "pay", "last"]
+
+
+@pytest.mark.parametrize(
+    ("seals", "log"),
+    [({}, ["b~seal", "a~undo"]), ({"b~seal": "done"}, ["b~seal", "pay~seal", "b~undo", "a~undo"])],
+)
+@pytest.mark.parametrize("definition", [GUARDED_PIVOT])
+def test_a_guarded_pivot_ahead_that_never_happened_allows_it(
+    definition: Definition, seals: dict[str, object], log: list[str]
+) -> None:
+    driver = cancelled(definition, seals).run()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", *log])
+    assert driver.story["reason"]["kind"] == "cancelled"
+
+
+def test_an_unguarded_pivot_ahead_parks() -> None:
+    driver = cancelled(HTTP_PIVOT, {"b~seal": "done"})
+    assert (driver.state, driver.undone, list(driver.machine._run.parked)) == ("PARKED", [], ["pay"])  # pyright: ignore[reportPrivateUsage]
+    driver.decide("pay", "compensate", evidence="the bank has none").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])
+
+
+def test_an_unguarded_pivot_ahead_that_an_operator_has_found_forbids_the_rollback() -> None:
+    driver = cancelled(HTTP_PIVOT, {"b~seal": "done"})
+    driver.decide("pay", "done", evidence="the bank has it").signal("go").run()
+    assert (driver.state, driver.undone) == ("COMPLETED", [])
+    assert driver.call("pay").earlier_attempts == 1
+
+
+def test_an_unguarded_pivot_behind_a_step_that_never_happened_was_not_made() -> None:
+    driver = cancelled(HTTP_PIVOT, {}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
+
+
+@pytest.mark.parametrize(("says", "state"), [("absent", "COMPENSATED"), ("found", "RUNNING"), ("unsure", "PARKED")])
+def test_an_unguarded_pivot_ahead_is_probed_before_anything_is_undone(says: str, state: str) -> None:
+    probed = step("pay", kind="pivot", on=None, probe=probe(seals=True))
+    driver = cancelled(saga(step("a"), WAIT, probed), {"pay~probe": says}).run(until=600.0)
+    assert (driver.state, driver.undone) == (state, ["a"] if state == "COMPENSATED" else [])
+
+
+def test_a_failure_parks_if_the_pivot_ahead_is_done() -> None:
+    definition = saga(step("a"), step("b"), step("pay", kind="pivot"))
+    driver = MachineDriver(definition, answers={"b": "rejected", "pay~seal": "done"}, repeats=True).run()
+    assert driver.state == "PARKED"
+    driver.answers["b"] = "done"
+    driver.decide("b", "retry").run()
+    assert (driver.state, driver.undone) == ("COMPLETED", [])
+
+
+def test_the_deadline_does_not_pass_a_pivot_ahead() -> None:
+    definition = saga(step("a"), WAIT, step("pay", kind="pivot"), deadline=45.0)
+    driver = MachineDriver(definition, answers={"pay~seal": "done"}, repeats=True).run(until=60.0)
+    assert (driver.state, driver.undone) == ("RUNNING", [])
+    assert driver.signal("go").run().state == "COMPLETED"
+
+
+def test_steps_that_a_finish_has_cut_off_are_not_touched() -> None:
+    finish = step("end", kind="read", do=op("finish", {"when": True, "output": None}))
+    driver = MachineDriver(saga(step("a"), finish, step("b", on=None)), repeats=True).run()
+    assert (driver.state, driver.log) == ("COMPLETED", ["a"])
+
+
+def test_the_state_of_a_run_that_looks_ahead_is_that_of_its_followers() -> None:
+    """A reset of the new run knows its state, and what that did not know."""
+    earlier = MachineDriver(LINE, repeats=True).run(until=0.0)
+    left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
+    driver = MachineDriver(LINE, answers={"b~seal": "done"}, hold=["a"], repeats=True).start()
+    driver.feed(RunWasReset(driver.now, left.generations, left.committed, left.records, left.children))
+    driver.cancel().end("a").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])

@@ -1,0 +1,55 @@
+"""Commands of sagas to Kafka participants whose recorded replies say done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from saga_activities.guard.tables import request_table
+from saga_activities.messaging.kafka_request import DONE
+from saga_workers.location.traces import reading_tables
+from sagas.settings import Settings
+
+_BATCH_SIZE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DoneCommand:
+    """A command whose recorded reply says done."""
+
+    key: str
+    saga_id: str
+    step: str
+    generation: int
+
+
+async def done_commands(settings: Settings, saga_ids: Collection[str]) -> list[DoneCommand]:
+    """The done commands of these sagas. Raises SagaError."""
+    ids = list(saga_ids)
+    batches = [ids[at : at + _BATCH_SIZE] for at in range(0, len(ids), _BATCH_SIZE)]
+    return await _select(settings, [request_table.c.saga_id.in_(batch) for batch in batches])
+
+
+async def commands_done_since(settings: Settings, since: float) -> list[DoneCommand]:
+    """The done commands whose replies are not older. Raises SagaError."""
+    return await _select(settings, [request_table.c.answered_at >= since])
+
+
+async def _select(settings: Settings, conditions: Sequence[sa.ColumnElement[bool]]) -> list[DoneCommand]:
+    outbox = settings.kafka.outbox
+    if outbox is None or not conditions:
+        return []
+    columns = request_table.c
+    query = sa.select(columns.step_key, columns.saga_id, columns.step, columns.generation).where(
+        columns.op == "do", columns.outcome == DONE
+    )
+    commands: list[DoneCommand] = []
+    async with reading_tables(settings.sql_connection(outbox), "the commands") as (engine, tables):
+        if request_table.name not in tables:
+            return []
+        async with engine.connect() as database:
+            for condition in conditions:
+                commands += [DoneCommand(*row) for row in await database.execute(query.where(condition))]
+    return commands
