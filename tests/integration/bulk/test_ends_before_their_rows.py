@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from saga_activities.attempt_context import AttemptContext
 from saga_activities.bulk.bulk_activities import BulkActivities
 from saga_workers.start.start_requests import BulkRow
+from saga_workers.stuck import continuation
 from saga_workers.stuck.continuation import continue_saga
 from saga_workers.views.answering import Workers
 from sagas.bulk.names import RECORD_ACTIVITY
@@ -38,6 +40,7 @@ async def test_the_row_is_written_from_what_is_signed(bank: Bank, monkeypatch: p
         return {**answer, "state": "COMPENSATED", "phase": "backward"} if name == VIEW_QUERY else answer
 
     monkeypatch.setattr(BulkActivities, "perform", perform)
+    monkeypatch.setattr(continuation, "QUERY_TIMEOUT", timedelta(seconds=LIMIT))  # a busy machine replays slowly
     id = f"recorded-{uuid.uuid4()}"
     starter = await bank.client.starter("transfer")
     bulk = await starter.start_bulk([BulkRow(id, starter.make_request({**transfer(1), "id": id}))])
