@@ -19,8 +19,8 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from saga_workers.temporal.refusals import refusal_reason
+from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_client import start_headers, to_header
-from saga_workers.temporal.temporal_runs import describe_run
 from sagas.definition.snapshot import from_snapshot
 from sagas.machine.snapshot import expand
 from sagas.presentation.web_ui_text import static_details
@@ -120,7 +120,7 @@ class SagaDetacher:
         It may be of an earlier generation, or from before the project had a ledger. What the bulk workflow has begun
         must go on.
         """
-        described = await describe_run(self._temporal, saga_id)
+        described = await describe_saga_run(self._temporal, saga_id)
         return described is None or (
             not described.run.running and (await described.run.memo()).get(BULK_MEMO) != bulk_id
         )

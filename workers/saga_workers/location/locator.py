@@ -20,6 +20,7 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.run_history import describe_bulk
+from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
@@ -68,20 +69,21 @@ class Locator:
         own run before its claim is handed over, and its row is written in the transaction that deletes its claim.
         """
         saga_id = saga_id.removesuffix(UNDO_SUFFIX)
-        run = await describe_run(self.temporal, saga_id)
+        run = await describe_saga_run(self.temporal, saga_id)
         if run is not None and run.run.running:
             return Location(saga_id, run)
         outcome = None if run is None else await outcome_of(self, run.run)
         state = None if outcome is None else outcome.state
-        if run is None or outcome is None or not outcome.is_believed or state in STARTED_AGAIN:
-            later = await self._beyond_temporal(saga_id, None if run is None else run.run.close_time)
+        refused = run is not None and was_refused(run.run)
+        if run is None or outcome is None or refused or not outcome.is_believed or state in STARTED_AGAIN:
+            later = await self._beyond_temporal(saga_id, None if run is None or refused else run.run.close_time)
             if later.home is not None:
                 return later
             if run is None:
                 # It may have left its bulk workflow since the first question.
                 if await describe_run(self.temporal, saga_id) is not None:
                     return await self.locate(saga_id)
-                return Location(saga_id, None, await describe_run(self.temporal, saga_id + UNDO_SUFFIX))
+                return Location(saga_id, None, await describe_saga_run(self.temporal, saga_id + UNDO_SUFFIX))
         undo = await self.undo_of(run.run) if state is not None and may_be_undone(state) else None
         return Location(saga_id, run, undo)
 
@@ -152,7 +154,7 @@ class Locator:
     async def _undo(self, saga_id: str, saga: str, since: datetime) -> RunDescription | None:
         """The run of the undo. A workflow of another type does not concern the saga, whatever its start was; one that
         is older than ``since`` belongs to an earlier generation."""
-        undo = await describe_run(self.temporal, saga_id + UNDO_SUFFIX)
+        undo = await describe_saga_run(self.temporal, saga_id + UNDO_SUFFIX)
         return undo if undo is not None and undo.run.workflow_type == saga and undo.run.start_time >= since else None
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 from saga_activities.ledger.records import RunRow
 from saga_workers.ledger.run_ledger import LedgerUnavailable, RunLedger
 from saga_workers.temporal.claimed_states import closed_view, visible_state
+from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunInfo
 from sagas.protocol.payloads import OUTCOME_MEMO, OUTCOME_SIGNATURE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import UNVERIFIED, SagaView, ViewState
@@ -80,7 +81,7 @@ async def _is_believed(keys: SigningKeys | None, run: RunInfo) -> bool:
         return True
     fields, codec = run.raw.memo.fields, run.converter.payload_codec
     if OUTCOME_MEMO not in fields:
-        return visible_state(run) == "FAILED"  # it was refused
+        return was_refused(run)
     payload = fields[OUTCOME_MEMO]
     [plain] = [payload] if codec is None else await codec.decode([payload])
     signature = (await run.memo()).get(OUTCOME_SIGNATURE_MEMO)

@@ -14,7 +14,8 @@ from saga_workers.location.traces import MAX_SAGAS, read_holdings
 from saga_workers.stuck.guard_scan import MAX_SCANNED, GuardScan
 from saga_workers.stuck.verdict import OpenSaga, deleted_saga, terminated_saga
 from saga_workers.temporal.run_history import describe_bulk
-from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunDescription, RunInfo, describe_run
+from saga_workers.temporal.saga_runs import describe_saga_run
+from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunDescription, RunInfo
 from saga_workers.views.answering import Workers
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
 from saga_workers.views.saga_view import read_view
@@ -84,7 +85,7 @@ async def find_terminated(locator: Locator, task_queue: str, limit: int, without
 
 async def describe_newest(locator: Locator, run: RunInfo) -> RunDescription | None:
     """The description of a run; None if another one has replaced it, because the visibility store lags."""
-    described = await describe_run(locator.temporal, run.id)
+    described = await describe_saga_run(locator.temporal, run.id)
     return described if described is not None and described.run.run_id == run.run_id else None
 
 

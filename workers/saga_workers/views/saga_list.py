@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from temporalio.client import Client as Temporal
 
 from saga_activities.ledger.records import RunFilter
+from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import verified_view
 from saga_workers.temporal.claimed_states import closed_view, may_be_undone, visible_state
+from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition, list_condition, require_literals
 from saga_workers.views.answering import Workers
@@ -23,6 +26,7 @@ from saga_workers.views.saga_view import (
     bare_view,
     can_be_queried,
     labels_of,
+    read_view,
     view_at,
     with_shown_undo,
 )
@@ -143,6 +147,9 @@ async def query_sagas(
 
     async def tell(run: RunInfo) -> SagaView:
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
+        if was_refused(run):
+            with suppress(LedgerUnavailable, UsageError):
+                return await read_view(locator, saga_id, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=workers)
         if ask_running and can_be_queried(run):
             location = await locator.within_temporal().locate(saga_id)
             if location.home is not None:  # the visibility store may list a run that has been deleted
@@ -157,6 +164,8 @@ async def query_sagas(
             seen.add(view.id)
             if criteria.states and view.state not in criteria.states:
                 continue
+            if criteria.saga not in (None, view.saga):
+                continue  # the listed run was refused, and its id belongs to another saga
             yield view
             count += 1
             if count >= limit:
@@ -224,7 +233,7 @@ async def ledger_views(
         views = [row.view for row in page if row.view.id not in without]
         locations = await asyncio.gather(*(in_temporal.locate(view.id) for view in views))
         for view, location in zip(views, locations, strict=True):
-            if location.home is None:
+            if location.run is None or was_refused(location.run.run):
                 yield view
         rows = replace(rows, before=(page[-1].started_at, page[-1].view.id))
 

@@ -16,7 +16,8 @@ from saga_workers.location.locator import Locator
 from saga_workers.location.traces import guarded_effects, highest_generations, last_items
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.machine_query import query_machine
-from saga_workers.temporal.temporal_runs import RunInfo, describe_run, list_runs
+from saga_workers.temporal.saga_runs import describe_saga_run
+from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.left_steps import LeftState
@@ -128,7 +129,7 @@ async def _other_ends(locator: Locator, started: datetime) -> AsyncIterator[RunI
     info = activity.info()
     workflow_id, workflow_type = info.workflow_id or "", info.workflow_type or ""
     if not workflow_id.endswith(UNDO_SUFFIX):
-        undo = await describe_run(locator.temporal, workflow_id + UNDO_SUFFIX)
+        undo = await describe_saga_run(locator.temporal, workflow_id + UNDO_SUFFIX)
         if undo is not None and undo.run.workflow_type == workflow_type and undo.run.start_time >= started:
             yield undo.run
     conditions = (

@@ -15,7 +15,7 @@ from saga_spark.settings import SparkSettings
 from saga_spark.staging.stage_area import SagaLiveness, clean_up_stage, drop_undo_data
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import state_of
-from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.temporal.saga_runs import describe_saga_run
 from sagas.errors import SagaError
 
 log = logging.getLogger("saga.spark")
@@ -43,8 +43,8 @@ async def clean_stage_periodically(
 
 
 async def liveness_of(locator: Locator, saga_id: str) -> SagaLiveness:
-    """The state of the newest run of a saga. Raises RPCError if Temporal does not answer."""
-    described = await describe_run(locator.temporal, saga_id)
+    """The state of the newest run of a saga that was not refused. Raises RPCError if Temporal does not answer."""
+    described = await describe_saga_run(locator.temporal, saga_id)
     if described is None:
         return "unknown"
     if described.run.running:

@@ -1,0 +1,178 @@
+"""Starts that are refused, by any client, under the id of a saga: they change nothing, so they do not hide how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowFailureError
+
+from saga_cli.wait import wait_for_end
+from saga_workers.client import Client
+from saga_workers.interventions import undo
+from saga_workers.reconcile.current_views import current_view
+from saga_workers.stuck.open_sagas import find_deleted
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.views.saga_list import SagaFilter, query_sagas
+from saga_workers.views.saga_view import read_view
+from saga_workers.worker.stage_retention import liveness_of
+from sagas.errors import RefusedError
+from sagas.protocol.payloads import UNDO_SUFFIX
+from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run
+from tests.helpers.waiting import until
+from tests.integration.bulk.conftest import Bank
+from tests.integration.bulk.conftest import bank as bank
+from tests.integration.bulk.conftest import bank_project as bank_project
+
+REFUSED_STARTS = [("transfer", {"bad": 1}), ("nosuch", {})]
+
+
+async def start_refused(client: Client, id: str, saga: str = "transfer", input: Any = None) -> None:
+    """Start a run as any client of Temporal may, which the worker refuses."""
+    queue = client.project.settings.temporal.task_queue
+    handle = await client.temporal.start_workflow(saga, input or {"bad": 1}, id=id, task_queue=queue)
+    with contextlib.suppress(WorkflowFailureError):
+        await handle.result()
+    described = await describe_run(client.temporal, id)
+    assert described is not None
+    assert described.run.status.name == "FAILED"
+
+
+async def listed_states(client: Client, id: str, *states: str) -> list[str]:
+    """The states with which `saga list` shows the saga."""
+    criteria = SagaFilter(task_queue=client.project.settings.temporal.task_queue, states=states)
+    return [view.state async for view in query_sagas(client.locator, criteria, limit=50) if view.id == id]
+
+
+def new_transfer(bank: Bank) -> tuple[str, dict[str, Any]]:
+    bank.open_accounts(2)
+    id = f"t-{uuid.uuid4()}"
+    return id, {"id": id, "from": "a1", "to": "a2", "amount": 7}
+
+
+async def complete(bank: Bank, id: str, input: dict[str, Any]) -> None:
+    await bank.client.start("transfer", input)
+    assert (await finished(bank.client, id))["state"] == "COMPLETED"
+    await until(lambda: bank.states() == {id: "COMPLETED"})
+
+
+async def waiting_saga(bank: Bank) -> str:
+    """The id of a saga that has made its first effect and waits for a signal."""
+    id = f"w-{uuid.uuid4()}"
+    await bank.client.start("waiting", {"id": id, "waits": True})
+    await until(lambda: bank.query("select 1 from note where id = %s", id) != [])
+    return id
+
+
+async def delete(client: Client, id: str) -> None:
+    await delete_run(client.temporal, id)
+
+    async def is_deleted() -> bool:
+        return await describe_run(client.temporal, id) is None
+
+    await until(is_deleted)
+
+
+async def wait_until_visible(client: Client, id: str, count: int) -> None:
+    """Wait until the visibility store has this many closed runs of the id."""
+
+    async def is_visible() -> bool:
+        closed = await client.temporal.count_workflows(f"WorkflowId = '{id}' AND ExecutionStatus != 'Running'")
+        return closed.count >= count
+
+    await until(is_visible)
+
+
+@pytest.mark.parametrize(("saga", "refused"), REFUSED_STARTS)
+async def test_the_run_before_it_is_the_saga(bank: Bank, saga: str, refused: dict[str, Any]) -> None:
+    id, input = new_transfer(bank)
+    client = bank.client
+    await complete(bank, id, input)
+    await start_refused(client, id, saga, refused)
+    await start_refused(client, id, saga, refused)
+    await wait_until_visible(client, id, 3)
+    view = await read_view(client.locator, id)
+    assert (view.state, view.saga, view.incomplete, view.can_undo) == ("COMPLETED", "transfer", None, True)
+    assert await listed_states(client, id) == ["COMPLETED"]
+    assert await listed_states(client, id, "COMPLETED") == ["COMPLETED"]
+    assert await listed_states(client, id, "FAILED") == []
+    seen = await current_view(client.locator, id)
+    assert seen is not None
+    assert seen.state == "COMPLETED"
+    started = await client.start("transfer", input)
+    assert not started.started
+    queue = bank.project.settings.temporal.task_queue
+    await undo(client.locator, id, reason="wrong", who="me", task_queue=queue)
+    assert (await wait_for_end(client, id, "60s")).state == "COMPENSATED"
+    assert bank.balances() == {"a1": 100, "a2": 100}
+
+
+async def test_the_undo_before_it_is_the_undo(bank: Bank) -> None:
+    id, input = new_transfer(bank)
+    client, queue = bank.client, bank.project.settings.temporal.task_queue
+    await complete(bank, id, input)
+    await undo(client.locator, id, reason="wrong", who="me", task_queue=queue)
+    assert (await wait_for_end(client, id, "60s")).state == "COMPENSATED"
+    await start_refused(client, id + UNDO_SUFFIX)
+    await wait_until_visible(client, id + UNDO_SUFFIX, 2)
+    assert (await read_view(client.locator, id)).state == "COMPENSATED"
+    assert await listed_states(client, id) == ["COMPENSATED"]
+    with pytest.raises(RefusedError, match="is COMPENSATED; only a COMPLETED saga can be undone"):
+        await undo(client.locator, id, reason="again", who="me", task_queue=queue)
+
+
+async def test_the_row_of_the_ledger_is_the_saga(bank: Bank) -> None:
+    """Temporal has deleted the run of the saga."""
+    id, input = new_transfer(bank)
+    client, queue = bank.client, bank.project.settings.temporal.task_queue
+    await complete(bank, id, input)
+    await delete(client, id)
+    await start_refused(client, id)
+    await wait_until_visible(client, id, 1)
+    view = await read_view(client.locator, id)
+    assert (view.state, view.source) == ("COMPLETED", "ledger")
+    assert await listed_states(client, id) == ["COMPLETED"]
+    assert await listed_states(client, id, "COMPLETED") == ["COMPLETED"]
+    assert await current_view(client.locator, id) is None
+    started = await client.start("transfer", input)
+    assert (started.started, started.source) == (False, "ledger")
+    await undo(client.locator, id, reason="wrong", who="me", task_queue=queue)
+    assert (await wait_for_end(client, id, "60s")).state == "COMPENSATED"
+    assert bank.balances() == {"a1": 100, "a2": 100}
+
+
+async def test_a_terminated_saga_stays_stuck(bank: Bank) -> None:
+    client, id = bank.client, await waiting_saga(bank)
+    await client.temporal.get_workflow_handle(id).terminate("test")
+    await start_refused(client, id, "waiting")
+    await wait_until_visible(client, id, 2)
+    assert (await client.view(id)).state == "TERMINATED"
+    assert await liveness_of(client.locator, id) == "terminated"
+    criteria = SagaFilter(task_queue=bank.project.settings.temporal.task_queue)
+    stuck = [view.id async for view in list_stuck(client.locator, criteria, limit=10)]
+    assert stuck == [id]
+
+
+async def test_a_deleted_saga_is_found(bank: Bank) -> None:
+    client, id = bank.client, await waiting_saga(bank)
+    await delete(client, id)
+    await start_refused(client, id, "waiting")
+    await wait_until_visible(client, id, 1)
+    deleted = await find_deleted(client.locator, bank.project.settings, suspects=[id])
+    assert [(saga.saga_id, saga.saga, saga.holds) for saga in deleted] == [
+        (id, "waiting", ("open effects: first on bank",))
+    ]
+
+
+async def test_a_refused_run_alone_is_shown(bank: Bank) -> None:
+    client, id = bank.client, f"t-{uuid.uuid4()}"
+    await start_refused(client, id)
+    await wait_until_visible(client, id, 1)
+    view = await client.view(id)
+    assert (view.state, view.reason is not None and view.reason.type) == ("FAILED", "SagaRefused")
+    assert await listed_states(client, id) == ["FAILED"]
