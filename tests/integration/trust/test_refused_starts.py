@@ -1,5 +1,4 @@
-"""Starts that are refused, by any client, under the id of a saga: they change nothing, so they do not hide how it ended.
-"""
+"""Starts that are refused, by any client, under the id of a saga: they change nothing, so they do not hide its end."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from saga_workers.start.row_starts import RowStarter, StartRow, is_unreachable
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_limits import MAX_BULK_INPUTS, StartLimits, shared_size
 from saga_workers.start.start_requests import BulkRow
-from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.temporal.run_history import describe_bulk
 from sagas.bulk.names import MAX_MEMBERS
 from sagas.errors import SagaError
 from sagas.protocol.payloads import input_digest
@@ -181,15 +181,11 @@ class BulkRowStarter(RowStarter):
         self.refuse(rows, f"{rows[0].location} and {counted(len(rows) - 1, 'more row')}: {why}")
 
     async def _count_after_failure(self, rows: Sequence[StartRow], error: WorkflowFailureError) -> None:
-        """A bulk workflow that was refused has started nothing; of one that was terminated the ledger knows a part."""
+        """A bulk workflow that was refused has started nothing; sagas of a terminated one may have ended or left it."""
         if (refusal := refusal_of(error)) is not None:
             self._count_refused(rows, refusal)
             return
-        sagas = await self._ledger.known_sagas([row.id for row in rows])
-        for row in rows:
-            saga = sagas.get(row.id)
-            ended = saga is not None and saga.bulk_id is None and saga.state in FINAL_STATES
-            self.tally.count_ended(saga.state if ended and saga is not None else "TERMINATED")
+        await self._wait_for_others([row.id for row in rows])
 
     async def _wait_for_others(self, ids: Collection[str]) -> None:
         """Wait for sagas that another command has started, in a bulk workflow or on their own."""
@@ -203,13 +199,6 @@ class BulkRowStarter(RowStarter):
                     saga = sagas.get(id)
                     if saga is not None and saga.bulk_id in open_ones:
                         continue
-                    if saga is not None and saga.bulk_id is not None:
-                        # Its last act may have been to record the saga.
-                        saga = (await self._ledger.known_sagas([id])).get(id)
-                        if saga is not None and saga.bulk_id is not None:
-                            remaining.discard(id)
-                            self.tally.count_ended("TERMINATED")
-                            continue
                     remaining.discard(id)
                     if saga is not None and saga.state in FINAL_STATES:
                         self.tally.count_ended(saga.state)
@@ -220,5 +209,5 @@ class BulkRowStarter(RowStarter):
                     await asyncio.sleep(_POLL_INTERVAL)
 
     async def _open_workflows(self, ids: Collection[str]) -> set[str]:
-        described = await asyncio.gather(*(describe_run(self.locator.temporal, id) for id in ids))
+        described = await asyncio.gather(*(describe_bulk(self.locator.temporal, id) for id in ids))
         return {run.run.id for run in described if run is not None and run.run.running}

@@ -158,7 +158,7 @@ class RowStarter(ABC):
         self.tally.troubles.append(trouble)
 
     async def wait_alone(self, id: str) -> None:
-        """Wait for the end of a saga with a workflow of its own."""
+        """Wait for the end of one saga."""
         self.tally.count_ended(await final_state(self.locator, id))
         self.show_progress()
 
@@ -177,7 +177,21 @@ async def _wait_for_either(stopping: asyncio.Task[Any], other: Coroutine[Any, An
 
 
 async def final_state(locator: Locator, saga_id: str) -> str:
-    """Wait until the saga ends or is parked; returns its final state, or PARKED."""
+    """Wait until the saga ends or is parked, wherever it runs; returns its final state, or PARKED.
+
+    Raises LedgerUnavailable if Temporal has no run of it and the ledger does not answer.
+    """
+    while True:
+        location = await locator.locate(saga_id)
+        if location.run is not None:
+            return await _final_state_of_run(locator, saga_id)
+        if location.kind != "in bulk":
+            return "TERMINATED" if location.row is None else location.row.view.state
+        await asyncio.sleep(_POLL_INTERVAL)
+
+
+async def _final_state_of_run(locator: Locator, saga_id: str) -> str:
+    """Wait until a saga with a workflow of its own ends or is parked."""
     closed = asyncio.ensure_future(_wait_until_closed(locator.temporal, saga_id))
     try:
         while True:
@@ -185,7 +199,7 @@ async def final_state(locator: Locator, saga_id: str) -> str:
             had_closed = closed.done()  # it may close while it is described
             described = (await locator.within_temporal().locate(saga_id)).run
             if described is None:
-                return "TERMINATED"
+                return await final_state(locator, saga_id)  # it has just been deleted
             state = await state_of(locator, described.run)
             if not described.run.running:
                 return state
