@@ -62,9 +62,10 @@ ScheduleActivity = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Performs an activity of a scheduled start: called with its type and its request. Raises SagaError if it may succeed
 later."""
 
-LookBeforeReset = Callable[[str, Sequence[str], float], Awaitable[Mapping[str, Any]]]
-"""Looks up what a saga had done before the current run, which follows one that was reset or deleted. Called with the id
-of the saga, the steps that it does past its commit point only, and the time of its start."""
+LookBeforeReset = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Looks up what a saga had done before the current run, which follows one that was reset or deleted. Called with its
+``saga_id``; its steps that are ``decisive``, because it does them past its commit point only, or ``nested`` sagas; and
+the time ``since`` which it has run."""
 
 LookUpEarlierChild = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """Looks up the end of a nested saga. Called with its id and that of its parent. Raises what Temporal's client does."""
@@ -124,7 +125,7 @@ class SagaActivities:
         if info.activity_type in SCHEDULE_ACTIVITIES and self._schedules is not None:
             return await _perform_schedule_activity(self._schedules, info.activity_type, argument)
         if info.activity_type == RESET_ACTIVITY:
-            return await self._look_before_reset(argument["saga_id"], argument["decisive"], argument["since"])
+            return await self._look_before_reset(argument)
         if info.activity_type == NESTED_ACTIVITY:
             return await self._look_up_earlier_child(argument["id"], argument["parent"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:

@@ -159,8 +159,8 @@ class LocksChanged:
 class RunWasReset:
     """A reset in Temporal has put the saga back into an earlier state; the guards and the runs before know of more.
 
-    ``generations``: the highest generation that an entry has reached, by entry id; 1 where it is missing. The last item
-    of a `for_each` that a guard knows is never missing.
+    ``generations``: the highest generation that an entry has reached, by entry id; 1 where it is missing. Never
+    missing are the last item of a `for_each` that a guard knows, and a nested saga that has left traces.
     ``pivot_done``: the saga is past its commit point, and its effects are in place. ``records`` are the steps as the
     runs before the reset have left them, in the form of a snapshot, and ``children`` their nested sagas, by entry id.
     ``looks_ahead``: one of these runs is deleted, so that nobody knows what it had begun.

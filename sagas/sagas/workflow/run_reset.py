@@ -9,6 +9,7 @@ from typing import Any
 from temporalio import workflow
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
+from sagas.definition.model import is_nested
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, RunWasReset
 from sagas.protocol.payloads import RESET_ACTIVITY, UNDO_SUFFIX, unpack_state
@@ -68,8 +69,9 @@ class RunReset:
         after_pivot = ExecutionPlan(machine.definition).after_pivot
         steps = machine.definition.steps
         decisive = [step.id for step in steps if step.pivot or step.kind == "retriable" or step.id in after_pivot]
+        nested = [step.id for step in steps if is_nested(step)]
         since = info.workflow_start_time.timestamp() if machine.started_at is None else machine.started_at
-        about = {"saga_id": saga_id, "decisive": decisive, "since": since}
+        about = {"saga_id": saga_id, "decisive": decisive, "nested": nested, "since": since}
         self._tasks.start(_TASK, self._look_up(about, seed))
 
     async def _look_up(self, about: Mapping[str, Any], seed: int) -> None:

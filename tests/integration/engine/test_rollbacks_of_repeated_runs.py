@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.guard.tables import request_table
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
 from sagas.errors import RefusedError
@@ -25,6 +26,7 @@ from tests.integration.engine.environment import (
     begin,
     handle,
     open_environment,
+    resolve,
     row,
     send_signed,
     states,
@@ -165,16 +167,22 @@ async def test_a_requirement_that_is_not_met_any_more_undoes_what_followed_it(en
         assert await env.effects() == []
 
 
-@pytest.mark.parametrize("later", [False, True])
-async def test_a_pivot_without_a_guard_parks_unless_a_later_step_tells_of_it(env: Environment, later: bool) -> None:
+@pytest.mark.parametrize("told_by", [None, "a later step", "a recorded reply"])
+async def test_a_pivot_without_a_guard_parks_unless_something_tells_of_it(
+    env: Environment, told_by: str | None
+) -> None:
     definition = UNGUARDED_PIVOT
-    if not later:
+    if told_by != "a later step":
         definition = definition.replace("      - {id: tail, uses: book}\n", "")
     async with env.serving(definition) as client:
         id = await begun_and_deleted(client, "unguarded")
+        if told_by == "a recorded reply":
+            row = {"step_key": f"{id}/b", "saga_id": id, "step": "b", "generation": 1, "op": "do", "outcome": "done"}
+            async with env.engine.begin() as connection:
+                await connection.execute(request_table.insert(), {**row, "created_at": 1.0})
         await resume(client, id)
         await waits_at(client, id, "go")
-        if later:
+        if told_by is not None:
             with pytest.raises(RefusedError, match="past the point of no return"):
                 await client.cancel(id)
         else:
@@ -227,3 +235,41 @@ async def test_a_reset_whose_former_run_is_deleted_undoes_what_that_had_done(env
         await client.cancel(id)
         assert (await finished(client, id))["state"] == "COMPENSATED"
         assert await env.effects() == []
+
+
+PARENT = """
+    saga: outer
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: go, uses: wait, with: {signal: go}}
+      - {id: child, uses: saga, with: {name: inner}}
+      - {id: go2, uses: wait, with: {signal: go2}}
+"""
+CHILD = """
+    saga: inner
+    steps:
+      - {id: b, uses: book, compensate: unbook}
+"""
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_a_nested_saga_ahead_is_not_taken_for_undone(env: Environment, started: bool) -> None:
+    async with env.serving(PARENT, CHILD) as client:
+        if started:
+            id = await begun_and_deleted(client, "outer")
+        else:
+            id = await begin(client, "outer")
+            await waits_at(client, id, "go")
+            await delete(client, id)
+        await resume(client, id)
+        await waits_at(client, id, "go")
+        await client.cancel(id)
+        story = await finished(client, id)
+        if not started:
+            assert (story["state"], await env.effects()) == ("COMPENSATED", [])
+            return
+        assert (story["state"], await env.effects()) == ("PARKED", ["a", "b"])
+        await client.undo(f"{id}/child", reason="as its parent", who="ada")
+        assert (await finished(client, f"{id}/child"))["state"] == "COMPENSATED"
+        story = await resolve(client, id, "child", "done", evidence="it is undone")
+        assert (story["state"], await env.effects()) == ("COMPENSATED", [])

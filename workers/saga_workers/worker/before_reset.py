@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +19,7 @@ from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
+from saga_workers.worker.nested_traces import nested_traces
 from sagas.errors import RefusedError, SagaError
 from sagas.machine.left_steps import LeftState
 from sagas.protocol.payloads import UNDO_SUFFIX, pack_state, unpack_state
@@ -35,22 +36,22 @@ _NOT_BACKWARD = ("FAILED", "COMMITTED", "COMPLETED")
 """The states of a run that was refused, or has gone forward because the saga was past its commit point."""
 
 
-async def look_before_reset(
-    settings: Settings, locator: Locator, saga_id: str, decisive: Collection[str], since: float
-) -> dict[str, Any]:
-    """Return what the saga had done. ``decisive`` are the steps that no saga does before its commit point.
+async def look_before_reset(settings: Settings, locator: Locator, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the saga had done. ``about``: see :data:`saga_activities.temporal.saga_activities.LookBeforeReset`.
 
     ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
-    ``generations``: the highest of each entry, where it is not the first, and that of the last item of each `for_each`;
-    ``pivot_done``: it is past its commit point, and the effects are in place; ``left``: the steps and nested sagas of
-    the runs before, packed; ``looks_ahead``: there was one whose state nobody has.
+    ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
+    and of each nested saga that has left traces; ``pivot_done``: it is past its commit point, and the effects are in
+    place; ``left``: the steps and nested sagas of the runs before, packed; ``looks_ahead``: there was one whose state
+    nobody has.
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
+    saga_id = about["saga_id"]
     effects = await guarded_effects(settings, saga_id)
     packed = [state async for state in _states_before(locator)]
     states = [LeftState.of(unpack_state(state)) for state in packed if state is not None]
-    undone_elsewhere = await _was_undone(locator, datetime.fromtimestamp(float(since), UTC))
+    undone_elsewhere = await _was_undone(locator, datetime.fromtimestamp(float(about["since"]), UTC))
     undone = undone_elsewhere or any(state.goes_backward for state in states)
     generations = highest_generations(effects)
     left: dict[str, dict[str, Any]] = {"records": {}, "children": {}}
@@ -59,11 +60,13 @@ async def look_before_reset(
             left[name] = {**of_state, **left[name]}
         for id, generation in state.generations.items():
             generations[id] = max(generation, generations.get(id, 1))
-    for id in last_items(effects):
+    nested = [trace for step in about["nested"] async for trace in nested_traces(settings, locator, saga_id, step)]
+    for id in (*last_items(effects), *(trace.entry for trace in nested)):
         generations.setdefault(id, 1)
-    entries = [effect.entry for effect in effects if effect.open]
-    entries += [command.step for command in await done_commands(settings, [saga_id])]
-    is_decided = any(entry.partition("#")[0] in decisive for entry in entries)
+    done = [effect.entry for effect in effects if effect.open]
+    done += [command.step for command in await done_commands(settings, [saga_id])]
+    done += [trace.entry for trace in nested if trace.state == "COMPLETED"]
+    is_decided = any(entry.partition("#")[0] in about["decisive"] for entry in done)
     is_committed = any(effect.confirmed for effect in effects) or any(state.committed for state in states)
     return {
         "undone": undone,

@@ -23,6 +23,7 @@ from sagas.machine.resets import PIVOT_IN_PLACE
 from sagas.machine.state import FORWARD_CALLS, Entry, Flight, OperationState, SagaRun
 from sagas.machine.undo import given_up_pivot, savepoints, steps_ahead
 from sagas.protocol.outcomes import Outcome
+from sagas.text.shell import saga_command
 
 
 def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None = None) -> None:
@@ -215,7 +216,7 @@ def compensate_entry(run: SagaRun, entry: Entry) -> None:
         undo.started_at = run.now
     if is_nested(step) and step.compensate is None:
         if entry.id not in run.children:
-            run.park(entry, "undo", "no nested saga ran here: what an operator did instead only an operator can undo")
+            run.park(entry, "undo", _why_not_undone(run, entry))
             return
         command = builtin_actions.undo_command(run, entry)
         run.start_flight(command.id, "saga", entry, "undo")
@@ -225,6 +226,16 @@ def compensate_entry(run: SagaRun, entry: Entry) -> None:
     if confirmed and step.compensate is not None and step.compensate.confirmed is not None and not step.do.guarded:
         undo.undoes_confirmed = True
     _send_undo(run, entry)
+
+
+def _why_not_undone(run: SagaRun, entry: Entry) -> str:
+    if not entry.ahead:
+        return "no nested saga ran here: what an operator did instead only an operator can undo"
+    child = builtin_actions.child_saga_id(run, entry)
+    return (
+        f"an earlier run has started the nested saga {child}, and this one has not come to it: "
+        f"`{saga_command('cancel', child)}`, or `{saga_command('undo', child)}` if it has completed; then decide `done`"
+    )
 
 
 def _send_undo(run: SagaRun, entry: Entry) -> None:

@@ -177,8 +177,8 @@ def _is_absent(run: SagaRun, id: str) -> bool:
 def _may_have_run(run: SagaRun, step: StepDefinition, never: Collection[str]) -> bool:
     if step.id in never or builtin_actions.is_cut_off(run, step.id) or not has_effect(step):
         return False
-    if is_nested(step):
-        return False  # the engine awaits or cancels it by its own run
+    if is_nested(step) and not _items_of_earlier(run, step.id):
+        return False  # an earlier run would have left a run of it
     return not _is_left_out(run, step)
 
 
@@ -205,7 +205,7 @@ def _missing_entries(run: SagaRun, step: StepDefinition, never: Collection[str])
         return 0
     if not _may_have_run(run, step, never) or commit.must_wait_for_commit(run, step.id):
         return 0
-    if not step.do.guarded and step.compensate is None:
+    if not step.do.guarded and step.compensate is None and not is_nested(step):
         return 0  # nothing tells of it, and nothing undoes it
     if step.for_each is None:
         return 1
@@ -219,10 +219,15 @@ def _missing_entries(run: SagaRun, step: StepDefinition, never: Collection[str])
 
 
 def _item_count(run: SagaRun, record: StepRecord) -> int:
-    """The number of items, as far as the list of this run and the guards tell."""
-    of_guards = [id.partition("#") for id in run.entry_generations]
-    numbers = [int(index) + 1 for step, _, index in of_guards if step == record.id and index.isdigit()]
-    return max(len(record.items or ()), *numbers, 0)
+    """The number of items that an earlier run may have begun: those of the list, and those that have left traces."""
+    listed = 0 if is_nested(run.plan.steps[record.id]) else len(record.items or ())
+    return max(listed, len(record.entries), _items_of_earlier(run, record.id))
+
+
+def _items_of_earlier(run: SagaRun, id: str) -> int:
+    """The number of items of the step of which an earlier run has left traces; 1 for the step itself."""
+    traces = [entry.partition("#") for entry in run.entry_generations]
+    return max((int(index or 0) + 1 for step, _, index in traces if step == id), default=0)
 
 
 def _begin(run: SagaRun, record: StepRecord, entries: int) -> None:

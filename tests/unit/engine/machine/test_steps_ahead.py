@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sagas.definition.model import Definition
@@ -209,3 +211,38 @@ def test_the_state_of_a_run_that_looks_ahead_is_that_of_its_followers() -> None:
     driver.feed(RunWasReset(driver.now, left.generations, left.committed, left.records, left.children))
     driver.cancel().end("a").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["b", "a"])
+
+
+NESTED = step("b", on=None, compensate=None, do=op("saga", {"name": "child", "input": {}}))
+
+
+def test_a_nested_saga_ahead_that_has_left_traces_parks() -> None:
+    driver = MachineDriver(saga(step("a"), WAIT, NESTED, step("c")), answers={"c~seal": "done"}, repeats=True)
+    driver.feed(RunWasReset(driver.now, {"b": 1}, False)).run(until=0.0).cancel().run()
+    assert (driver.state, driver.undone) == ("PARKED", ["c"])
+    [parked] = driver.story["parked"]
+    assert (parked["step"], parked["op"], "`saga cancel s1/b`" in parked["why"]) == ("b", "undo", True)
+    driver.decide("b", "done", evidence="it is undone").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
+
+
+def test_a_nested_saga_without_traces_was_not_started() -> None:
+    driver = cancelled(saga(step("a"), WAIT, NESTED), {}).run()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "a~undo"])
+
+
+def test_the_items_of_a_nested_saga_ahead_are_those_that_have_left_traces() -> None:
+    each = replace(NESTED, for_each="${{ [1, 2, 3] }}")
+    driver = MachineDriver(saga(step("a"), WAIT, each), repeats=True)
+    driver.feed(RunWasReset(driver.now, {"b#0": 1, "b#1": 1}, False)).run(until=0.0).cancel().run()
+    driver.decide("b#1", "done", evidence="it is undone").decide("b#0", "done", evidence="it is undone").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
+
+
+def test_a_nested_pivot_ahead_that_has_left_traces_parks() -> None:
+    definition = saga(step("a"), WAIT, replace(NESTED, kind="pivot"))
+    driver = MachineDriver(definition, repeats=True)
+    driver.feed(RunWasReset(driver.now, {"b": 1}, False)).run(until=0.0).cancel()
+    assert (driver.state, driver.undone) == ("PARKED", [])
+    driver.decide("b", "compensate", evidence="it is undone").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
