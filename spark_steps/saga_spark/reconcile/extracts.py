@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
 from saga_activities.guard.tables import guard_table, outbox_table
 from saga_activities.guard.two_phase.rules import COMMITTED
+from saga_activities.messaging.kafka_request import COMMAND_TYPE
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
 from saga_spark.reconcile.effect_values import database_time, read_all_times, row_key, seconds_of_row
@@ -190,6 +191,7 @@ OUTBOX_SCHEMA = pa.schema(
         ("status", pa.string()),
         ("created_at", pa.float64()),
         ("published_at", pa.float64()),
+        ("is_command", pa.bool_()),  # of a `kafka.request`
     ]
 )
 
@@ -300,6 +302,7 @@ async def _extract_outbox(
         table.status,
         table.created_at,
         table.published_at,
+        table.event_type,
     )
     condition = _saga_condition(table.saga_id, scope)
     if condition is not None:
@@ -311,8 +314,8 @@ async def _extract_outbox(
         query = query.where(sa.or_(*recent, table.status == HELD))
     stream = await connection.stream(query)
     async for page in stream.partitions(_PAGE_ROWS):
-        for row in page:
-            rows.add(name, *row)
+        for *row, event_type in page:
+            rows.add(name, *row, event_type == COMMAND_TYPE)
 
 
 def _saga_condition(column: sa.ColumnElement[str], scope: ReconciliationScope) -> sa.ColumnElement[bool] | None:

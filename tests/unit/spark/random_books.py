@@ -121,7 +121,9 @@ class _Generator:
                 status = self.chance.choice((NEW, PUBLISHED, PUBLISHED, PUBLISHED, HELD))
                 if self.maybe(0.9):
                     published = self.time() if status == PUBLISHED else None
-                    outbox.add("shop", saga_id, step, self._generation(), event, topic, status, self.time(), published)
+                    outbox.add(
+                        "shop", saga_id, step, self._generation(), event, topic, status, self.time(), published, False
+                    )
                 for place in range(self.chance.choice((0, 1, 1, 1, 1, 2))):
                     records.add("shop", event, topic, place, number, saga_id, step, self.time(), False)
             records.add("shop", None, "news", 0, 7, "", None, NOW - 10, False)

@@ -78,7 +78,7 @@ class ShopSystem:
                 out.add(document.get("connection", "shop"), saga_id, step, generation, *values)
         with ParquetRowWriter(self.folder / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as out:
             for event in self.events:
-                out.add(*event)
+                out.add(*event, False)
         for document in ALL:
             schema = effect_schema(len(document.amounts))
             with ParquetRowWriter(self.folder / "effects" / f"{document.name}.parquet", schema) as out:

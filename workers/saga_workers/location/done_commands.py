@@ -1,4 +1,4 @@
-"""Commands of sagas to Kafka participants whose recorded replies say done."""
+"""Commands of sagas to Kafka participants whose recorded replies say done, and whose undo is not done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCH_SIZE = 500
 
 @dataclass(frozen=True, slots=True)
 class DoneCommand:
-    """A command whose recorded reply says done."""
+    """A command whose recorded reply says done, and that of its undo does not."""
 
     key: str
     saga_id: str
@@ -41,9 +41,16 @@ async def _select(settings: Settings, conditions: Sequence[sa.ColumnElement[bool
     outbox = settings.kafka.outbox
     if outbox is None or not conditions:
         return []
-    columns = request_table.c
+    columns, undo = request_table.c, request_table.alias("undo").c
+    is_undone = sa.exists().where(
+        undo.saga_id == columns.saga_id,
+        undo.step == columns.step,
+        undo.generation == columns.generation,
+        undo.op == "undo",
+        undo.outcome == DONE,
+    )
     query = sa.select(columns.step_key, columns.saga_id, columns.step, columns.generation).where(
-        columns.op == "do", columns.outcome == DONE
+        columns.op == "do", columns.outcome == DONE, ~is_undone
     )
     commands: list[DoneCommand] = []
     async with reading_tables(settings.sql_connection(outbox), "the commands") as (engine, tables):

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from saga_spark.reconcile.findings import Finding
 from saga_workers.location.done_commands import DoneCommand, commands_done_since, done_commands
 from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.reconcile.current_views import current_views
 from saga_workers.temporal.temporal_runs import list_runs
+from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.views.saga_list import SagaFilter, visibility_query
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
@@ -51,6 +53,8 @@ async def latest_late_replies(locator: Locator, settings: Settings) -> list[Find
 async def _judge(locator: Locator, settings: Settings, commands: Sequence[DoneCommand]) -> list[Finding]:
     saga_ids = list(dict.fromkeys(command.saga_id for command in commands))[:MAX_SAGAS]
     views = await current_views(locator, saga_ids)
+    contrary = [command for command in commands if (view := views.get(command.saga_id)) and _contradicts(command, view)]
+    undone = {id: await _undone_entries(locator, id) for id in {command.saga_id for command in contrary}}
     return [
         Finding(
             "late_reply",
@@ -62,9 +66,23 @@ async def _judge(locator: Locator, settings: Settings, commands: Sequence[DoneCo
             place=settings.kafka.outbox,
             row={"step_key": command.key},
         )
-        for command in commands
-        if (view := views.get(command.saga_id)) is not None and _contradicts(command, view)
+        for command in contrary
+        if (view := views[command.saga_id]) is not None
+        and (command.step, command.generation) not in undone[command.saga_id]
     ]
+
+
+async def _undone_entries(locator: Locator, saga_id: str) -> set[tuple[str, int | None]]:
+    """The entries, with their generations, that a closed run of the saga or of its undo has undone: a run that a reset
+    has made later knows nothing of them.
+    """
+    undone: set[tuple[str, int | None]] = set()
+    for id in (saga_id, saga_id + UNDO_SUFFIX):
+        async for run in list_runs(locator.temporal, keyword_condition("WorkflowId", id)):
+            view = None if run.id != id or run.running else (await outcome_of(locator, run)).view
+            steps = () if view is None else view.steps
+            undone |= {(step.id, step.generation) for step in steps if step.state == "COMPENSATED"}
+    return undone
 
 
 def _contradicts(command: DoneCommand, view: SagaView) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from temporalio.client import WorkflowFailureError
 
 from saga_spark.reconcile.extracts import ReconciliationScope
 from saga_workers.doctor.saga_checks import check_late_replies
@@ -14,6 +15,7 @@ from saga_workers.reconcile.reconciliation import reconcile
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
 from tests.helpers.processes import TemporalServer
+from tests.helpers.run_changes import reset_run
 from tests.helpers.waiting import until
 from tests.integration.messaging.request.request_environment import Environment, open_environment, resolve
 
@@ -34,12 +36,38 @@ steps:
 """
 
 
+ORDER = """
+saga: order
+steps:
+  - id: reserve
+    uses: kafka.request
+    with: {topic: PREFIX-commands, value: {do: done, undo: done}}
+    compensate: kafka.request
+  - id: book
+    uses: kafka.request
+    with: {topic: PREFIX-commands, value: {do: done}}
+    compensate: {uses: shop.unbook, with: {}}
+  - id: approval
+    uses: wait
+    with: {signal: approved}
+"""
+
+ACTIONS = """
+from sagas import action
+
+
+@action("shop.unbook")
+async def unbook() -> None:
+    pass
+"""
+
+
 @pytest.fixture(scope="module")
 async def env(
     tmp_path_factory: pytest.TempPathFactory, temporal: TemporalServer, kafka: Broker, postgres_server: DatabaseServer
 ) -> AsyncIterator[Environment]:
     folder = tmp_path_factory.mktemp("late-replies") / "project"
-    async with open_environment(folder, temporal, kafka, postgres_server, TRIP) as environment:
+    async with open_environment(folder, temporal, kafka, postgres_server, TRIP, ORDER, actions=ACTIONS) as environment:
         yield environment
 
 
@@ -98,3 +126,32 @@ async def test_a_reply_after_the_end_is_found(env: Environment) -> None:
     told = await check_late_replies(env.client.temporal, settings)
     assert (told.ok, told.help) == (False, f"saga reconcile {saga_id}")
     assert told.message == f"{saga_id} is COMPENSATED without pay, and its participant has replied that it is done"
+
+
+async def test_what_a_run_before_a_reset_has_undone_is_no_finding(env: Environment) -> None:
+    """One step is undone by a command, the other by a function, of which only the run itself tells."""
+    saga_id = await env.begin("order")
+    await until(lambda: len(env.effects(saga_id)) == 2)
+    await env.client.cancel(saga_id, reason="not wanted")
+    ended = await env.ended(saga_id)
+    states = {step["id"]: step["state"] for step in ended["steps"]}
+    assert (ended["state"], states["reserve"], states["book"]) == ("COMPENSATED", "COMPENSATED", "COMPENSATED")
+    before = time.time()
+    run_id = await reset_run(env.client.temporal, saga_id)
+    handle = env.client.temporal.get_workflow_handle(saga_id, run_id=run_id)
+    with pytest.raises(WorkflowFailureError):
+        await handle.result()
+    after = await env.ended(saga_id)
+    assert (after["state"], after["steps"][0]["state"]) == ("COMPENSATED", "PENDING")
+
+    async def is_visible() -> bool:
+        closed = await env.client.temporal.count_workflows(f"WorkflowId = '{saga_id}' AND ExecutionStatus = 'Failed'")
+        return closed.count == 2
+
+    await until(is_visible)
+    settings = env.project.settings
+    for scope in (ReconciliationScope(saga_id=saga_id), ReconciliationScope(), ReconciliationScope(since=before)):
+        async with using_locator(env.client.temporal, settings) as locator:
+            findings = (await reconcile(locator, settings, scope))["findings"]
+        assert [finding["class"] for finding in findings if finding["saga_id"] == saga_id] == []
+    assert saga_id not in (await check_late_replies(env.client.temporal, settings)).message

@@ -161,7 +161,7 @@ def test_reconciliation_reads_committed_rows(env: Environment, tmp_path: Path) -
     kafka, now = env.settings.kafka, time.time()
     with ParquetRowWriter(tmp_path / "outbox" / "shop.parquet", OUTBOX_SCHEMA) as rows:
         for topic in (env.topic, "not-there"):
-            rows.add("shop", "s1", "a", 1, f"e-{topic}", topic, "PUBLISHED", now, now)
+            rows.add("shop", "s1", "a", 1, f"e-{topic}", topic, "PUBLISHED", now, now, False)
     producer = TransactionalProducer(kafka, f"relay-{env.topic}").fence_and_open()
     for source in (f"/{kafka.prefix}/shop", "/others/shop"):
         event = encode("1", id="e1", type="t", source=source, time=now, saga_id="s1", step="a")
