@@ -266,6 +266,34 @@ EXPRESSION_MISTAKES = [
         ),
     ),
     Mistake(
+        "SAGA315",
+        "a request with the whole saga",
+        saga(
+            "  - id: a\n    uses: http\n    with: {connection: crm, method: POST, path: /a,"
+            " json: {at: '${{ ⟦saga }}'}}\n"
+            "    compensate: {uses: http, with: {connection: crm, method: POST, path: /b}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA315",
+        "a request with the start of the saga from a list",
+        saga(
+            "  - id: a\n    uses: http\n    with: {connection: crm, method: POST, path: /a,"
+            " json: {at: '${{ [⟦saga].map(s, string(s.started_at))[0] }}'}}\n"
+            "    compensate: {uses: http, with: {connection: crm, method: POST, path: /b}}\n"
+        ),
+    ),
+    Mistake(
+        "SAGA315",
+        "a request with the start of the saga that a step passes on",
+        saga(
+            "  - id: p\n    uses: pass\n    with: {result: {at: '${{ string(saga.started_at) }}', other: 1}}\n"
+            "  - id: a\n    uses: http\n    with: {connection: crm, method: POST, path: /a,"
+            " json: {at: '${{ ⟦steps.p.result.at }}'}}\n"
+            "    compensate: {uses: http, with: {connection: crm, method: POST, path: /b}}\n"
+        ),
+    ),
+    Mistake(
         "SAGA307",
         "a row under its own key",
         saga(
