@@ -190,7 +190,9 @@ def repair_command(
     # The row of a declared table may only have changed, and an undo would then book it back a second time.
     if finding.kind == "saga_without_effect" and can_undo and DECLARATION not in finding.details:
         return saga_command("undo", saga, reason=f"the effect of {finding.step or 'a step'} is missing")
-    if finding.kind == "effect_without_saga" and finding.state in (None, "UNKNOWN"):
+    unowned = finding.kind == "effect_without_saga" and finding.state in (None, "UNKNOWN")
+    # No command undoes the effect of a saga that has ended backward: its row in the guard tells which effect it is.
+    if unowned or (finding.kind == "effect_not_undone" and finding.place in dialects):
         dialect = dialects[finding.place or ""]
         where = f"saga_id = {sql_literal(finding.saga_id, dialect)} and step = {sql_literal(finding.step, dialect)}"
         return f"{finding.place}: select * from saga_guard where {where};"

@@ -148,3 +148,26 @@ async def test_the_rows_of_an_effect_that_was_applied_twice_are_shown_together(b
         "effect_applied_twice", "shop: select * from odd where gk = 's-1/write';",
     )  # fmt: skip
     assert len(books.sql(finding.command.removeprefix("shop: "))[0]) == 2
+
+
+async def test_an_effect_that_was_left_behind_is_undone_by_hand(books: Books) -> None:
+    """The command shows the row of the guard; the documented rows in the guard end the report."""
+    books.done("s-1")
+    step = {**books.sagas["s-1"]["steps"][0], "state": "PENDING", "started_at": None}
+    books.sagas["s-1"] = {**books.sagas["s-1"], "state": "COMPENSATED", "steps": [step]}
+    books.sql("insert into odd values ('2026-01-01', 'a', 1, 's-1/write')")
+    [finding] = [finding for finding in await books.reconcile(ODD) if finding.place == "shop"]
+    assert (finding.kind, finding.step, finding.command) == (
+        "effect_not_undone",
+        "write",
+        "shop: select * from saga_guard where saga_id = 's-1' and step = 'write';",
+    )
+    assert len(books.sql(finding.command.removeprefix("shop: "))[0]) == 1
+    books.sql("delete from odd where gk = 's-1/write'")
+    for op in ("confirm", "undo"):
+        books.sql(
+            "insert into saga_guard (saga_id, step, generation, op, reason, created_at)"
+            f" select saga_id, step, generation, '{op}', 'undo', created_at from saga_guard"
+            " where saga_id = 's-1' and step = 'write' and generation = 1 and op = 'do'"
+        )
+    assert await books.reconcile(ODD) == []
