@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from saga_activities.http.attempt import MAX_QUOTED_BODY, quotable_body
 from saga_activities.http.response import (
@@ -43,8 +44,13 @@ class CallbackAddresses:
 def request_of(arguments: Mapping[str, Any], key: str, address: str) -> dict[str, Any]:
     """The arguments of the request itself: with the address of its callback, from which the result is computed."""
     placeholder = address_placeholder(key)
+    in_path, address_in_path = quote(placeholder, safe=""), quote(address, safe="")
+
+    def filled_in(text: str) -> str:
+        return text.replace(placeholder, address).replace(in_path, address_in_path)
+
     request = {name: value for name, value in arguments.items() if name not in (CALLBACK, "result")}
-    return {**map_texts(request, lambda text: text.replace(placeholder, address)), "result": "null"}
+    return {**map_texts(request, filled_in), "result": "null"}
 
 
 def read_callback(arguments: Mapping[str, Any], participant: str, sensitive_texts: Sequence[str] = ()) -> Outcome:

@@ -6,6 +6,8 @@ The address is made by the worker that sends the request, because it has a secre
 
 from __future__ import annotations
 
+from typing import Literal
+
 CALLBACK = "callback"
 """The argument of `http` with ``timeout``, ``done`` and ``rejected``."""
 
@@ -18,9 +20,14 @@ CALLBACK_UPDATE = "saga-callback"
 CALLBACK_HEADER = "Saga-Callback"
 """The header of a request with the address of its callback."""
 
+CallbackRefusal = Literal["CallbackAnswered", "CallbackLate", "CallbackBusy"]
+"""Why a callback does not count: another one was first; its request is waited for no longer; the saga cannot take it
+now, because others wait to be read or its history is to be continued in a new run.
+"""
+
 DEFAULT_CALLBACK_TIMEOUT = "1h"
 
-MAX_CALLBACK_BYTES = 256 * 1024
+MAX_CALLBACK_BYTES = 64 * 1024
 """The size of the body of a callback: it is kept in the history of the saga."""
 
 

@@ -198,7 +198,7 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
     operation = run.step(entry).confirm
     assert operation is not None
     if not mark:
-        believed = believed_promises(run, operation)
+        believed = believed_promises(run, operation, outcome)
         attempt_counts.end_operation_call(confirm, believed, outcome, attempts)
     if outcome.kind == "done" and mark and outcome.marker == "elsewhere":
         confirm.guard_decided = True

@@ -13,6 +13,7 @@ from sagas.definition.model import Operation, has_effect, is_nested
 from sagas.machine.attempt_counts import count_hidden_attempt
 from sagas.machine.compensations import current_alternate
 from sagas.machine.state import Entry, OperationState, SagaRun
+from sagas.protocol.outcomes import Outcome
 
 
 def count_earlier_run(run: SagaRun, state: Entry | OperationState, operation: Operation) -> bool:
@@ -48,8 +49,11 @@ def doubt_open_calls(run: SagaRun, entry: Entry) -> None:
         doubt(run, confirm)
 
 
-def believed_promises(run: SagaRun, operation: Operation) -> Operation:
-    """The operation without what its participant promises for one request only: an earlier run of the saga may have
-    sent another one under the same key, and the rejection may be about that.
+def believed_promises(run: SagaRun, operation: Operation, outcome: Outcome | None = None) -> Operation:
+    """The operation with what its participant promises of its rejections, also by this ``outcome``.
+
+    It is nothing if an earlier run of the saga may have sent another request under the same key: the rejection may be
+    about that.
     """
-    return replace(operation, remembers_rejections=False) if run.repeats else operation
+    remembers = operation.remembers_rejections or (outcome is not None and outcome.definite)
+    return replace(operation, remembers_rejections=remembers and not run.repeats)

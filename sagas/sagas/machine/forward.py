@@ -277,7 +277,7 @@ def _merged_outcome(run: SagaRun, entry: Entry, outcome: Outcome, before: int) -
     step = run.step(entry)
     if is_read(step) or is_nested(step):
         return outcome.kind
-    operation = believed_promises(run, step.do)
+    operation = believed_promises(run, step.do, outcome)
     return outcomes.merge_outcome(operation, outcome, before, entry.outcome, step.execution)
 
 

@@ -88,6 +88,7 @@ class Outcome:
     ``park_reason`` is set when only an operator can decide (key reused with other arguments …).
     ``retry_after`` is the delay in seconds that the participant requested before the next attempt, if any.
     ``conflict`` is True when rows of other transactions are in the way, which a few retries may find gone.
+    ``definite`` is True for a rejection that is about the request itself, and so about all attempts with its key.
     ``repeats`` counts the transactions of this attempt that were rolled back because of a conflict, and made again.
     """
 
@@ -104,6 +105,7 @@ class Outcome:
     park_reason: str | None = None
     retry_after: float | None = None
     conflict: bool = False
+    definite: bool = False
     repeats: int = 0
 
     @staticmethod

@@ -148,7 +148,9 @@ class StepView(JsonView):
     ended_at: Timestamp | None = None
     compensation: Annotated[OperationView | None, "null before the step has begun, and without a `compensate`"] = None
     confirmation: Annotated[OperationView | None, "null before the step has begun, and without a `confirm`"] = None
-    progress: Annotated[Mapping[str, Any] | None, "the last heartbeat of the attempt in flight", OMITTED] = None
+    progress: Annotated[
+        Mapping[str, Any] | None, "the last heartbeat of the attempt in flight, or the callback that it awaits", OMITTED
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

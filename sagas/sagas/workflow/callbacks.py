@@ -14,13 +14,15 @@ from typing import Any, Literal
 
 from temporalio import workflow
 
-from sagas.builtins.callbacks import CALLBACK, CALLBACK_ACTION, DEFAULT_CALLBACK_TIMEOUT
+from sagas.builtins.callbacks import CALLBACK, CALLBACK_ACTION, DEFAULT_CALLBACK_TIMEOUT, CallbackRefusal
 from sagas.definition import times
 from sagas.definition.model import Retry
 from sagas.protocol.messages import Call
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.workflow.failures import refused_error
+from sagas.protocol.saga_view import SagaView, StepView
+from sagas.workflow.failures import SagaApplicationError, refused_error
+from sagas.workflow.limits import HISTORY_LIMIT
 from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, RunTrust, is_trusted, is_untrusted
 from sagas.workflow.summaries import limit_summary
 
@@ -29,15 +31,17 @@ Ended = tuple[Outcome, int | None]
 
 SendCall = Callable[[Call], Awaitable[Ended]]
 
-Receipt = Literal["accepted", "answered", "late", "full"]
-"""What becomes of a callback: ``answered``: another one was first; ``late``: its request is waited for no longer;
-``full``: too many, or too large ones, wait to be read."""
+Receipt = Literal["accepted", "answered", "late"]
+"""What becomes of a callback: ``answered``: another one was first; ``late``: its request is waited for no longer."""
 
 MAX_KEPT_CHARACTERS = 512 * 1024
-"""The texts of callbacks that wait to be read or for their request; a continued run gets them with its state."""
+"""The texts of callbacks that wait to be read; a continued run gets them with its state."""
 
-MAX_INCONCLUSIVE = 20
-"""Callbacks to one request that are neither its `done` nor its `rejected`."""
+MAX_LATE_CHARACTERS = 256 * 1024
+"""The texts of those that are kept although nothing waits for them, one of each request: it may be sent again."""
+
+MAX_HISTORY_BYTES = 25_000_000
+"""The size of a history to which callbacks may be added; Temporal terminates a run at 50 MB."""
 
 _UNSIGNED = "callbacks are received by `saga serve`, which signs them with the key of the project"
 
@@ -68,7 +72,6 @@ class _Request:
     attempts: int | None = None
     answered: bool = False
     sent: bool = False
-    inconclusive: int = 0
     received: list[_Received] = field(default_factory=list[_Received])
 
     def answer(self) -> None:
@@ -94,6 +97,8 @@ class Callbacks:
     def __init__(self) -> None:
         self._requests: dict[str, _Request] = {}
         self._open: set[str] = set()
+        self._waits: dict[str, float] = {}
+        """Until when callbacks are waited for, in seconds since the epoch, by entry id."""
         self._hands_on = False
         self._updates = 0
 
@@ -137,16 +142,58 @@ class Callbacks:
         request = self._requests.setdefault(key, _Request())
         if request.answered:
             return "answered"
-        kept = sum(_length(waiting.response) for other in self._requests.values() for waiting in other.received)
-        if kept + _length(response) > MAX_KEPT_CHARACTERS or request.inconclusive >= MAX_INCONCLUSIVE:
-            return "full"
         received = _Received(response)
         request.received.append(received)
-        if request.sent and key not in self._open:
+        if self._is_late(key):
             return "late"
         if request.accepted_at is not None:
-            await workflow.wait_condition(lambda: received.receipt is not None or key not in self._open)
+            await workflow.wait_condition(
+                lambda: received.receipt is not None or self._hands_on or key not in self._open
+            )
         return received.receipt or "accepted"
+
+    def check(self, trust: RunTrust | None, sent: Mapping[str, Any], *, ended: bool) -> None:
+        """Refuse an update that is not a callback of `saga serve`, or one that does not count: nothing of it comes
+        into the history then, however often it is sent.
+
+        Raises SagaApplicationError, of the type that :data:`~sagas.builtins.callbacks.CallbackRefusal` has.
+        """
+        key, response = sent.get("key"), sent.get("response")
+        if not isinstance(key, str) or not isinstance(response, dict) or not isinstance(response.get("text"), str):
+            raise refused_error("a callback has `key` and `response`")
+        if not is_trusted(trust, lambda trust: _is_signed(trust, sent)):
+            raise refused_error(_UNSIGNED)
+        request = self._requests.get(key)
+        if request is not None and request.answered:
+            raise _refusal("CallbackAnswered")
+        is_open = key in self._open
+        limit = MAX_KEPT_CHARACTERS if is_open else MAX_LATE_CHARACTERS
+        has_room = self._kept(open=is_open) + len(response["text"]) <= limit and _history_has_room()
+        if ended or (not is_open and not (has_room and (request is None or not request.received))):
+            raise _refusal("CallbackLate")
+        if not has_room:
+            raise _refusal("CallbackBusy")
+
+    def _kept(self, *, open: bool) -> int:
+        """The length of the texts that are kept for requests that are, or are not, waited for."""
+        requests = (request for key, request in self._requests.items() if (key in self._open) == open)
+        return sum(len(waiting.response["text"]) for request in requests for waiting in request.received)
+
+    def _is_late(self, key: str) -> bool:
+        request = self._requests.get(key)
+        return request is not None and request.sent and key not in self._open
+
+    def shown_in(self, view: SagaView) -> SagaView:
+        """The view, in which each step that waits for a callback says so, and until when."""
+        if not self._waits:
+            return view
+        return replace(view, steps=tuple(map(self._with_wait, view.steps)))
+
+    def _with_wait(self, step: StepView) -> StepView:
+        if step.id not in self._waits:
+            return step
+        until = times.format_timestamp(self._waits[step.id])
+        return replace(step, progress={"doing": f"waiting for the callback until {until}"})
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -158,27 +205,38 @@ class Callbacks:
             return Outcome("failed", failure=refused_value(f"`callback.timeout`: {error}"), retryable=False), 0
         request = self._requests.setdefault(call.key, _Request())
         self._open.add(call.key)
-        try:
-            if request.accepted_at is None:
-                request.answered, request.sent, request.inconclusive = False, True, 0
-                outcome, attempts = await send(call)
-                if outcome.kind == "rejected" or (outcome.kind != "done" and not request.received):
-                    return outcome, attempts
-                request.accepted_at, request.attempt, request.attempts = workflow.time(), outcome.attempt, attempts
-            ended = await self._await_outcome(call, request, send, limit, is_cancelled)
-        finally:
+        ended = await self._perform(call, request, limit, send, is_cancelled)
+        self._waits.pop(call.entry, None)
+        if ended is not None:  # until the next run takes over, a callback is not late
             self._open.discard(call.key)
-        if ended is None:
+        return ended
+
+    async def _perform(
+        self, call: Call, request: _Request, limit: float, send: SendCall, is_cancelled: Callable[[], bool]
+    ) -> Ended | None:
+        if request.accepted_at is None:
+            request.answered, request.sent = False, True
+            outcome, attempts = await send(call)
+            if outcome.kind != "done" and not request.received:
+                return outcome, attempts
+            request.accepted_at, request.attempt, request.attempts = workflow.time(), outcome.attempt, attempts
+        until = self._waits[call.entry] = request.accepted_at + limit
+        outcome = await self._await_outcome(call, request, until, limit, send, is_cancelled)
+        if outcome is None:
             return None
-        attempts, request.accepted_at = request.attempts, None
-        return replace(ended, attempt=request.attempt), attempts
+        request.accepted_at = None
+        return replace(outcome, attempt=request.attempt), request.attempts
 
     async def _await_outcome(
-        self, call: Call, request: _Request, send: SendCall, limit: float, is_cancelled: Callable[[], bool]
+        self,
+        call: Call,
+        request: _Request,
+        until: float,
+        limit: float,
+        send: SendCall,
+        is_cancelled: Callable[[], bool],
     ) -> Outcome | None:
         """The outcome of an accepted request; None: the next run goes on."""
-        assert request.accepted_at is not None
-        until = request.accepted_at + limit
         while True:
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(
@@ -193,7 +251,6 @@ class Callbacks:
                 if outcome is not None:
                     request.answer()
                     return outcome
-                request.inconclusive += 1
             elif is_cancelled():
                 return Outcome("unknown", failure=Failure("Cancelled", "it was cancelled before its callback arrived"))
             elif self._hands_on:
@@ -228,32 +285,23 @@ async def _read(call: Call, response: Mapping[str, Any], send: SendCall) -> Outc
         read = outcome.result if isinstance(outcome.result, dict) else {}
         return Outcome.done(read.get("result")) if read.get("done") else None
     if outcome.kind == "rejected":
-        # It is about the request itself, however often that was sent: no attempt of it has an effect.
-        return replace(outcome, nothing_before=True, retry_after=None)
+        # However often the request was sent: none of its attempts has an effect.
+        return replace(outcome, definite=True, retry_after=None)
     return replace(outcome, kind="unknown", not_started=False)
 
 
-def check_callback(trust: RunTrust | None, sent: Mapping[str, Any], *, ended: bool) -> None:
-    """Refuse an update that is not a callback of `saga serve`, or comes after the end of the saga.
+def _refusal(type: CallbackRefusal) -> SagaApplicationError:
+    return SagaApplicationError("the callback does not count", type=type, non_retryable=True)
 
-    Raises SagaApplicationError.
-    """
-    if ended:
-        raise refused_error("the saga has ended")
-    response = sent.get("response")
-    is_callback = isinstance(response, Mapping) and isinstance(response.get("text"), str)
-    if not is_callback or not isinstance(sent.get("key"), str):
-        raise refused_error("a callback has `key` and `response`")
-    if not is_trusted(trust, lambda trust: _is_signed(trust, sent)):
-        raise refused_error(_UNSIGNED)
+
+def _history_has_room() -> bool:
+    """False for a run that cannot continue as new, and is on its way to the size at which Temporal terminates it."""
+    info = workflow.info()
+    return info.get_current_history_length() < HISTORY_LIMIT and info.get_current_history_size() < MAX_HISTORY_BYTES
 
 
 def _is_signed(trust: ProjectTrust, sent: Mapping[str, Any]) -> bool:
     return trust.trusts_message("callback", [workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)], sent)
-
-
-def _length(response: Mapping[str, Any]) -> int:
-    return len(response["text"])
 
 
 def awaits_callback(call: Call) -> bool:

@@ -51,9 +51,9 @@ from sagas.protocol.payloads import (
     UNDO_SUFFIX,
     VIEW_QUERY,
 )
+from sagas.protocol.saga_view import SagaView
 from sagas.protocol.signed_content import outcome_message
 from sagas.workflow.activity_calls import ActivityCalls
-from sagas.workflow.callbacks import check_callback
 from sagas.workflow.client_messages import (
     cancel_event,
     check_request,
@@ -359,7 +359,10 @@ class SagaWorkflow:
         """The view of this saga as JSON."""
         if self._machine is None:
             return blank_view(workflow.info().workflow_id, workflow.info().workflow_type).to_json()
-        return shrink_view(self._pause.shown_in(self._machine.view()), VIEW_LIMIT).to_json()
+        return shrink_view(self._shown(self._machine), VIEW_LIMIT).to_json()
+
+    def _shown(self, machine: Machine) -> SagaView:
+        return self._activity_calls.callbacks.shown_in(self._pause.shown_in(machine.view()))
 
     @workflow.query(name=MACHINE_QUERY, description="The machine's state; `saga undo` starts from it.")
     def machine_state(self, nonce: str = "") -> RawValue:
@@ -409,11 +412,13 @@ class SagaWorkflow:
 
     @workflow.update(name=CALLBACK_UPDATE, description="A participant answers a request that it has accepted.")
     async def callback(self, request: RawValue = NO_INPUT) -> str:
-        return await self._activity_calls.callbacks.receive(self.trust, request_fields(request))
+        receipt = await self._activity_calls.callbacks.receive(self.trust, request_fields(request))
+        self._feed(TimerFired(id="callback", at=workflow.time()))  # callbacks alone can make the history long
+        return receipt
 
     @callback.validator
     def check_callback(self, request: RawValue = NO_INPUT) -> None:
-        check_callback(self.trust, check_request(request), ended=self._finish is not None)
+        self._activity_calls.callbacks.check(self.trust, check_request(request), ended=self._finish is not None)
 
     @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
     async def resolve(self, decision: RawValue = NO_INPUT) -> RawValue:
@@ -455,7 +460,7 @@ class SagaWorkflow:
         """The "current details" of the Web UI, rendered on request only."""
         if self._machine is None:
             return ""
-        return current_details(self._pause.shown_in(self._machine.view()))
+        return current_details(self._shown(self._machine))
 
     @property
     def machine(self) -> Machine | None:

@@ -11,13 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
 from saga_workers.client import Client
 from sagas.builtins.callbacks import CALLBACK_UPDATE, MAX_CALLBACK_BYTES
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
+from tests.integration.engine.environment import resolve
 from tests.integration.serve.accepting_bank import CHARGE, AcceptingBank, CallbackProject, call_back
 from tests.replay.scenario import EARLY
 
@@ -60,6 +61,8 @@ async def test_the_first_conclusive_callback_is_the_outcome(desk: Desk, bank: Ac
         assert bank.requests[0]["json"] == {"answer_to": address}
         assert bank.requests[0]["headers"]["idempotency-key"] == f"{saga}/charge"
         assert (await call_back(address, {"status": "pending"})).status_code == 200
+        waiting = (await client.show(saga))["steps"][0]["progress"]["doing"]
+        assert waiting.startswith("waiting for the callback until 2")
         first, second = await asyncio.gather(call_back(address, BOOKED), call_back(address, {**BOOKED, "id": "c-2"}))
         story = await finished(client, saga)
         assert sorted((first.status_code, second.status_code)) == [200, 409]
@@ -185,6 +188,60 @@ async def test_a_callback_that_cannot_be_read_leaves_the_outcome_unknown(desk: D
     assert "bank has called back, and it is unknown with what" in story["reason"]["message"]
 
 
+async def test_what_is_sent_in_vain_leaves_no_trace_in_the_history(desk: Desk, bank: AcceptingBank) -> None:
+    """Temporal terminates a run with a long history, and takes no update after 2,000."""
+    waiting = CHARGE.replace("  - {id: ship", "  - {id: pause, uses: wait, with: {signal: go}}\n  - {id: ship")
+    async with desk.open(definition=waiting) as client:
+        saga = await begin(client)
+        address = await bank.address()
+        assert (await call_back(address, BOOKED)).status_code == 200
+        run = client.temporal.get_workflow_handle(saga)
+        before = (await run.describe()).history_length
+        assert {(await call_back(address, BOOKED)).status_code for _ in range(10)} == {409}
+        assert (await run.describe()).history_length <= before + 3
+        await client.cancel(saga, reason="test")
+        refund = await bank.address("/refunds")
+        assert {(await call_back(address, BOOKED)).status_code for _ in range(10)} == {409}
+        assert (await call_back(refund, {})).status_code == 200
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+
+
+async def test_a_late_callback_counts_for_a_retry(desk: Desk, bank: AcceptingBank) -> None:
+    parking = CHARGE.replace("    timeout: 5s", "    on_failure: park\n    timeout: 5s")
+    async with desk.open("1s", parking) as client:
+        saga = await begin(client)
+        address = await bank.address()
+        assert (await finished(client, saga))["state"] == "PARKED"
+        assert [(await call_back(address, BOOKED)).status_code for _ in range(3)] == [410] * 3
+        story = await resolve(client, saga, "charge", "retry")
+    assert (story["state"], story["output"], len(bank.requests)) == ("COMPLETED", {"charge": "c-1"}, 2)
+
+
+async def test_a_late_no_is_believed_after_a_retry(desk: Desk, bank: AcceptingBank) -> None:
+    parking = CHARGE.replace("    timeout: 5s", "    on_failure: park\n    timeout: 5s")
+    async with desk.open("1s", parking) as client:
+        saga = await begin(client)
+        address = await bank.address()
+        assert (await finished(client, saga))["state"] == "PARKED"
+        assert (await call_back(address, {"status": "declined"})).status_code == 410
+        story = await resolve(client, saga, "charge", "retry")
+    assert (story["steps"][0]["outcome"], len(bank.requests)) == ("rejected", 2)
+
+
+async def test_a_callback_counts_whatever_the_response_says(desk: Desk, bank: AcceptingBank) -> None:
+    """The first response is lost after the callback has come; the second says that the key is in progress."""
+    bank.statuses = [503, 409]
+
+    def answer(request: dict[str, Any]) -> None:
+        if not bank.requests:
+            assert httpx.post(request["headers"]["saga-callback"], json=BOOKED, timeout=60).status_code == 200
+
+    bank.on_request = answer
+    async with desk.open() as client:
+        story = await finished(client, await begin(client))
+    assert (story["state"], story["output"]) == ("COMPLETED", {"charge": "c-1"})
+
+
 @pytest.fixture(scope="module")
 def small_history_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     server = TemporalServer(tmp_path_factory.mktemp("small-history"), extra=[EARLY]).start()
@@ -207,7 +264,15 @@ async def test_the_wait_survives_continue_as_new(
             return (await run.describe()).run_id != first
 
         await until(has_moved)
-        assert (await call_back(address, {"status": "pending"})).status_code == 200
+        second = (await run.describe()).run_id
+        for _ in range(12):  # they alone make the history long
+            answer = await call_back(address, {"status": "pending"})
+            assert answer.status_code == 200, answer.text
+        await until(lambda: _has_moved(run, second))
         assert (await call_back(address, BOOKED)).status_code == 200
         story = await finished(client, saga)
     assert (story["state"], story["output"], bank.paths()) == ("COMPLETED", {"charge": "c-1"}, ["/charges"])
+
+
+async def _has_moved(run: WorkflowHandle[Any, Any], first: str) -> bool:
+    return (await run.describe()).run_id != first

@@ -28,8 +28,10 @@ _KEPT_HEADERS = ("content-type",)
 _REFUSALS: Mapping[str, tuple[int, str]] = {
     "answered": (409, "the request was answered before, and the first answer counts"),
     "late": (410, "the saga does not wait for this callback any more"),
-    "full": (503, "too many callbacks wait for this saga; send this one again"),
+    "busy": (503, "the saga cannot take this callback now; send it again"),
 }
+_OF_TYPE: Mapping[str | None, str] = {"CallbackAnswered": "answered", "CallbackLate": "late", "CallbackBusy": "busy"}
+"""The refusals of updates, by the type of their failure, see :data:`sagas.builtins.callbacks.CallbackRefusal`."""
 
 
 class CallbackReceiver:
@@ -67,10 +69,10 @@ class CallbackReceiver:
         receipt = await self._update(saga_id, message)
         if receipt is None:
             receipt = await self._update(saga_id + UNDO_SUFFIX, message)
-        status, refusal = _REFUSALS.get(receipt or "late", (200, ""))
-        if status != 200:
-            raise BadRequest(status, refusal)
-        return str(receipt)
+        receipt = receipt or "late"
+        if receipt in _REFUSALS:
+            raise BadRequest(*_REFUSALS[receipt])
+        return receipt
 
     async def _update(self, workflow_id: str, message: Mapping[str, Any]) -> str | None:
         """Return what has become of the callback in this workflow; None if it has ended, or does not exist."""
@@ -80,9 +82,11 @@ class CallbackReceiver:
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             raise TimeoutError from None
         except WorkflowUpdateFailedError as error:
-            cause = error.cause
-            raise BadRequest(409, cause.message if isinstance(cause, ApplicationError) else "refused") from None
+            kind = error.cause.type if isinstance(error.cause, ApplicationError) else None
+            return _OF_TYPE.get(kind, "late")
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None
+            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:  # too many at once
+                return "busy"
             raise

@@ -16,7 +16,7 @@ from sagas.definition.parser.draft import SagaDraft, StepDraft
 _NOT_ON_A_PIVOT = ("compensate", "confirm", "for_each", "if")
 _WITHOUT = {
     "sql": "leave out `expect_rows`",
-    "http": "write `rejected: []` without `rejected_when`",
+    "http": "write `rejected: []` without `rejected_when` and `callback.rejected`",
     "wait": "write `on_timeout: continue` or `park`",
 }
 """Without what the step cannot be rejected."""

@@ -289,7 +289,7 @@ def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | Non
     assert undo is not None
     if counted:
         operation = step.do if step.compensate is None else current_alternate(step, undo)
-        believed = believed_promises(run, operation)
+        believed = believed_promises(run, operation, outcome)
         attempt_counts.end_operation_call(undo, believed, outcome, attempts)
     if outcome.kind != "done" and outcome.failure is not None:
         undo.error = outcome.failure.to_json()

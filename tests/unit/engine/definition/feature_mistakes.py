@@ -172,6 +172,11 @@ FEATURE_MISTAKES = [
                 'method: POST, rejected: [422], json: "${{ ⟦step.callback_url }}"',
                 ", compensate: {uses: shop.tell, with: {}}",
             ),
+            (
+                "a calculation with an address",
+                'method: POST, rejected: [422], callback: {}, json: "${{ size(⟦step.callback_url) }}"',
+                ", compensate: {uses: shop.tell, with: {}}",
+            ),
         )
     ),
     *(
