@@ -236,10 +236,11 @@ class Dispatcher:
             return read_callback(invocation.arguments, participant, invocation.sensitive_texts)
         if invocation.action == "http":
             request = {name: value for name, value in invocation.arguments.items() if name != "connection"}
-            address = None
+            address, secrets = None, invocation.sensitive_texts
             if CALLBACK in request:
                 address = self._callbacks.address(invocation.saga_id, invocation.key)
-                request = request_of(request, invocation.key, address)
+                request = request_of(request, address)
+                secrets = (*secrets, address, address.rpartition("/")[2])  # a participant may quote it
             return await run_http(
                 request,
                 key=invocation.key,
@@ -249,7 +250,7 @@ class Dispatcher:
                 attempt=attempt.number,
                 op=invocation.op,  # pyright: ignore[reportArgumentType]
                 traceparent=attempt.traceparent,
-                sensitive_texts=invocation.sensitive_texts,
+                sensitive_texts=secrets,
                 callback_address=address,
             )
         if invocation.action in REQUEST_ACTIONS and self._requests is not None:

@@ -14,7 +14,7 @@ from saga_activities.http.response import (
     compile_condition,
     compile_result,
 )
-from sagas.builtins.callbacks import CALLBACK, address_placeholder
+from sagas.builtins.callbacks import CALLBACK, CALLBACK_ADDRESS
 from sagas.errors import UsageError
 from sagas.protocol.callback_address import callback_address
 from sagas.protocol.outcomes import Failure, Outcome
@@ -41,16 +41,21 @@ class CallbackAddresses:
         return address
 
 
-def request_of(arguments: Mapping[str, Any], key: str, address: str) -> dict[str, Any]:
+_IN_URLS = ("path", "url")
+
+
+def request_of(arguments: Mapping[str, Any], address: str) -> dict[str, Any]:
     """The arguments of the request itself: with the address of its callback, from which the result is computed."""
-    placeholder = address_placeholder(key)
-    in_path, address_in_path = quote(placeholder, safe=""), quote(address, safe="")
-
-    def filled_in(text: str) -> str:
-        return text.replace(placeholder, address).replace(in_path, address_in_path)
-
-    request = {name: value for name, value in arguments.items() if name not in (CALLBACK, "result")}
-    return {**map_texts(request, filled_in), "result": "null"}
+    placeholder = arguments[CALLBACK][CALLBACK_ADDRESS]
+    in_urls = quote(address, safe="")
+    request = {
+        name: map_texts(
+            value, lambda text, name=name: text.replace(placeholder, in_urls if name in _IN_URLS else address)
+        )
+        for name, value in arguments.items()
+        if name not in (CALLBACK, "result")
+    }
+    return {**request, "result": "null"}
 
 
 def read_callback(arguments: Mapping[str, Any], participant: str, sensitive_texts: Sequence[str] = ()) -> Outcome:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from sagas.text.digests import sha256_hex
+
 CALLBACK = "callback"
 """The argument of `http` with ``timeout``, ``done`` and ``rejected``."""
 
@@ -31,6 +33,14 @@ MAX_CALLBACK_BYTES = 64 * 1024
 """The size of the body of a callback: it is kept in the history of the saga."""
 
 
-def address_placeholder(key: str) -> str:
-    """The value of ``step.callback_url`` for the call with this key, see the top of this module."""
-    return f"saga-callback:{key}"
+CALLBACK_ADDRESS = "address"
+"""The field of `callback` that the engine adds: what stands for the address in this call."""
+
+
+def address_placeholder(key: str, input_digest: str) -> str:
+    """The value of ``step.callback_url`` for the call with this key, see the top of this module.
+
+    No input can contain it, because it depends on the whole input: who sends one cannot have the address written where
+    he can read it.
+    """
+    return f"saga-callback-{sha256_hex(f'{input_digest} {key}')}"

@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 from sagas.builtins.argument_groups import group_mistakes
+from sagas.builtins.callbacks import CALLBACK, CALLBACK_ADDRESS
 from sagas.builtins.messaging import EMITTERS, events_long_form
 from sagas.builtins.misplaced_arguments import OF_A_STATEMENT, misplaced_arguments
 from sagas.builtins.registry import BUILTINS, DURATION, EXPRESSION, is_condition
@@ -32,7 +33,7 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
     if builtin is None or (uses == "sql" and _is_plain_sql(arguments)):
         return None
     properties = builtin.parameters["properties"]
-    given = {name: value for name, value in arguments.items() if name != _TOGETHER or uses != SPARK}
+    given = _as_written(uses, arguments)
     for name, value in given.items():
         if name not in properties:
             hint = did_you_mean(name[:60], tuple(properties))
@@ -54,6 +55,14 @@ def argument_problem(uses: str, arguments: Mapping[str, Any]) -> str | None:
     for misplaced in misplaced_arguments(uses, given):
         return f"{misplaced.message}; {misplaced.help}"
     return None
+
+
+def _as_written(uses: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without what the engine adds to those of a definition."""
+    given = {name: value for name, value in arguments.items() if name != _TOGETHER or uses != SPARK}
+    if uses == "http" and isinstance(callback := given.get(CALLBACK), Mapping):
+        given[CALLBACK] = {name: value for name, value in callback.items() if name != CALLBACK_ADDRESS}
+    return given
 
 
 def statement_problem(uses: str, arguments: Mapping[str, Any], *, reads: bool) -> str | None:

@@ -311,6 +311,8 @@ class SagaRun:
         self.step_values: dict[str, Any] = {}
         """The value of ``steps`` in expressions."""
         self.retrying_recorded = False
+        self.input_digest = ""
+        """Computed when an address of a callback needs it."""
         self.work = WorkMeter()
         """The evaluations of the current workflow task, which Temporal gives two seconds of time."""
         self.may_pause = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from temporalio import workflow
 
@@ -165,14 +165,14 @@ class Callbacks:
             raise refused_error(_UNSIGNED)
         request = self._requests.get(key)
         if request is not None and request.answered:
-            raise _refusal("CallbackAnswered")
+            _refuse("CallbackAnswered")
         is_open = key in self._open
         limit = MAX_KEPT_CHARACTERS if is_open else MAX_LATE_CHARACTERS
         has_room = self._kept(open=is_open) + len(response["text"]) <= limit and _history_has_room()
         if ended or (not is_open and not (has_room and (request is None or not request.received))):
-            raise _refusal("CallbackLate")
+            _refuse("CallbackLate")
         if not has_room:
-            raise _refusal("CallbackBusy")
+            _refuse("CallbackBusy")
 
     def _kept(self, *, open: bool) -> int:
         """The length of the texts that are kept for requests that are, or are not, waited for."""
@@ -290,8 +290,8 @@ async def _read(call: Call, response: Mapping[str, Any], send: SendCall) -> Outc
     return replace(outcome, kind="unknown", not_started=False)
 
 
-def _refusal(type: CallbackRefusal) -> SagaApplicationError:
-    return SagaApplicationError("the callback does not count", type=type, non_retryable=True)
+def _refuse(type: CallbackRefusal) -> NoReturn:
+    raise SagaApplicationError("the callback does not count", type=type, non_retryable=True)
 
 
 def _history_has_room() -> bool:

@@ -31,25 +31,24 @@ def test_an_address_names_one_call_of_one_saga(saga: str, call: str) -> None:
 
 
 def test_the_address_is_filled_in_wherever_it_is_written() -> None:
-    key, address = "pay-1/charge", "https://sagas.example.com/callbacks/pay-1/charge/token"
-    hole = address_placeholder(key)
+    address = "https://sagas.example.com/callbacks/pay-1/charge/token"
+    hole, other = address_placeholder("pay-1/charge", "digest"), address_placeholder("pay-1/charge", "another input")
     request = request_of(
         {
             "method": "POST",
-            "path": f"/to/{quote(hole, safe='')}",
+            "path": f"/to/{hole}",
             "query": {"back": hole},
             "headers": {"x-back": hole},
-            "json": {"back": [f"<{hole}>"], "other": address_placeholder("pay-1/other")},
-            "callback": {"timeout": "1m"},
+            "json": {"back": [f"<{hole}>"], "other": other},
+            "callback": {"timeout": "1m", "address": hole},
             "result": "response.json",
         },
-        key,
         address,
     )
     sent = build_request(request, "https://bank")
     assert sent.url == f"https://bank/to/{quote(address, safe='')}?back={quote(address, safe='')}"
     assert sent.headers["x-back"] == address
-    assert sent.content == f'{{"back":["<{address}>"],"other":"saga-callback:pay-1/other"}}'.encode()
+    assert sent.content == f'{{"back":["<{address}>"],"other":"{other}"}}'.encode()
     assert request["result"] == "null"
 
 

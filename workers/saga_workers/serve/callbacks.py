@@ -83,7 +83,7 @@ class CallbackReceiver:
             raise TimeoutError from None
         except WorkflowUpdateFailedError as error:
             kind = error.cause.type if isinstance(error.cause, ApplicationError) else None
-            return _OF_TYPE.get(kind, "late")
+            return _OF_TYPE.get(kind, "busy")  # such as a worker that does not have the key yet
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
                 return None

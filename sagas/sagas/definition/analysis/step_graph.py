@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sagas.builtins.callbacks import CALLBACK
 from sagas.definition.model import Definition, StepDefinition
 from sagas.definition.sensitivity import has_sensitive_values, searched_texts, sensitive_values
 from sagas.expressions import Template, compile_value
@@ -108,6 +109,9 @@ class ExecutionPlan:
         """The schema of the input if it marks values as `x-sensitive`."""
         self._sensitive: tuple[Any, frozenset[str]] | None = None
         """The last input that was asked for, and what is sensitive in it: each call of a saga asks again."""
+        self.has_callbacks = any(
+            CALLBACK in (call.with_ or {}) for step in definition.steps for call in step.operations
+        )
         self._templates: dict[tuple[str, ...], Template] = {}
         self.to_confirm = [s.id for s in definition.steps if s.confirm is not None and not self.runs_after_commit(s.id)]
 

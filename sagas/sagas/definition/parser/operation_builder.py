@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sagas.builtins import messaging
 from sagas.builtins.automatic import AUTO, RESTORE
+from sagas.builtins.callbacks import CALLBACK, CALLBACK_ADDRESS
 from sagas.builtins.http_statuses import STATUS_LISTS
 from sagas.builtins.messaging import DROP, EMITTERS, RELEASE, REPLY_PROBE, REQUEST, events_of, is_held
 from sagas.builtins.misplaced_arguments import OF_A_STATEMENT
@@ -131,6 +132,8 @@ class BuildContext:
                     arguments[name] = encoded(arguments[name])
             facts = self.project.connection_facts(arguments.get("connection"))
             arguments = {**{name: list(facts[name]) for name in STATUS_LISTS if name in facts}, **arguments}
+            if isinstance(callback := arguments.get(CALLBACK), Mapping):
+                arguments[CALLBACK] = {**callback, CALLBACK_ADDRESS: "${{ step.callback_url }}"}
         elif uses in messaging.EMITTERS:
             arguments = messaging.events_long_form(arguments)
         elif uses == SPARK:

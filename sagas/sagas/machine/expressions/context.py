@@ -12,7 +12,7 @@ from sagas.expressions.values import OmittedValue
 from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.machine.state import Entry, SagaRun, StepRecord
 from sagas.machine.state_budget import STATE_BUDGET
-from sagas.protocol.payloads import idempotency_key
+from sagas.protocol.payloads import idempotency_key, input_digest
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, is_omitted, measure
 
 
@@ -31,6 +31,9 @@ def expression_context(
         return names
     forward_key = idempotency_key(run.saga_id, entry.id, entry.generation)
     names["step"] = step_names(forward_key, key)
+    if run.plan.has_callbacks:
+        run.input_digest = run.input_digest or input_digest(run.input)
+        names["step"]["callback_url"] = address_placeholder(key or forward_key, run.input_digest)
     if entry.index is not None:
         items = run.record(entry).items or []
         unknown = OmittedValue(f"the item of {entry.id} is not known")
@@ -50,8 +53,7 @@ def saga_names(definition: Definition, saga_id: str, started_at: float | None) -
 
 def step_names(forward_key: str, key: str | None = None) -> dict[str, Any]:
     """The value of ``step``. ``key``: that of the call, if it is not the forward one."""
-    own = key or forward_key
-    return {"key": own, "forward_key": forward_key, "callback_url": address_placeholder(own)}
+    return {"key": key or forward_key, "forward_key": forward_key}
 
 
 def publish_result(run: SagaRun, record: StepRecord) -> None:
