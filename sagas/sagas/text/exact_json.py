@@ -29,6 +29,8 @@ def exact_number(text: str) -> Decimal:
         number = Decimal(text) if len(text) <= MAX_DECIMAL_DIGITS + 10 else None
     except ArithmeticError:  # an exponent that no Decimal has
         number = None
+    if number is not None and len(text) <= MAX_DECIMAL_DIGITS and abs(number.adjusted()) < MAX_DECIMAL_DIGITS:
+        return number  # as the check below, in a third of the time
     if number is None or decimal_problem(number) is not None:
         raise ValueError(f"the number {shorten(text, 40)} has more than {MAX_DECIMAL_DIGITS:,} digits")
     return number
@@ -60,6 +62,8 @@ def number_text(number: float | Decimal) -> str:
 
 _DECODER = msgspec.json.Decoder(float_hook=exact_number)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
+_ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
+_TOO_MANY_DIGITS = b"0" * (MAX_INTEGER_DIGITS + 1)
 _CANONICAL = msgspec.json.Encoder(decimal_format="number", order="deterministic")
 
 
@@ -100,8 +104,33 @@ def _bounded_integer(text: str) -> int:
 
 
 def decode_unambiguous(data: str | bytes) -> Any:
-    """The value of a JSON text from outside. Raises as :func:`decode_json`, and :class:`RepeatedName`."""
+    """The value of a JSON text from outside. Raises as :func:`decode_json`, and :class:`RepeatedName`.
+
+    A text with many small objects is read in a third of the time that Python's module takes with a hook for each.
+    """
+    try:
+        text = data.encode() if isinstance(data, str) else data
+        if not _may_have_long_integer(text):
+            value = _DECODER.decode(text)
+            if _has_all_names(value, text):
+                return value
+    except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
+        pass  # Python's module explains it, or reads it
     return _decode_or_explain(data, object_pairs_hook=_without_repetition)
+
+
+def _may_have_long_integer(text: bytes) -> bool:
+    """True if the text has more digits in a row than an integer may have: msgspec reads some more."""
+    return len(text) > MAX_INTEGER_DIGITS and _TOO_MANY_DIGITS in text.translate(_ALL_DIGITS_ALIKE)
+
+
+def _has_all_names(value: Any, text: bytes) -> bool:
+    """True if the value of the text certainly has all its names. Each name that is repeated takes a colon away, because
+    msgspec keeps the last of its values alone; and only an escape adds a colon.
+    """
+    colons = text.count(b":")
+    may_be_escaped = b"\\u003a" in text or b"\\u003A" in text
+    return not colons or (not may_be_escaped and _ENCODER.encode(value).count(b":") == colons)
 
 
 class RepeatedName(ValueError):

@@ -14,6 +14,9 @@ from sagas.text.exact_json import decimal_problem, decode_unambiguous
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """A string of JSON. One without an end takes all that follows, or each escaped quote in it would be tried again."""
 
+_CONTAINERS = (dict, list, tuple)
+"""The types as a tuple: `dict | list | tuple` would be a new object for each value that is checked."""
+
 
 def json_problem(
     value: Any, *, max_values: float = math.inf, max_depth: int = MAX_JSON_DEPTH, half_pairs: bool = False
@@ -25,14 +28,17 @@ def json_problem(
     half a surrogate pair, which UTF-8 cannot express.
     """
     count = 1
-    waiting: list[tuple[Iterable[Any], int]] = [((value,), 0)]
+    # Neither list has pairs, which would be as many objects for the garbage collector as there are lists and objects.
+    waiting: list[Any] = [(value,)]
+    depths = [0]
     while waiting:
-        values, depth = waiting.pop()
+        container, depth = waiting.pop(), depths.pop()
+        values: Iterable[Any] = container.values() if isinstance(container, dict) else container
         for item in values:  # most values are scalars: a megabyte of them must not take a second
             if isinstance(item, str):
                 if not (half_pairs or item.isascii()) and _has_half_pair(item):
                     return "it contains half a surrogate pair"
-            elif isinstance(item, dict | list | tuple):
+            elif isinstance(item, _CONTAINERS):
                 if not item:
                     continue
                 count += len(item)
@@ -40,12 +46,13 @@ def json_problem(
                     return f"it has more than {max_values:,} values"
                 if depth == max_depth:
                     return f"it is nested deeper than {max_depth} levels"
-                if isinstance(item, dict):
-                    if (problem := _keys_problem(item, half_pairs=half_pairs)) is not None:
-                        return problem
-                    waiting.append((item.values(), depth + 1))
-                else:
-                    waiting.append((item, depth + 1))
+                if isinstance(item, dict) and (problem := _keys_problem(item, half_pairs=half_pairs)) is not None:
+                    return problem
+                waiting.append(item)
+                depths.append(depth + 1)
+            elif isinstance(item, int):
+                if item.bit_length() > MAX_INTEGER_BITS:
+                    return f"it has an integer of more than {MAX_INTEGER_DIGITS:,} digits"
             elif item is not None and (problem := _number_problem(item)) is not None:
                 return problem
     return None
@@ -62,9 +69,6 @@ def _keys_problem(keys: Collection[Any], *, half_pairs: bool) -> str | None:
 
 
 def _number_problem(number: Any) -> str | None:
-    if isinstance(number, int):
-        too_large = number.bit_length() > MAX_INTEGER_BITS
-        return f"it has an integer of more than {MAX_INTEGER_DIGITS:,} digits" if too_large else None
     if isinstance(number, Decimal):
         return decimal_problem(number)
     return f"{number} is not a JSON number" if isinstance(number, float) and not math.isfinite(number) else None

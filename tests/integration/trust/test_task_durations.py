@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "numbers": lambda: {"numbers": [1] * 240_000},
     "rows": lambda: {"rows": [{"sku": "x" * 20, "number": number} for number in range(15_000)]},
     "loops": lambda: {"loops": list(range(300))},
+    "objects": lambda: {"data": [{"a": {}}] * 80_000},
+    "keys": lambda: {"data": {str(number): number for number in range(80_000)}},
+    "levels": lambda: {"data": [nested(95)] * 2_500},
+    "decimals": lambda: {"data": [Decimal("0.1")] * 240_000},
+    "long decimals": lambda: {"data": [Decimal("0." + "1" * 990)] * 1_000},
+    "long integers": lambda: {"data": [10**3_900] * 250},
+    "texts": lambda: {"data": ["x"] * 240_000},
+    "long text": lambda: {"data": "x" * 1_000_000},
+    "escapes": lambda: {"data": ["\n" * 1_000] * 500},
+    "pairs": lambda: {"data": "\U0001f600" * 250_000},
+    "whole": lambda: {"numbers": [Decimal("1.0")] * 150_000},
 }
 
 
