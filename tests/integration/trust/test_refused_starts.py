@@ -18,15 +18,17 @@ from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.views.saga_list import SagaFilter, query_sagas
 from saga_workers.views.saga_view import read_view
+from saga_workers.worker.earlier_children import look_up_earlier_child
 from saga_workers.worker.stage_retention import liveness_of
 from sagas.errors import RefusedError
 from sagas.protocol.payloads import UNDO_SUFFIX
-from tests.helpers.local_worker import finished
+from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.run_changes import delete_run
 from tests.helpers.waiting import until
 from tests.integration.bulk.conftest import Bank
 from tests.integration.bulk.conftest import bank as bank
 from tests.integration.bulk.conftest import bank_project as bank_project
+from tests.integration.trust.conftest import Shop
 
 REFUSED_STARTS = [("transfer", {"bad": 1}), ("nosuch", {})]
 
@@ -175,3 +177,16 @@ async def test_a_refused_run_alone_is_shown(bank: Bank) -> None:
     view = await client.view(id)
     assert (view.state, view.reason is not None and view.reason.type) == ("FAILED", "SagaRefused")
     assert await listed_states(client, id) == ["FAILED"]
+
+
+async def test_the_run_of_a_nested_saga_before_it_counts(shop: Shop) -> None:
+    id = f"outer-{uuid.uuid4()}"
+    async with running_worker(shop.project) as client:
+        await client.start("outer", {}, id=id)
+        await until(lambda: "debit" in shop.said)
+        nested = f"{id}/move"
+        await client.signal(nested, "approved")
+        assert (await finished(client, id))["state"] == "COMPLETED"
+        await start_refused(client, nested, "moving")
+        await wait_until_visible(client, nested, 2)
+        assert (await look_up_earlier_child(client.temporal, nested, id))["state"] == "COMPLETED"

@@ -8,7 +8,8 @@ from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import RawValue
 
-from saga_workers.temporal.temporal_runs import RunDescription, describe_run
+from saga_workers.temporal.saga_runs import describe_saga_run
+from saga_workers.temporal.temporal_runs import RunDescription
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
 from sagas.protocol.payloads import UNDO_SUFFIX
@@ -17,13 +18,13 @@ from sagas.workflow.json_payloads import read_payload
 
 
 async def look_up_earlier_child(temporal: Temporal, saga_id: str, parent: str) -> dict[str, Any]:
-    """Return the ``state`` of the newest run of the nested saga, or undo, ``saga_id``: RUNNING; how it has ended, with
-    the ``result`` of the run (COMPLETED) or the ``view`` in its failure; TERMINATED if there is none; FOREIGN if it
-    was not started by the saga ``parent``.
+    """Return the ``state`` of the newest run of the nested saga, or undo, ``saga_id``, without refused ones: RUNNING;
+    how it has ended, with the ``result`` of the run (COMPLETED) or the ``view`` in its failure; TERMINATED if there is
+    none; FOREIGN if it was not started by the saga ``parent``.
 
     Raises RPCError.
     """
-    described = await describe_run(temporal, saga_id)
+    described = await describe_saga_run(temporal, saga_id)
     if described is None:
         return {"state": "TERMINATED"}
     run = described.run
