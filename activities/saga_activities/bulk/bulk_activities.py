@@ -25,6 +25,7 @@ from saga_activities.ledger import claims
 from saga_activities.ledger.records import NewClaim, RunRecord
 from saga_activities.ledger.rows import document_text, storable
 from saga_activities.reported_failure import reported_failure
+from saga_activities.standing_pauses import StandingPauses
 from sagas.bulk.names import (
     CHUNK_ACTIVITY,
     CLAIM_ACTIVITY,
@@ -59,12 +60,14 @@ class BulkActivities:
         ledger: str | None,
         detach: DetachSagas,
         observers: Sequence[ChunkObserver] = (),
+        pauses: StandingPauses | None = None,
     ) -> None:
         self._bodies = bodies
         self._databases = databases
         self._ledger = ledger
         self._start_detached = detach
         self._observers = tuple(observers)
+        self._pauses = pauses
 
     async def perform(self, activity_type: str, request: Mapping[str, Any], attempt: AttemptContext) -> dict[str, Any]:
         """Perform one of the activities. Raises KeyError, TypeError, ValueError or AttributeError if it is malformed,
@@ -91,6 +94,11 @@ class BulkActivities:
         guard_spec = calls[0].guard
         assert guard_spec is not None
         outcomes: Sequence[Outcome | None]
+        if self._pauses is not None:
+            held = await self._pauses.hold(calls[0], calls[0].saga, attempt.number)
+            if held is not None:  # the calls of a chunk have their saga and their connections in common
+                held = replace(held, failure=reported_failure(held))
+                return encode_bounded([held] + [None] * (len(calls) - 1), attempt.number)
         try:
             performer = ChunkPerformer(self._databases.guard(guard_spec.connection), self._bodies)
             observed = ObservedChunk(calls, attempt.number)

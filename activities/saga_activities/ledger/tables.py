@@ -15,6 +15,9 @@ from sagas.text.exact_json import decode_json
 
 ledger_metadata = sa.MetaData()
 
+MAX_PAUSE_TEXT = 1000
+"""Characters of the name of an operator, and of the reason of a pause."""
+
 
 class UtcTime(sa.types.TypeDecorator[datetime]):
     """A time with a time zone, to the microsecond; databases without such a type store it in UTC."""
@@ -124,6 +127,19 @@ claim_table = sa.Table(
     **TABLE_OPTIONS,
 )
 """One row for each saga of a bulk workflow, and for each single saga, until its row of ``saga_run`` is written."""
+
+pause_table = sa.Table(
+    "saga_pause",
+    ledger_metadata,
+    # `saga` or `connection`, and the name.
+    sa.Column("kind", short_text(16), primary_key=True),
+    sa.Column("name", short_text(255), primary_key=True),
+    sa.Column("who", short_text(MAX_PAUSE_TEXT), nullable=False),
+    sa.Column("reason", short_text(MAX_PAUSE_TEXT)),
+    sa.Column("since", UtcTime(), nullable=False),
+    **TABLE_OPTIONS,
+)
+"""One row for each standing pause, until it is resumed."""
 
 definition_table = sa.Table(
     "saga_definition",

@@ -30,6 +30,7 @@ from saga_activities.input_checks import INPUT_CHECKS, CheckedInputs
 from saga_activities.locks.lock_activities import LOCK_ACTIVITIES, LockActivities
 from saga_activities.locks.parked_holders import IsParked, with_parked_owner
 from saga_activities.server_clock import ServerClock
+from saga_activities.standing_pauses import StandingPauses
 from saga_activities.temporal.activity_attempt import attempt_context, attempt_number, must_end, note_no_effect
 from saga_activities.temporal.attempt_errors import not_performed_error, temporal_result, to_application_error
 from saga_activities.temporal.definition_loader import DefinitionLoader
@@ -90,6 +91,7 @@ class SagaActivities:
         is_parked: IsParked | None = None,
         clock: ServerClock | None = None,
         schedules: ScheduleActivity | None = None,
+        pauses: StandingPauses | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._locks = locks
@@ -99,6 +101,7 @@ class SagaActivities:
         self._loader = loader
         self._verify_start = verify_start
         self._schedules = schedules
+        self._pauses = pauses
         self._look_before_reset = look_before_reset
         self._look_up_earlier_child = look_up_earlier_child
         self._observers = tuple(observers)
@@ -136,9 +139,12 @@ class SagaActivities:
             raise SagaApplicationError(
                 f"activity {info.activity_type} is not an operation of a saga", type="NotFoundError"
             ) from None
-        watched = ObservedAttempt(
-            invocation.saga or info.workflow_type or "", invocation, invocation.earlier_attempts + attempt_number(info)
-        )
+        saga = invocation.saga or info.workflow_type or ""
+        if self._pauses is not None:
+            held = await self._pauses.hold(invocation, saga, attempt_number(info))
+            if held is not None:
+                return temporal_result(note_no_effect(held, info), invocation, attempt_number(info))
+        watched = ObservedAttempt(saga, invocation, invocation.earlier_attempts + attempt_number(info))
         with masking(invocation.sensitive_texts), contextlib.ExitStack() as watching:
             for watcher in self._observers:
                 watching.enter_context(watcher(watched))

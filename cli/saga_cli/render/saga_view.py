@@ -146,7 +146,7 @@ def _header(view: SagaView, now: datetime) -> list[Line]:
     if view.paused and view.pause_text:
         held = f"; held back: {list_steps(view.paused.held)}" if view.paused.held else ""
         lines.append([(view.pause_text + held, "yellow")])
-        lines.append([(f"{saga_command('resume', view.id)}    lets it go on", "dim")])
+        lines.append([(f"{view.resume_command}    lets it go on", "dim")])
     if view.lock_wait:
         lines.append([(view.lock_wait, "yellow")])
     if view.overdue:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sagas.bulk.batchable import may_wait, why_no_member, why_not_callable
 from sagas.bulk.happy_path import WHOLE_SAGA_TIMERS, HappyPath, HappyPathSaga, why_not_on_happy_path
+from sagas.bulk.held_chunks import HeldChunks, chunk_key
 from sagas.bulk.member import Member, PendingCall, end_of_call
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
@@ -138,6 +139,7 @@ class BulkMachine:
         self._refused: set[str] = set()
         self._cancelled_departing: set[str] = set()
         self._recording = False
+        self._held = HeldChunks()
         self._work = WorkMeter()
         shares = happy_path and why_not_on_happy_path(definition) is None
         self._path = HappyPath(definition, plan, variables) if shares else None
@@ -181,11 +183,13 @@ class BulkMachine:
 
         ``attempt``: the number of the chunk's attempt with these outcomes. An earlier one may have had its effects.
         """
-        for item, outcome in zip(self._chunks.pop(id), outcomes, strict=True):
+        calls = self._chunks.pop(id)
+        held = self._held.chunk_ended(calls[0].call, outcomes, at)
+        for item, outcome in zip(calls, outcomes, strict=True):
             member = self.members[item.saga_id]
             pending = member.calls[item.call.id]
             member.effect_recorded |= pending.call.op == "do" and outcome is not None and outcome.kind == "done"
-            if outcome is None:
+            if outcome is None or held:
                 pending.performed = False
                 pending.count_lost(attempt - 1)
                 pending.due_at = None
@@ -323,7 +327,9 @@ class BulkMachine:
 
     def view(self, saga_id: str) -> SagaView:
         """The view of one saga. Raises KeyError for an id that is not a member's."""
-        return self.members[saga_id].leave_happy_path().view()
+        member = self.members[saga_id]
+        view, pause = member.leave_happy_path().view(), self._held.pause_of(member)
+        return view if pause is None else replace(view, paused=pause)
 
     # --- one saga ----------------------------------------------------------------------------------------------
 
@@ -417,17 +423,17 @@ class BulkMachine:
 
     def _perform_again(self, member: Member, pending: PendingCall) -> None:
         if member.is_active:
-            self._ready.setdefault(_chunk_key(pending.call), []).append((member, pending))
+            self._ready.setdefault(chunk_key(pending.call), []).append((member, pending))
 
     def _withdraw(self, pending: PendingCall) -> None:
-        waiting = self._ready.get(_chunk_key(pending.call))
+        waiting = self._ready.get(chunk_key(pending.call))
         if waiting is not None:
             waiting[:] = [entry for entry in waiting if entry[1] is not pending]
 
     # --- commands ----------------------------------------------------------------------------------------------
 
     def _commands(self, at: float) -> list[BulkCommand]:
-        commands: list[BulkCommand] = list(self._make_chunks())
+        commands: list[BulkCommand] = list(self._make_chunks(at))
         leaving = tuple(id for id, member in self.members.items() if member.may_leave and id not in self._refused)
         if leaving and not self._detaching:
             self._detaching = set(leaving)
@@ -442,15 +448,19 @@ class BulkMachine:
         if ended and not self._recording and not self._chunks:
             self._recording = True
             commands.append(Record(ended))
-        due = min((due for member in self.members.values() for due in _due_times(member)), default=None)
+        dues = [due for member in self.members.values() for due in member.due_times]
+        due = min((*dues, *self._held.due_times(self._ready)), default=None)
         if due is not None and (self._wake_at is None or due < self._wake_at):
             self._wake_at = due
             commands.append(Wake(max(0.0, due - at)))
         return commands
 
-    def _make_chunks(self) -> Iterator[PerformChunk]:
+    def _make_chunks(self, at: float) -> Iterator[PerformChunk]:
         ready, self._ready = self._ready, {}
-        for waiting in ready.values():
+        for key, all_waiting in ready.items():
+            waiting, held = self._held.admit(key, all_waiting, at)
+            if held:
+                self._ready[key] = list(held)
             calls: list[ChunkCall] = []
             size = 0
             for member, pending in waiting:
@@ -469,11 +479,6 @@ class BulkMachine:
         return PerformChunk(self._chunk_number, tuple(calls))
 
 
-def _due_times(member: Member) -> Iterator[float]:
-    yield from member.timers.values()
-    yield from member.retries.values()
-
-
 def _pending(member: Member, call: Call, at: float) -> PendingCall:
     size = _size(call)
     if call.op != "do" or member.effect_recorded:
@@ -489,10 +494,3 @@ def _size(call: Call) -> int:
     """Bytes of the arguments of a call, as JSON, with those of the action that undoes a confirmed effect."""
     confirmed = call.guard.confirmed if call.guard is not None else None
     return len(encode_json(call.arguments)) + (len(encode_json(confirmed[1])) if isinstance(confirmed, tuple) else 0)
-
-
-def _chunk_key(call: Call) -> tuple[Any, ...]:
-    """Return what calls of one chunk have in common."""
-    guard = call.guard
-    assert guard is not None
-    return (call.step, call.op, call.action, guard.connection, guard.mode, guard.holds, call.reads, call.timeout)

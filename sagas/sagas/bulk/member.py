@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sagas.bulk.batchable import LONGEST_WAIT
@@ -100,6 +100,12 @@ class Member:
     @property
     def is_active(self) -> bool:
         return self.finish is None and self.why_leaving is None
+
+    @property
+    def due_times(self) -> Iterator[float]:
+        """When its timers fire, and its calls are repeated."""
+        yield from self.timers.values()
+        yield from self.retries.values()
 
     @property
     def state(self) -> str:

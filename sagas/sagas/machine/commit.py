@@ -222,7 +222,7 @@ def confirm_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | 
         run.retrying_recorded = True
         run.emit(RecordState("COMMITTED", entry.id, None))
     summary = f"retry ✔ confirm {run.step(entry).name}"
-    wait = operation.retry.max_interval
+    wait = retries.longest_interval(operation.retry, outcome)
     run.start_flight(f"{entry.id}~confirm-retry", "timer", entry, "confirm", seconds=wait, summary=summary)
 
 

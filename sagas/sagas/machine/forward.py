@@ -240,7 +240,7 @@ def _uncounted_attempt_ended(run: SagaRun, entry: Entry, outcome: Outcome) -> No
         run.park(entry, "do", f"not counted as an attempt, {entry.uncounted} times: {failure_message(entry, 'do')}")
         entry.uncounted = 0
     else:
-        seconds = row_locks.retry_interval(run, entry) or run.step(entry).do.retry.max_interval
+        seconds = row_locks.retry_interval(run, entry) or retries.longest_interval(run.step(entry).do.retry, outcome)
         retries.schedule_retry(run, entry, seconds)
 
 

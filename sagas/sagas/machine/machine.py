@@ -23,6 +23,7 @@ from sagas.machine import (
     parked,
     repetition,
     resets,
+    standing_pauses,
     state_budget,
     task_budget,
 )
@@ -225,8 +226,7 @@ class Machine:
     # --- events ------------------------------------------------------------------------------------------------
 
     def begin_task(self, work: WorkMeter) -> None:
-        """A new workflow task begins. When its expressions have taken long, :meth:`next` leaves the rest of its work to
-        the event of a timer. ``work`` is shared by the machines of one task."""
+        """A new workflow task begins. When ``work``, which its machines share, is used up, a timer does the rest."""
         self._run.work = work
         self._run.may_pause = True
 
@@ -311,7 +311,7 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
         resets.catch_up(run, entry)
         repetition.repeat(run, entry, flight)
         return
-    outcome = run.without_sensitive_texts(event.outcome)
+    outcome = standing_pauses.noted(run, flight, run.without_sensitive_texts(event.outcome))
     if event.attempts == 0 and outcome.failure is not None and outcome.failure.type == evaluation.DEFINITION_FAILURE:
         calls.forget_unsent_arguments(entry, flight.call_kind)
     match flight.call_kind:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sagas.definition.model import Retry, StepDefinition, has_effect, is_nested, remaining_retry
 from sagas.machine.state import Entry, Flight, SagaRun
-from sagas.protocol.outcomes import Outcome
+from sagas.protocol.outcomes import Outcome, is_held
 
 
 def is_retried_without_limit(run: SagaRun, step: StepDefinition, op: str) -> bool:
@@ -64,6 +64,13 @@ def remaining_of_call(run: SagaRun, entry: Entry, flight: Flight, retry: Retry) 
         return retry
     since = entry.retry_baseline_at if entry.retry_baseline_at is not None else entry.started_at
     return remaining_retry(retry, used, 0.0 if since is None else flight.started_at - since)
+
+
+def longest_interval(retry: Retry, outcome: Outcome) -> float:
+    """Seconds until a call is repeated that waits for its database, or for the end of a pause."""
+    if is_held(outcome) and outcome.retry_after is not None:
+        return outcome.retry_after
+    return retry.max_interval
 
 
 def may_retry(run: SagaRun, entry: Entry) -> bool:

@@ -27,6 +27,7 @@ from sagas.protocol.saga_view import (
     SagaState,
 )
 from sagas.protocol.size_limits import omitted
+from sagas.protocol.standing_pause import StandingPause
 from sagas.text.exact_json import encode_json
 
 FlightKind = Literal["call", "timer", "wait", "saga"]
@@ -308,16 +309,13 @@ class SagaRun:
         self.ready: list[str] = [step.id for step in definition.steps if not step.needs]
         self.busy = 0
         self.forward_busy = 0
-        self.step_values: dict[str, Any] = {}
-        """The value of ``steps`` in expressions."""
+        self.step_values: dict[str, Any] = {}  # the value of ``steps`` in expressions
         self.retrying_recorded = False
-        self.input_digest = ""
-        """Computed when an address of a callback needs it."""
-        self.work = WorkMeter()
-        """The evaluations of the current workflow task, which Temporal gives two seconds of time."""
-        self.may_pause = False
-        """Workflow tasks are announced; without them, as in a simulation, everything is evaluated at once."""
+        self.input_digest = ""  # computed when an address of a callback needs it
+        self.work = WorkMeter()  # the evaluations of the current workflow task, which Temporal gives two seconds
+        self.may_pause = False  # workflow tasks are announced; without them everything is evaluated at once
         self.paused = False
+        self.held_calls: dict[str, tuple[str, StandingPause]] = {}  # by flight: the entry, and the pause it waits for
 
     # --- lookup ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from sagas.builtins.automatic import RESTORE
 from sagas.definition.model import StepDefinition, is_read
 from sagas.definition.sensitivity import masked
 from sagas.definition.times import format_timestamp
-from sagas.machine import parked
+from sagas.machine import parked, standing_pauses
 from sagas.machine.compensations import current_alternate
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.expressions.expression_fields import evaluate_labels
@@ -69,6 +69,7 @@ def build_view(run: SagaRun) -> SagaView:
         savepoints=_savepoints(run) or None,
         locks=_locks(run),
         row_locks=row_locks.connections(run) or None,
+        paused=None if run.ended_at is not None else standing_pauses.shown(run),
     )
     return without_sensitive_values(view, run.plan.sensitive_values(run.input))
 

@@ -34,7 +34,8 @@ def current_details(view: SagaView) -> str:
     """The details of a run; a long saga shows only its first and last steps."""
     lines = [f"**{markdown_text(view.saga)}** is **{view.state}**" + _reason_phrase(view.reason)]
     if view.pause_text:
-        lines += ["", f"⏸ {markdown_text(view.pause_text)}", "", "The update `resume` lets it go on."]
+        ends_it = f"`{view.resume_command}`" if view.paused and view.paused.kind else "The update `resume`"
+        lines += ["", f"⏸ {markdown_text(view.pause_text)}", "", f"{ends_it} lets it go on."]
     if view.lock_wait:
         lines += ["", f"🔒 {markdown_text(view.lock_wait)}"]
     for entry in view.parked:

@@ -41,6 +41,10 @@ ROW_LOCKED = "RowLocked"
 """The failure type of an attempt that ran into a row of another saga (`compensate: auto`)."""
 
 
+PAUSED = "Paused"
+"""The failure type of an attempt that was not made, because an operator has paused its connection or its saga."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why an attempt was not done.
@@ -111,6 +115,11 @@ class Outcome:
     @staticmethod
     def done(result: Any = None, *, attempt: int | None = 1, marker: Marker | None = None) -> Outcome:
         return Outcome("done", result, attempt=attempt, marker=marker)
+
+
+def is_held(outcome: Outcome) -> bool:
+    """True for an attempt that was not made because of a pause: it is repeated until the pause has ended."""
+    return not outcome.counted and outcome.failure is not None and outcome.failure.type == PAUSED
 
 
 def rejection(error: Rejected) -> Outcome:

@@ -323,6 +323,12 @@ class PauseView(JsonView):
     who: Annotated[str, "who paused the saga; `(unverified)` behind the name: no signature proves it"]
     reason: Annotated[str | None, "why"] = None
     held: Annotated[tuple[str, ...], "the entry ids of the steps of which a call is held back"] = ()
+    kind: Annotated[
+        Literal["saga", "connection"] | None,
+        "not this saga is paused, but all sagas of its name, or a connection that it needs",
+        OMITTED,
+    ] = None
+    name: Annotated[str | None, "the name of the sagas, or of the connection", OMITTED] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,7 +454,17 @@ class SagaView(JsonView):
         pause = self.paused
         if pause is None:
             return None
-        return f"paused by {pause.who} since {pause.at}" + (f": {pause.reason}" if pause.reason else "")
+        what = "" if pause.kind is None else f" with {'all sagas of' if pause.kind == 'saga' else 'the connection'} "
+        because = f": {pause.reason}" if pause.reason else ""
+        return f"paused{what}{pause.name or ''} by {pause.who} since {pause.at}{because}"
+
+    @property
+    def resume_command(self) -> str:
+        """The command that ends the pause of the saga."""
+        pause = self.paused
+        if pause is None or pause.kind is None:
+            return saga_command("resume", self.id)
+        return saga_command("resume", **{pause.kind: pause.name})
 
     @property
     def waits_for_a_person(self) -> bool:

@@ -92,6 +92,14 @@ class OperatorPause:
         return replace(view, paused=PauseView(**self.state, held=held))
 
 
+def not_paused_text(machine: Machine | None) -> str:
+    """Why a saga cannot be resumed that nobody has paused, with the command that ends the pause for which it waits."""
+    view = None if machine is None else machine.view()
+    if view is None or view.paused is None:
+        return "the saga is not paused"
+    return f"the saga is not paused by itself, but {view.pause_text}; {view.resume_command} ends it"
+
+
 def _words(request: Mapping[str, Any]) -> tuple[str, str]:
     who, reason = who_and_reason(request)
     return who or "unknown", reason or ""

@@ -68,7 +68,7 @@ from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, VIEW_LIMIT, PayloadT
 from sagas.workflow.lock_calls import LockCalls, release_refusal
 from sagas.workflow.nested import NestedSagas
 from sagas.workflow.notify import Notifications
-from sagas.workflow.operator_pause import BEGINS, OperatorPause
+from sagas.workflow.operator_pause import BEGINS, OperatorPause, not_paused_text
 from sagas.workflow.parent_cancels import ParentCancels
 from sagas.workflow.parked_reports import ParkedReports
 from sagas.workflow.run_reset import RunReset
@@ -408,7 +408,7 @@ class SagaWorkflow:
     def check_resume(self, request: RawValue = NO_INPUT) -> None:
         check_request(request)
         if self._started and self._pause.state is None:
-            raise refused_error("the saga is not paused")
+            raise refused_error(not_paused_text(self._machine))
 
     @workflow.update(name=CALLBACK_UPDATE, description="A participant answers a request that it has accepted.")
     async def callback(self, request: RawValue = NO_INPUT) -> str:

@@ -58,6 +58,8 @@ class Environment:
     project: Project | None = None
     connections: dict[str, SqlConnection | HttpService] = field(default_factory=dict)
     """More connections in addition to ``shop``."""
+    ledger: str | None = None
+    """The connection of the ledger, whose tables the test creates."""
 
     def log(self) -> list[str]:
         """The attempts in their order: ``do a``, ``undo a`` …"""
@@ -137,9 +139,12 @@ class Environment:
             variables=variables,
             outbox="shop",
             locks="shop",
+            ledger=self.ledger,
         )
         async with running_worker(self.project, **{"grace": GRACE, **options}) as client:
             yield client
+            if self.ledger is not None:
+                await client.close()
 
     @contextlib.asynccontextmanager
     async def again(self, **options: Any) -> AsyncIterator[Client]:
@@ -147,6 +152,8 @@ class Environment:
         assert self.project is not None
         async with running_worker(self.project, **{"grace": GRACE, **options}) as client:
             yield client
+            if self.ledger is not None:
+                await client.close()
 
 
 async def open_environment(folder: Path, address: str, url: str | None = None) -> Environment:

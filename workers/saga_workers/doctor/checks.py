@@ -72,6 +72,8 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         findings += await results_of("schedules", check_schedules(client, project))
         sagas = check_sagas(client, project, databases=not closed, on_progress=on_progress)
         findings += await results_of("sagas", sagas)
+    if settings.ledger.connection is not None and settings.ledger.connection not in closed:
+        findings += await results_of("pauses", _check_standing_pauses(settings))
     spark = has_spark_steps(project)
     prepared = _two_phase_connections(project)
     findings += [_check_http_connection(service) for service in settings.http_services()]
@@ -92,6 +94,18 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
     if uses_kafka(project):
         findings += await results_of("kafka", check_kafka(project, client))
     return findings
+
+
+async def _check_standing_pauses(settings: Settings) -> list[DoctorResult]:
+    """The pauses of connections and of the sagas of a name, each with the command that ends it."""
+    from saga_workers.ledger.run_ledger import using_ledger
+
+    try:
+        async with using_ledger(settings) as ledger:
+            pauses = await ledger.pauses()
+    except SagaError as error:
+        return [DoctorResult("pauses", False, error.message, error.help or "saga setup")]
+    return [DoctorResult("pauses", False, pause.text, pause.resume_command) for pause in pauses]
 
 
 _MAX_NAMED = 10

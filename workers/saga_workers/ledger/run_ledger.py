@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 from saga_activities.ledger.records import Claim, KnownSaga, NewClaim, RunFilter, RunRecord, RunRow, SingleClaim
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import to_packed_text
+from sagas.protocol.standing_pause import PauseKind, StandingPause
 from sagas.settings import Settings
 
 if TYPE_CHECKING:
@@ -154,6 +155,21 @@ class RunLedger:
         with self._readable():
             return await self._sql.claims.oldest_single_claims(self.engine, before, limit)
 
+    async def pauses(self) -> builtins.list[StandingPause]:
+        """The standing pauses of connections and of the sagas of a name."""
+        with self._readable():
+            return await self._sql.pauses.read_pauses(self.engine)
+
+    async def begin_pause(self, kind: PauseKind, name: str, *, who: str, reason: str | None, since: datetime) -> bool:
+        """Begin a standing pause; False if there is one already, which stays as it is."""
+        with self._readable():
+            return await self._sql.pauses.begin_pause(self.engine, kind, name, who=who, reason=reason, since=since)
+
+    async def end_pause(self, kind: PauseKind, name: str) -> bool:
+        """End a standing pause; False if there is none."""
+        with self._readable():
+            return await self._sql.pauses.end_pause(self.engine, kind, name)
+
     async def write(self, records: Sequence[RunRecord]) -> None:
         """Insert or update rows; a later state is kept."""
         with self._readable():
@@ -193,6 +209,15 @@ class NoLedger(RunLedger):
             "bulk execution needs a ledger, which keeps the states of its sagas",
             help="set [ledger] connection in saga.toml, and run saga setup",
         )
+
+    async def pauses(self) -> builtins.list[StandingPause]:
+        return []
+
+    async def begin_pause(self, kind: PauseKind, name: str, *, who: str, reason: str | None, since: datetime) -> bool:
+        raise _no_pauses()
+
+    async def end_pause(self, kind: PauseKind, name: str) -> bool:
+        raise _no_pauses()
 
     async def find(self, saga_id: str) -> RunRow | None:
         return None
@@ -237,6 +262,13 @@ class NoLedger(RunLedger):
 
     async def oldest_single_claims(self, before: datetime, limit: int) -> builtins.list[str]:
         return []
+
+
+def _no_pauses() -> UsageError:
+    return UsageError(
+        "the pause of a connection, or of all sagas of a name, needs a ledger, which keeps it for all workers",
+        help="set [ledger] connection in saga.toml, and run saga setup; --where pauses the sagas that run now",
+    )
 
 
 def _open_nothing() -> NoReturn:

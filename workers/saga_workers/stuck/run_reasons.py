@@ -16,6 +16,7 @@ from saga_workers.views.answering import DUE, Workers
 from saga_workers.views.run_facts import iso_time
 from saga_workers.views.saga_view import parse_activity_id
 from sagas.bulk.names import BULK_ACTIVITIES
+from sagas.protocol.outcomes import PAUSED
 from sagas.protocol.payloads import LOAD_ACTIVITY, LOCK_ACTIVITY, RELEASE_ACTIVITY, UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
 from sagas.text.printable import printable_line
@@ -114,6 +115,13 @@ def _is_reported(activity_id: str, reported_steps: Collection[str]) -> bool:
     return row is not None and entry in reported_steps
 
 
+def _pause_reason(view: SagaView) -> str | None:
+    """The pause, and for one of a connection or of a saga's name the command that ends it."""
+    if view.paused is None or view.paused.kind is None:
+        return view.pause_text
+    return f"{view.pause_text}; {view.resume_command} ends it"
+
+
 def reported_reasons(view: SagaView) -> list[str]:
     """Reasons that a running saga reports: parked, paused, overdue, an operation with many attempts."""
     nested = view.blocked_steps
@@ -121,7 +129,7 @@ def reported_reasons(view: SagaView) -> list[str]:
         f"{operation.step} is {'blocked' if operation.step in nested else 'parked'} ({operation.op}): {operation.why}"
         for operation in view.parked
     ]
-    reasons += [reason for reason in (view.pause_text, view.lock_wait) if reason is not None]
+    reasons += [reason for reason in (_pause_reason(view), view.lock_wait) if reason is not None]
     if view.overdue:
         reasons.append("overdue: it runs longer than its warn_after")
     for step in view.steps:
@@ -130,7 +138,7 @@ def reported_reasons(view: SagaView) -> list[str]:
                 error = (row.error and row.error.message) or "no answer"
                 reasons.append(f"{what}{step.id} was attempted {row.attempts} times; the last failure: {error}")
         uncounted = step.error and (step.error.details or {}).get("uncounted")
-        if step.state == "RUNNING" and step.error and uncounted:
+        if step.state == "RUNNING" and step.error and uncounted and step.error.type != PAUSED:
             times = "once" if uncounted == 1 else f"{uncounted} times in a row"
             reasons.append(f"{step.id} could not be attempted, {times}: {step.error.message}")
     return reasons

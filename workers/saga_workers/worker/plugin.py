@@ -31,6 +31,7 @@ from saga_activities.http import CallbackAddresses, HttpConnections, http_settin
 from saga_activities.locks.lock_activities import LockActivities
 from saga_activities.messaging.kafka_request import KafkaRequestAction
 from saga_activities.server_clock import ServerClock
+from saga_activities.standing_pauses import StandingPauses
 from saga_activities.temporal.definition_loader import DefinitionLoader
 from saga_activities.temporal.saga_activities import SagaActivities
 from saga_workers.bulk.detached_starts import SagaDetacher
@@ -106,6 +107,7 @@ class SagaPlugin(SimplePlugin):
         has_ledger = self._project.settings.ledger.connection is not None
         self._ledger_writer = LedgerWriter(self.metrics.ledger) if has_ledger else None
         self._ledger: RunLedger = NoLedger()
+        self.pauses: StandingPauses | None = None
         self._grace = timedelta()
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
@@ -141,6 +143,7 @@ class SagaPlugin(SimplePlugin):
         kafka = self._project.settings.kafka
         bodies = ActionBodies(self._project.actions, max_event_bytes=kafka.max_message_bytes)
         requests = KafkaRequestAction(databases, kafka)
+        self.pauses = StandingPauses(self._ledger.pauses, bodies.connection, kafka.outbox)
         images = partial(_image_connections, self._project)
         callbacks = CallbackAddresses(settings.serve.public_url, self._trust.keys)
         dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), requests, images, callbacks)
@@ -155,7 +158,7 @@ class SagaPlugin(SimplePlugin):
         detach = SagaDetacher(client, task_queue, self._trust.keys)
         chunk_watchers = [self.metrics.observe_chunk, *([self._tracing.trace_chunk] if self._tracing else ())]
         ledger = self._project.settings.ledger.connection
-        bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers)
+        bulk = BulkActivities(bodies, databases, ledger, detach, chunk_watchers, self.pauses)
         locator = Locator(client, self._ledger, keys=verifying_keys(settings))
         activities = SagaActivities(
             dispatcher,
@@ -169,6 +172,7 @@ class SagaPlugin(SimplePlugin):
             parked,
             ServerClock(partial(measure_server_clock, client)),
             self._scheduled_starts(client, task_queue),
+            self.pauses,
         )
         config["activities"] = [*config.get("activities", ()), activities.perform]
         # Heartbeats of guarded attempts must not be throttled for longer than they may be late.

@@ -10,7 +10,7 @@ import asyncio
 import collections
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -39,6 +39,7 @@ from saga_workers.worker.metric_labels import OTHER, MetricLabels
 from sagas.definition.model import Definition
 from sagas.protocol.messages import CallOperation
 from sagas.protocol.payloads import REFUSED_TYPE, STARTED_AT_MEMO, UNDO_SUFFIX
+from sagas.protocol.standing_pause import StandingPause
 from sagas.workflow.bulk_workflow import BulkWorkflow
 from sagas.workflow.notify import NotifyWorkflow
 from sagas.workflow.saga_workflow import SagaWorkflow
@@ -280,8 +281,16 @@ class SagaGaugeValues:
 class SagaGauges:
     """A Prometheus collector of the latest values; ``refresh`` updates them."""
 
-    def __init__(self, client: Client, definitions: Iterable[Definition]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        definitions: Iterable[Definition],
+        pauses: Callable[[], Awaitable[Sequence[StandingPause]]] | None = None,
+    ) -> None:
+        """``pauses`` reads the standing pauses."""
         self._client = client
+        self._read_pauses = pauses
+        self._pauses: Sequence[StandingPause] = ()
         definitions = list(definitions)
         by_name = {definition.saga: definition for definition in definitions}
         self._labels = MetricLabels(lambda: by_name)
@@ -302,6 +311,8 @@ class SagaGauges:
         async with self._lock:
             if self._refreshed_at is not None and time.monotonic() - self._refreshed_at < GAUGE_MAX_AGE:
                 return
+            if self._read_pauses is not None:
+                self._pauses = await self._read_pauses()
             try:
                 self._values = await self._query()
                 self._last_error = None
@@ -326,7 +337,12 @@ class SagaGauges:
             oldest.add_metric([saga], max(0.0, now - since))
         for saga, count in sorted(standing.overdue.items()):
             overdue.add_metric([saga], count)
-        yield from (parked, oldest, overdue)
+        paused = GaugeMetricFamily(
+            "saga_paused", "1 while all sagas of this name, or a connection, are paused.", labels=["kind", "name"]
+        )
+        for pause in self._pauses:
+            paused.add_metric([pause.kind, pause.name], 1)
+        yield from (parked, oldest, overdue, paused)
 
     async def _query(self) -> SagaGaugeValues:
         runs = [run async for run in self._client.list_workflows(_PARKED_QUERY, rpc_timeout=_RPC_TIMEOUT)]

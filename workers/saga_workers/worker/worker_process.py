@@ -63,7 +63,7 @@ async def run_worker(
     stop = stop_on_signals()
     async with AsyncExitStack() as stack:
         if health is not None:
-            gauges = SagaGauges(client, project.definitions.values())
+            gauges = SagaGauges(client, project.definitions.values(), plugin.pauses and plugin.pauses.current)
             effects = OpenEffects(client, project.settings)
             await stack.enter_async_context(
                 health_server(

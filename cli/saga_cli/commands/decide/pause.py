@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saga_cli.commands.decide.standing_pauses import begin_standing_pause, end_standing_pause, is_standing
 from saga_cli.context import load_settings, with_locator
 from saga_cli.output import echo, print_document
 from saga_cli.shared_options import Operator, Yes, operator_name, print_target, warn_without_poller
 from saga_cli.wait import noting_silence
-from saga_cli.where_option import SagaRequest, ask_running_sagas, require_id_or_filter
+from saga_cli.where_option import SagaRequest, ask_running_sagas
 from sagas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 def pause(
     saga_id: Annotated[str | None, typer.Argument(help="the saga's id")] = None,
     where: Annotated[str | None, typer.Option(help="all running sagas that match this Temporal list filter")] = None,
+    saga: Annotated[
+        str | None, typer.Option(help="all sagas of this name, also those started later; needs a ledger")
+    ] = None,
+    connection: Annotated[
+        str | None,
+        typer.Option(help="every step that needs this connection, also of sagas started later; needs a ledger"),
+    ] = None,
     reason: Annotated[str, typer.Option(help="reason; shown while the saga is paused")] = "",
     as_: Operator = None,
     yes: Yes = False,
@@ -36,9 +44,13 @@ def pause(
     With --where all sagas that run now and match are paused, also nested ones, and the exit code is the highest of all.
     Those of bulk workflows also match, if the filter has only comparisons of WorkflowType, WorkflowId, StartTime and
     SagaLabels, joined by AND.
+
+    With --saga or --connection the pause holds until `saga resume` with the same option, also for sagas that are
+    started meanwhile: they start, and wait. No attempt is used up, and no worker has to answer.
     """
-    require_id_or_filter(saga_id, where, "saga pause --help")
     by = operator_name(as_)
+    if is_standing(saga_id, where, saga, connection, "saga pause --help"):
+        return begin_standing_pause(saga, connection, reason, by)
     if where is not None:
         request = SagaRequest("pauses", lambda locator, id: _pause(locator, id, reason, by), nested=True)
         return ask_running_sagas(request, where, yes=yes)
@@ -68,6 +80,8 @@ async def _pause(locator: Locator, saga_id: str, reason: str, by: str | None) ->
 def resume(
     saga_id: Annotated[str | None, typer.Argument(help="the saga's id")] = None,
     where: Annotated[str | None, typer.Option(help="all paused sagas that match this Temporal list filter")] = None,
+    saga: Annotated[str | None, typer.Option(help="end the pause of all sagas of this name")] = None,
+    connection: Annotated[str | None, typer.Option(help="end the pause of this connection")] = None,
     reason: Annotated[str, typer.Option(help="reason; recorded with the saga")] = "",
     definition: Annotated[
         Path | None, typer.Option(help="the definition the saga was started with, if the project has a newer one")
@@ -95,8 +109,13 @@ def resume(
 
     With --where all paused sagas that match go on, and the exit code is the highest of all; those that are not paused
     are left as they are.
+
+    With --saga or --connection the pause of all sagas of a name, or of a connection, ends; saga doctor lists them.
     """
-    require_id_or_filter(saga_id, where, "saga resume --help")
+    if is_standing(saga_id, where, saga, connection, "saga resume --help"):
+        if definition is not None or input is not None or undone or not_ended:
+            raise UsageError("--definition, --input, --undone and --not-ended need the id of one saga")
+        return end_standing_pause(saga, connection)
     if where is not None:
         if definition is not None or input is not None or undone or not_ended:
             raise UsageError("--definition, --input, --undone and --not-ended need the id of one saga")
@@ -114,8 +133,9 @@ async def _resume(locator: Locator, saga_id: str, reason: str, by: str | None) -
     from saga_workers.views.saga_view import read_view
 
     view = await read_view(locator, saga_id)
-    if view.paused is None:
-        return {"id": saga_id, "response": "not paused", "state": view.state, "note": f"it is {view.state}"}
+    if view.paused is None or view.paused.kind is not None:
+        note = f"it is {view.state}" if view.paused is None else f"{view.pause_text}; {view.resume_command} ends it"
+        return {"id": saga_id, "response": "not paused", "state": view.state, "note": note}
     view = await interventions.resume(locator, saga_id, reason=reason, who=by)
     return {"id": saga_id, "response": "resumed", "state": view.state, "note": f"it is {view.state}"}
 

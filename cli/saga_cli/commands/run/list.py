@@ -10,6 +10,7 @@ import typer
 
 from saga_cli.context import global_options, with_locator
 from saga_cli.output import echo, make_console, print_document, to_json, warn
+from sagas.errors import SagaError
 from sagas.text.printable import printable_line
 
 if TYPE_CHECKING:
@@ -56,9 +57,27 @@ def list_sagas(
             warn(f"these are only the sagas that Temporal has: {error.message}")
         if global_options().format != "jsonl":
             print_document([_row_json(view) for view in views], human=lambda: _print_list(views, stuck, limit))
+        if stuck:
+            await _warn_of_standing_pauses(locator, views)
         return 0
 
     return with_locator(find)
+
+
+async def _warn_of_standing_pauses(locator: Locator, views: Sequence[SagaView]) -> None:
+    """Print the pauses of connections and of the sagas of a name, and how many of these sagas wait for each."""
+    from sagas.text.shortening import counted
+
+    try:
+        pauses = await locator.ledger.pauses()
+    except SagaError as error:
+        warn(error.message)
+        return
+    for pause in pauses:
+        order = (pause.kind, pause.name)
+        wait = sum(view.paused is not None and (view.paused.kind, view.paused.name) == order for view in views)
+        count = counted(wait, "of these sagas waits", "of these sagas wait")
+        warn(f"{pause.text}; {count} for it", f"help: {pause.resume_command}    ends it")
 
 
 async def _find_stuck(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncIterator[SagaView]:

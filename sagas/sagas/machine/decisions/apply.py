@@ -284,7 +284,7 @@ def skip_recorded(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
         run.post(CarryOutDecision(entry, entry.decision))
     elif outcome.retryable and outcome.park_reason is None:
         summary = f"retry ✎ undo {step.name}: skipped by an operator"
-        wait = step.do.retry.max_interval
+        wait = retries.longest_interval(step.do.retry, outcome)
         run.start_flight(f"{entry.id}~skip-retry", "timer", entry, "skip", seconds=wait, summary=summary)
     else:
         entry.decision = None

@@ -27,7 +27,7 @@ from sagas.machine.internal_events import (
 )
 from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
 from sagas.machine.undo import given_up_pivot, rollback, steps_ahead
-from sagas.protocol.outcomes import Failure, Outcome
+from sagas.protocol.outcomes import Failure, Outcome, is_held
 from sagas.protocol.saga_view import EntryOperation
 
 _DENIED: tuple[LookupPurpose, ...] = ("compensate", "given_up")
@@ -70,7 +70,7 @@ def seal_ended(run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurp
     elif entry.decision is not None and _decision_takes_over(run, entry.decision, purpose):
         run.post(CarryOutDecision(entry, entry.decision))  # an operator has decided in the meantime
     else:
-        _schedule_lookup(run, entry, purpose, run.step(entry).do.retry.max_interval)
+        _schedule_lookup(run, entry, purpose, retries.longest_interval(run.step(entry).do.retry, outcome))
 
 
 def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) -> None:
@@ -81,7 +81,11 @@ def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) ->
     # An operator has decided in the meantime: only a `done` of the probe overrides that decision.
     decided = purpose in _DENIED or (entry.decision is not None and purpose in ("retry", "end", "pivot"))
     if outcome.kind != "done":
-        if decided:
+        if is_held(outcome):
+            entry.probe_rounds -= 1
+            wait = retries.longest_interval(step.do.retry, outcome)
+            _schedule_lookup(run, entry, purpose, wait, background=flight.background)
+        elif decided:
             run.post(EffectLookedUp(entry, purpose, "unknown"))
         elif outcome.park_reason is not None or (outcome.kind == "failed" and not outcome.retryable):
             _park_lookup(run, entry, purpose, outcome)

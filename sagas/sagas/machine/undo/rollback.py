@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import attempt_counts, builtin_actions, calls, commit, failure_reasons, forward, left_steps
+from sagas.machine import (
+    attempt_counts,
+    builtin_actions,
+    calls,
+    commit,
+    failure_reasons,
+    forward,
+    left_steps,
+    retries,
+)
 from sagas.machine.compensations import current_alternate, is_always_undone
 from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
 from sagas.machine.finish import finish
@@ -280,7 +289,7 @@ def _handle_guard_failure(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
         run.park(entry, "undo", outcome.park_reason or failure_reasons.failure_message(entry, "undo"))
     else:
         # The mark has no effect of its own, so it is retried without limit.
-        _schedule_undo(run, entry, run.step(entry).do.retry.max_interval)
+        _schedule_undo(run, entry, retries.longest_interval(run.step(entry).do.retry, outcome))
 
 
 def undo_ended(run: SagaRun, entry: Entry, outcome: Outcome, attempts: int | None, *, counted: bool = True) -> None:
@@ -350,7 +359,7 @@ def _undo_failed(run: SagaRun, entry: Entry, outcome: Outcome) -> None:
         run.park(entry, "undo", failure_reasons.failure_message(entry, "undo"))
         return
     if outcome.infrastructure:
-        _schedule_undo(run, entry, operation.retry.max_interval)
+        _schedule_undo(run, entry, retries.longest_interval(operation.retry, outcome))
         return
     if undo.outcome in ("rejected", "failed"):
         if not undo.undoes_confirmed and step.compensate and undo.alternate + 1 < len(step.compensate.alternates):

@@ -104,7 +104,7 @@ def _unknown_ends_the_call_as_failed(patch: pytest.MonkeyPatch) -> None:
 
 def _a_neighbours_call(patch: pytest.MonkeyPatch) -> None:
     """Calls that differ in the action or the mode of the guard share a chunk."""
-    patch.setattr(bulk_machine, "_chunk_key", lambda call: call.step)
+    patch.setattr(bulk_machine, "chunk_key", lambda call: call.step)
 
 
 MUTATIONS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {

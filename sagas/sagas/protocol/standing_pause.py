@@ -1,0 +1,54 @@
+"""The standing pause of a connection, or of all sagas of a name, as an operator has ordered it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sagas.protocol.outcomes import PAUSED, Failure, Outcome
+from sagas.text.shell import saga_command
+
+PauseKind = Literal["saga", "connection"]
+
+
+@dataclass(frozen=True, slots=True)
+class StandingPause:
+    """A pause that also holds for sagas that are started later, until it is resumed. ``at``: its begin, a timestamp."""
+
+    kind: PauseKind
+    name: str
+    at: str
+    who: str
+    reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """A clause that says what is paused, by whom, since when and why."""
+        what = f"all sagas of {self.name} are" if self.kind == "saga" else f"the connection {self.name} is"
+        return f"{what} paused by {self.who} since {self.at}" + (f" because: {self.reason}" if self.reason else "")
+
+    @property
+    def resume_command(self) -> str:
+        return saga_command("resume", **{self.kind: self.name})
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "name": self.name, "at": self.at, "who": self.who, "reason": self.reason}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> StandingPause | None:
+        """The reverse of :meth:`to_json`; None for anything else, which a worker of another project may send."""
+        kind, name, at, who, reason = (data.get(field) for field in ("kind", "name", "at", "who", "reason"))
+        if kind not in ("saga", "connection") or not (reason is None or isinstance(reason, str)):
+            return None
+        if not (isinstance(name, str) and isinstance(at, str) and isinstance(who, str)):
+            return None
+        return StandingPause(kind, name, at, who, reason)
+
+
+def held_outcome(pause: StandingPause, attempt: int, retry_after: float) -> Outcome:
+    """The outcome of an attempt that was not made because of the pause; it does not count as one."""
+    failure = Failure(PAUSED, pause.text, pause.to_json())
+    return Outcome(
+        "failed", failure=failure, attempt=attempt, infrastructure=True, counted=False, retry_after=retry_after
+    )

@@ -1,0 +1,210 @@
+"""A paused connection holds every step that needs it, and a paused name every step of its sagas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from saga_activities import standing_pauses
+from saga_activities.guard.schema import create_tables
+from saga_activities.ledger.pauses import begin_pause, end_pause
+from saga_activities.ledger.schema import create_ledger
+from saga_workers.client import Client
+from saga_workers.stuck.run_reasons import reported_reasons
+from sagas import Step
+from sagas.protocol.saga_view import SagaView
+from sagas.protocol.standing_pause import PauseKind
+from sagas.settings import SqlConnection
+from sagas.settings.connections import async_url
+from tests.helpers.local_worker import finished
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, wait_for_event
+
+LINE = """
+    saga: line
+    steps:
+      - {id: a, uses: book, compensate: unbook, retry: {max_attempts: 2, initial_interval: 10ms}}
+      - {id: b, uses: book, compensate: unbook}
+"""
+OTHER = """
+    saga: other
+    steps:
+      - {id: x, uses: work, effect: none}
+"""
+
+
+@pytest.fixture
+async def orders(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
+    """The database of the ledger of ``env``, whose worker reads it before each attempt."""
+    monkeypatch.setattr(standing_pauses, "MAX_AGE", 0.0)
+    url = async_url(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path)
+    engine = create_async_engine(url)
+    await create_tables(engine)
+    await create_ledger(engine)
+    env.connections["records"] = SqlConnection(name="records", root=tmp_path, url=url)
+    env.ledger = "records"
+    yield engine
+    await engine.dispose()
+
+
+async def pause(orders: AsyncEngine, kind: PauseKind, name: str) -> None:
+    assert await begin_pause(orders, kind, name, who="mia", reason="a move", since=datetime.now(UTC))
+
+
+async def held(client: Client, saga_id: str, *ids: str) -> SagaView:
+    """Wait until exactly these are held back by a standing pause."""
+
+    async def seen() -> SagaView | None:
+        view = await client.view(saga_id)
+        return view if view.paused is not None and view.paused.kind and set(view.paused.held) == set(ids) else None
+
+    return await until(seen)
+
+
+async def asked_again(client: Client, saga_id: str, times: int) -> None:
+    """Wait until a step has been held back this many times."""
+
+    async def seen() -> bool:
+        view = await client.view(saga_id)
+        return any(((step.error and step.error.details) or {}).get("uncounted", 0) >= times for step in view.steps)
+
+    await until(seen)
+
+
+async def test_a_saga_that_starts_later_waits_for_a_connection(env: Environment, orders: AsyncEngine) -> None:
+    async with env.serving(LINE, OTHER) as client:
+        await pause(orders, "connection", "shop")
+        saga = await begin(client, "line")
+        await asked_again(client, saga, 3)  # more often than it may make attempts
+        view = await held(client, saga, "a")
+        text = f"paused with the connection shop by mia since {view.paused and view.paused.at}: a move"
+        assert (view.state, view.pause_text) == ("RUNNING", text)
+        assert reported_reasons(view) == [f"{text}; saga resume --connection shop ends it"]
+        assert text in str(await handle(client, saga).query("__temporal_workflow_metadata"))
+        assert (await run_saga(client, "other"))["state"] == "COMPLETED"  # it does not need the connection
+    async with env.again() as client:  # another worker
+        await held(client, saga, "a")
+        assert env.log() == ["do x"]
+        assert await end_pause(orders, "connection", "shop")
+        story = await finished(client, saga)
+    assert (story["state"], story.get("paused")) == ("COMPLETED", None)
+    assert [step["attempts"] for step in story["steps"]] == [1, 1]
+
+
+async def test_an_attempt_in_flight_ends_and_the_next_one_is_not_used_up(env: Environment, orders: AsyncEngine) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def fail(step: Step) -> None:
+        begun.set()
+        await go.wait()
+        raise ValueError("not yet")
+
+    env.plan["do a"] = [fail, 7]
+    async with env.serving(LINE) as client:
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        await pause(orders, "connection", "shop")
+        go.set()
+        await asked_again(client, saga, 3)
+        assert env.log() == ["do a"]
+        await end_pause(orders, "connection", "shop")
+        story = await finished(client, saga)
+    assert (story["state"], row(story, "a")["attempts"]) == ("COMPLETED", 2)
+
+
+async def test_a_cancel_counts_and_the_undo_waits_too(env: Environment, orders: AsyncEngine) -> None:
+    move, begun, go = gate()
+    env.plan["do a"] = [move]
+    async with env.serving(LINE) as client:
+        saga = await begin(client, "line")
+        await wait_for_event(begun)
+        await pause(orders, "connection", "shop")
+        go.set()
+        await held(client, saga, "b")
+        assert await client.cancel(saga, reason="enough") == "accepted"
+        view = await held(client, saga, "a")
+        assert view.state == "COMPENSATING"
+        assert await env.effects() == ["a"]
+        await end_pause(orders, "connection", "shop")
+        story = await finished(client, saga)
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
+    assert env.log() == ["do a", "undo a"]
+
+
+async def test_a_deadline_counts(env: Environment, orders: AsyncEngine) -> None:
+    async with env.serving("saga: line\ndeadline: 2s\nsteps: [{id: a, uses: work, compensate: unwork}]\n") as client:
+        await pause(orders, "saga", "line")
+        story = await run_saga(client, "line")
+    assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "deadline")
+    assert env.log() == []
+
+
+async def test_a_paused_name_holds_only_its_own_sagas(env: Environment, orders: AsyncEngine) -> None:
+    async with env.serving(LINE, OTHER) as client:
+        await pause(orders, "saga", "other")
+        saga = await begin(client, "other")
+        await held(client, saga, "x")
+        assert (await run_saga(client, "line"))["state"] == "COMPLETED"
+        await end_pause(orders, "saga", "other")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+    assert env.log() == ["do a", "do b", "do x"]
+
+
+@pytest.mark.parametrize(
+    ("step", "calls"),
+    [
+        pytest.param("{id: a, uses: book, compensate: unbook, execution: local, timeout: 2s}", ["do a"], id="local"),
+        pytest.param("{id: a, uses: book, compensate: unbook, confirm: fix}", ["do a", "confirm a"], id="confirm"),
+        pytest.param("{id: a, uses: book, pivot: true}", ["do a"], id="pivot"),
+        pytest.param(
+            "{id: a, uses: careless, compensate: unwork, probe: {uses: look, done: 'response.answer == 1'}}",
+            ["do a", "probe a"],
+            id="probe",
+        ),
+    ],
+)
+async def test_every_call_of_a_step_waits(env: Environment, orders: AsyncEngine, step: str, calls: list[str]) -> None:
+    """Each of its calls is held back, and made once after the pause."""
+    async with env.serving(f"saga: line\nsteps:\n  - {step}\n") as client:
+        await pause(orders, "saga", "line")
+        saga = await begin(client, "line")
+        for number, call in enumerate(calls):
+            await held(client, saga, "a")
+            assert env.log() == calls[:number]
+            begun, go = asyncio.Event(), asyncio.Event()
+
+            async def move(step: Step, begun: asyncio.Event = begun, go: asyncio.Event = go) -> object:
+                begun.set()
+                await go.wait()
+                if step.op == "do" and "probe a" in calls:
+                    raise RuntimeError("lost")
+                return {"answer": 1}
+
+            env.plan[call] = [move]
+            await end_pause(orders, "saga", "line")
+            await wait_for_event(begun)
+            await pause(orders, "saga", "line")
+            go.set()
+        await end_pause(orders, "saga", "line")
+        story = await finished(client, saga)
+    assert (story["state"], env.log()) == ("COMPLETED", calls)
+
+
+async def test_a_worker_keeps_a_pause_while_the_ledger_does_not_answer(env: Environment, orders: AsyncEngine) -> None:
+    async with env.serving(LINE) as client:
+        await pause(orders, "connection", "shop")
+        saga = await begin(client, "line")
+        await held(client, saga, "a")
+        async with orders.begin() as connection:
+            await connection.exec_driver_sql("alter table saga_pause rename to hidden")
+        await asked_again(client, saga, 4)
+        assert env.log() == []
+        async with orders.begin() as connection:
+            await connection.exec_driver_sql("delete from hidden")
+            await connection.exec_driver_sql("alter table hidden rename to saga_pause")
+        assert (await finished(client, saga))["state"] == "COMPLETED"
