@@ -196,6 +196,7 @@ def start_command(run: SagaRun, entry: Entry) -> StartSaga:
         step_arguments.get("input"),
         run.generation,
         image_scopes.nested_scope(run, entry),
+        run.repeats or entry.outcome == "unknown",
     )
 
 
@@ -223,7 +224,8 @@ def cancel_command(run: SagaRun, entry: Entry, message: str) -> CancelSaga:
 def undo_command(run: SagaRun, entry: Entry) -> UndoSaga:
     reason = (run.reason or {}).get("message") or "the parent saga is rolled back"
     saga = str(run.children[entry.id]["saga"])
-    return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_saga_id(run, entry), str(reason))
+    repeats = run.repeats or (entry.undo is not None and entry.undo.min_attempts > 0)
+    return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_saga_id(run, entry), str(reason), repeats)
 
 
 def child_ended(run: SagaRun, entry: Entry, event: SagaEnded, flight: Flight) -> Outcome:
@@ -272,6 +274,7 @@ def _forward_outcome(event: SagaEnded, saga_id: str) -> Outcome:
                 f"the nested saga {saga_id} was terminated, or its run was deleted: continue a terminated one with "
                 f"`{saga_command('resume', saga_id)}`; then `retry` takes its end, or starts a deleted one again"
             )
+            message = (reason and reason.message) or message
             return Outcome("unknown", failure=Failure("Terminated", message), retryable=False, park_reason=message)
 
 

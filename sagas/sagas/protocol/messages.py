@@ -296,7 +296,8 @@ class CancelTimer:
 class StartSaga:
     """Start a nested saga. It ends with a ``SagaEnded`` with the same ``id``; ``saga_id`` is the step's key.
 
-    ``undo_scope``: see :class:`GuardSpec`.
+    ``undo_scope``: see :class:`GuardSpec`. ``repeats``: it may have been started before, by an earlier run of this saga
+    or by an attempt of which nobody knows how it has ended.
     """
 
     id: str
@@ -306,6 +307,7 @@ class StartSaga:
     input: Any
     generation: int = 1
     undo_scope: str = ""
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,13 +321,17 @@ class CancelSaga:
 
 @dataclass(frozen=True, slots=True)
 class UndoSaga:
-    """Undo a committed nested saga. It ends with a ``SagaEnded`` with the same ``id``."""
+    """Undo a committed nested saga. It ends with a ``SagaEnded`` with the same ``id``.
+
+    ``repeats``: the undo may have been started before, see :class:`StartSaga`.
+    """
 
     id: str
     entry: str
     saga: str
     saga_id: str
     message: str
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)

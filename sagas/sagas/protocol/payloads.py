@@ -103,7 +103,7 @@ SCHEDULE_ACTIVITIES = (SLOT_ACTIVITY, SLOT_STATE_ACTIVITY, SLOT_CANCEL_ACTIVITY)
 RESET_ACTIVITY = "saga.reset"
 """Of a run that Temporal's reset has made: it asks whether the saga had been undone before."""
 NESTED_ACTIVITY = "saga.nested"
-"""Of a run whose nested saga was started by another run of it: it asks how that one has ended."""
+"""Of a run whose nested saga may have been started before, by another run or attempt: it asks how that has ended."""
 DETACHED_HEADER = "saga-detached"
 """Header of a run that goes on with a saga of a bulk workflow: the signature of its input."""
 BULK_MEMO = "saga-bulk"
@@ -112,6 +112,9 @@ LOCK_ACTIVITY = "saga.lock"
 RELEASE_ACTIVITY = "saga.release"
 UNDO_SCOPE_MEMO = "saga-undo-scope"
 """Of a nested saga, from its parent: see :class:`sagas.protocol.messages.StartSaga`."""
+REPEATS_MEMO = "saga-repeats"
+"""Of a nested saga, from its parent: an earlier run of it may have made its calls. It only makes the run more careful,
+so it needs no signature."""
 STARTED_AT_MEMO = "saga-started-at"
 """Memo field of a continued run: start time of the saga in seconds since the epoch."""
 

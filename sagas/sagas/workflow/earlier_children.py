@@ -1,4 +1,5 @@
-"""Nested sagas that another run of their parent has started: one that was terminated, reset or deleted.
+"""Nested sagas that were started before: by another run of their parent, which was terminated, reset or deleted, or by
+an attempt whose end this run has not seen.
 
 Temporal tells the end of a child to the run that has started it. This run asks for it instead, through an activity.
 """
@@ -24,13 +25,15 @@ _TIMEOUT = timedelta(seconds=30)
 
 @dataclass
 class EarlierChild:
-    """A nested saga, or its undo, that this run has not started. ``run_id`` is that of its first run, once known.
+    """A nested saga, or its undo, that this run has not started.
 
-    ``cancelled``: it has just been asked to cancel, so its end may be near.
+    ``open_run``: the ids of the workflow that runs it and of the first run of that, once known. A terminated saga that
+    was continued runs as the workflow of its undo. ``cancelled``: it has just been asked to cancel, so its end may be
+    near.
     """
 
     saga_id: str
-    run_id: str | None = None
+    open_run: tuple[str, str] | None = None
     cancelled: bool = False
 
     async def end(self, seen: Callable[[Mapping[str, Any]], None]) -> Mapping[str, Any]:
@@ -42,8 +45,9 @@ class EarlierChild:
             request = {"id": self.saga_id, "parent": parent, "asked_at": workflow.time()}
             answer = await perform_until_answered(NESTED_ACTIVITY, raw_json(request), summary, timeout=_TIMEOUT)
             if answer["state"] != "RUNNING":
+                self.open_run = None
                 return answer
-            self.run_id = answer["run_id"]
+            self.open_run = answer["workflow_id"], answer["run_id"]
             seen(answer)
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(

@@ -15,8 +15,8 @@ from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.foreign_view import read_foreign_view
 from sagas.protocol.messages import CancelSaga, ChildState, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.nested_result import completed_child
-from sagas.protocol.payloads import CANCEL_SIGNAL, UNDO_SCOPE_MEMO, UNDO_SUFFIX
-from sagas.protocol.saga_view import SagaView
+from sagas.protocol.payloads import CANCEL_SIGNAL, REPEATS_MEMO, UNDO_SCOPE_MEMO, UNDO_SUFFIX
+from sagas.protocol.saga_view import ReasonView, SagaView
 from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.earlier_children import EarlierChild
 from sagas.workflow.failures import child_result, refused_view
@@ -26,6 +26,8 @@ from sagas.workflow.parked_reports import parked_event
 from sagas.workflow.run_trust import signed_message
 from sagas.workflow.summaries import run_summary
 from sagas.workflow.task_set import CommandContext
+
+_End = tuple[ChildState, SagaView | None]
 
 
 class NestedSagas:
@@ -37,11 +39,10 @@ class NestedSagas:
         self._earlier: dict[str, EarlierChild] = {}
 
     def start(self, command: StartSaga) -> None:
-        self._context.tasks.start(command.id, self._run(command, command.saga_id, command.input))
+        self._context.tasks.start(command.id, self._run(command, command.saga_id))
 
     def undo(self, command: UndoSaga) -> None:
-        request = {"reason": command.message, "who": workflow.info().workflow_id}
-        self._context.tasks.start(command.id, self._run(command, command.saga_id + UNDO_SUFFIX, request))
+        self._context.tasks.start(command.id, self._run(command, command.saga_id + UNDO_SUFFIX))
 
     def take_up(self, command: StartSaga | UndoSaga) -> None:
         """Wait for the end of a nested saga, or undo, that was in flight when an earlier run was terminated."""
@@ -51,52 +52,71 @@ class NestedSagas:
     def cancel(self, command: CancelSaga) -> None:
         self._context.tasks.start(f"cancel {command.id}", self._signal_cancel(command))
 
-    async def _run(self, command: StartSaga | UndoSaga, saga_id: str, input: Any) -> None:
-        saga, undo = command.saga, saga_id.endswith(UNDO_SUFFIX)
-        scope = command.undo_scope if isinstance(command, StartSaga) else ""
-        memo = {UNDO_SCOPE_MEMO: scope} if scope else None
+    async def _run(self, command: StartSaga | UndoSaga, saga_id: str) -> None:
+        end = await self._end_of_earlier(command, saga_id, waits=False) if command.repeats else None
+        while end is None:
+            end = await self._start(command, saga_id)
+        self._report_end(command, *end)
+
+    async def _start(self, command: StartSaga | UndoSaga, saga_id: str) -> _End | None:
+        """Start the nested saga and wait for its end; None if a run was in the way that is over without an end."""
+        saga, undo = command.saga, isinstance(command, UndoSaga)
         try:
             if (problem := workflow_id_problem(saga_id)) is not None:
                 raise DefinitionError(problem)
-            payload = to_payload(input, f"the input of {saga}")
+            payload = to_payload(_input_of(command), f"the input of {saga}")
             await self._context.wait_to_send(command, len(payload.data), lambda: False)
             handle = await workflow.start_child_workflow(
                 saga,
                 RawValue(payload),
                 result_type=RawValue,
                 id=saga_id,
-                memo=memo,
+                memo=_memo_of(command),
                 static_summary=run_summary(f"{'↩ undo for' if undo else 'part of'} {workflow.info().workflow_id}"),
                 # The parent cancels by signal and waits for the end; Temporal must not cancel the child on its own.
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
             )
             self._started[command.id] = handle
-            end = completed_child(activity_result(await handle, around=MAX_INPUT_VALUES), saga_id, saga)
+            return completed_child(activity_result(await handle, around=MAX_INPUT_VALUES), saga_id, saga)
         except DefinitionError as error:
-            end = "REFUSED", refused_view(saga_id, saga, str(error))
+            return "REFUSED", refused_view(saga_id, saga, str(error))
         except WorkflowAlreadyStartedError:
-            taken = f"a run with the id {saga_id} already exists, which this saga has not started"
-            end = await self._end_of_earlier(command, saga_id) or ("REFUSED", refused_view(saga_id, saga, taken))
+            return await self._end_of_earlier(command, saga_id, waits=True)
         except ChildWorkflowError as error:
-            end = child_result(error.cause, saga_id, saga)
-        self._report_end(command, *end)
+            return child_result(error.cause, saga_id, saga)
 
     async def _take_up(self, command: StartSaga | UndoSaga, saga_id: str) -> None:
-        self._report_end(command, *(await self._end_of_earlier(command, saga_id) or ("TERMINATED", None)))
+        end = await self._end_of_earlier(command, saga_id, waits=True)
+        if end is None:
+            await self._run(command, saga_id)
+        else:
+            self._report_end(command, *end)
 
-    async def _end_of_earlier(
-        self, command: StartSaga | UndoSaga, saga_id: str
-    ) -> tuple[ChildState, SagaView | None] | None:
-        """The end of the nested saga that another run of this one has started; None if the id is somebody else's."""
+    async def _end_of_earlier(self, command: StartSaga | UndoSaga, saga_id: str, *, waits: bool) -> _End | None:
+        """The end of the nested saga that was started before; None if it is to be started, because no step of it ran.
+
+        ``waits``: its end is waited for, so one that nobody can tell is for an operator. Otherwise it is about to be
+        started, and then what was deleted, or is not believed, is repeated.
+        """
         self._earlier[command.id] = child = EarlierChild(saga_id)
         answer = await child.end(lambda running: self._report_parked(saga_id, running))
-        if answer["state"] == "FOREIGN":
-            return None
-        if answer["state"] == "COMPLETED":
-            return completed_child(answer["result"], saga_id, command.saga)
+        del self._earlier[command.id]
         view = answer.get("view")
-        return answer["state"], None if view is None else read_foreign_view(view, saga_id)
+        match answer["state"]:
+            case "REFUSED":
+                return None
+            case "FOREIGN":
+                taken = f"a run with the id {saga_id} already exists, which this saga has not started"
+                return "REFUSED", refused_view(saga_id, command.saga, taken)
+            case "GONE" | "UNSIGNED" if not waits:
+                return None
+            case "GONE":
+                return "TERMINATED", None
+            case "UNSIGNED":
+                return "TERMINATED", _unbelieved_view(saga_id, command.saga)
+            case state:
+                return state, None if view is None else read_foreign_view(view, saga_id)
 
     def _report_parked(self, saga_id: str, running: Mapping[str, Any]) -> None:
         """Report what the nested saga would have reported to the run that has started it."""
@@ -110,7 +130,6 @@ class NestedSagas:
 
     def _report_end(self, command: StartSaga | UndoSaga, state: ChildState, view: SagaView | None) -> None:
         self._started.pop(command.id, None)
-        self._earlier.pop(command.id, None)
         self._context.tasks.discard(command.id)
         self._context.report(SagaEnded(id=command.id, state=state, at=workflow.time(), view=view))
 
@@ -119,7 +138,9 @@ class NestedSagas:
         await workflow.wait_condition(lambda: self._is_reachable(command.id) or command.id not in self._context.tasks)
         self._context.tasks.discard(f"cancel {command.id}")
         if (earlier := self._earlier.get(command.id)) is not None:
-            child, run_id = workflow.get_external_workflow_handle(earlier.saga_id), earlier.run_id
+            assert earlier.open_run is not None
+            workflow_id, run_id = earlier.open_run
+            child = workflow.get_external_workflow_handle(workflow_id)
         elif (started := self._started.get(command.id)) is not None:
             child, run_id = started, started.first_execution_run_id
         else:
@@ -135,4 +156,27 @@ class NestedSagas:
 
     def _is_reachable(self, id: str) -> bool:
         earlier = self._earlier.get(id)
-        return id in self._started or (earlier is not None and earlier.run_id is not None)
+        return id in self._started or (earlier is not None and earlier.open_run is not None)
+
+
+def _input_of(command: StartSaga | UndoSaga) -> Any:
+    if isinstance(command, StartSaga):
+        return command.input
+    return {"reason": command.message, "who": workflow.info().workflow_id}
+
+
+def _memo_of(command: StartSaga | UndoSaga) -> dict[str, Any] | None:
+    memo: dict[str, Any] = {}
+    if isinstance(command, StartSaga) and command.undo_scope:
+        memo[UNDO_SCOPE_MEMO] = command.undo_scope
+    if isinstance(command, StartSaga) and command.repeats:
+        memo[REPEATS_MEMO] = True
+    return memo or None
+
+
+def _unbelieved_view(saga_id: str, saga: str) -> SagaView:
+    message = (
+        f"what the run of the nested saga {saga_id} says of its end is not signed by this project, so it does not "
+        "count: look in Temporal who has started it; `retry` starts the nested saga again"
+    )
+    return SagaView(id=saga_id, saga=saga, state="TERMINATED", reason=ReasonView(kind="unknown", message=message))

@@ -33,10 +33,10 @@ class RunReset:
 
     Temporal draws new random numbers for a run only when it resets it, so the seed tells one reset from another, and a
     replay has it again, unlike the id of the run. ``look_up`` asks about the saga; afterwards ``report`` is called with
-    what the guards know, and with a cancel, if the saga was undone.
+    what the guards know, with a cancel, if the saga was undone, and with the time of its start, if a guard has it.
     """
 
-    def __init__(self, tasks: TaskSet, report: Callable[[Sequence[MachineEvent]], None]) -> None:
+    def __init__(self, tasks: TaskSet, report: Callable[[Sequence[MachineEvent], float | None], None]) -> None:
         self._tasks = tasks
         self._report = report
         self._asked: int | None = workflow.random_seed()
@@ -87,7 +87,7 @@ class RunReset:
         events: list[MachineEvent] = [RunWasReset(now, *facts)]
         if answer["undone"]:
             events.append(CancelRequested(at=now, kind="terminated", message=_REASON))
-        self._report(events)
+        self._report(events, None if answer["started_at"] is None else float(answer["started_at"]))
 
 
 class RefusedReset:

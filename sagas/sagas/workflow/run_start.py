@@ -30,6 +30,7 @@ from sagas.protocol.payloads import (
     OUTCOME_MEMO,
     OWNER_HEADER,
     REFUSED_TYPE,
+    REPEATS_MEMO,
     RESUMED_HEADER,
     SIGNATURE_HEADER,
     UNDO_SCOPE_MEMO,
@@ -72,7 +73,7 @@ class RunStart:
     """The machine of a run, its first event, the search attributes it may set, and state of the run it continues.
 
     ``takes up``: the earlier run was terminated, and this one continues from its last state. ``detached``: it continues
-    a saga of a bulk workflow. ``resumed``: it begins a saga again whose run was deleted.
+    a saga of a bulk workflow. ``repeats``: it begins a saga again whose run was deleted.
     """
 
     kind: Literal["begins", "undoes", "takes up", "continues", "detached"]
@@ -83,7 +84,7 @@ class RunStart:
     state_recorded: bool = False
     paused: Mapping[str, Any] | None = None
     callbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    resumed: bool = False
+    repeats: bool = False
 
 
 async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
@@ -110,6 +111,7 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         loaded = await _load(value, None)
         header, value = to_run_header(loaded), loaded["input"]
     resumed = _resumed_in_header()
+    repeats = resumed.who is not None or (info.parent is not None and REPEATS_MEMO in info.raw_memo)
     machine = Machine(
         header.definition,
         value,
@@ -120,13 +122,13 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         plan=header.plan,
         parent=info.parent.workflow_id if info.parent else None,
         undo_scope=_undo_scope_in_memo() if info.parent else "",
-        repeats=resumed.who is not None,
+        repeats=repeats,
     )
     if resumed.who is not None:
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
     began_at = _recorded_start() if resumed.began_at is None else resumed.began_at
     started = Started(workflow.time(), began_at)
-    return RunStart("begins", machine, started, header.attributes, resumed=resumed.who is not None)
+    return RunStart("begins", machine, started, header.attributes, repeats=repeats)
 
 
 def _recorded_start() -> float:

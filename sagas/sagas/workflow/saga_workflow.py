@@ -33,6 +33,7 @@ from sagas.protocol.messages import (
     RecordState,
     ReleaseLocks,
     ReportParked,
+    Started,
     StartSaga,
     StartTimer,
     TimerFired,
@@ -157,7 +158,7 @@ class SagaWorkflow:
         machine.begin_task(WorkMeter())
         match opened.kind:
             case "begins":
-                if opened.resumed:
+                if opened.repeats:
                     self._reset.ask()
                 try:
                     self._search_attributes.set_labels(machine)
@@ -210,10 +211,10 @@ class SagaWorkflow:
     def _must_act(self) -> bool:
         return self._reset.is_new or self._may_continue
 
-    def _go_on_after_reset(self, learned: Sequence[MachineEvent]) -> None:
-        """If the saga was undone before, go backward again: what it had not done yet must not be done now. If it begins
-        with the reset, the machine learns that before its start.
-        """
+    def _go_on_after_reset(self, learned: Sequence[MachineEvent], began_at: float | None) -> None:
+        """Let the machine learn it, before its start if it begins now. A saga that had been undone goes backward."""
+        if began_at is not None and not self._started and workflow.info().parent is not None:
+            self._early_events[0] = Started(workflow.time(), began_at)
         self._early_events[:0] = learned
         self._apply_early_events()
 
@@ -491,8 +492,7 @@ class SagaWorkflow:
             if workflow.info().parent is None:
                 return limit_output(finish.output)
             return limit_output(finish.output, lambda output: result_for_parent(output, finish, document))
-        undone = workflow.info().workflow_id.endswith(UNDO_SUFFIX)
-        if undone and finish.state == "COMPENSATED":
+        if workflow.info().workflow_id.endswith(UNDO_SUFFIX) and finish.state == "COMPENSATED":
             return limit_output(finish.output)
         cancelled = self._native_cancel and workflow.cancellation_reason() is not None
         if finish.state == "COMPENSATED" and cancelled and (finish.reason or {}).get("kind") == "cancelled":

@@ -43,7 +43,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
     and of each nested saga that has left traces; ``pivot_done``: it is past its commit point, and the effects are in
     place; ``left``: the steps and nested sagas of the runs before, packed; ``looks_ahead``: there was one whose state
-    nobody has.
+    nobody has; ``started_at``: when the saga was started, if a guard knows.
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
@@ -68,7 +68,9 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     done += [trace.entry for trace in nested if trace.state == "COMPLETED"]
     is_decided = any(entry.partition("#")[0] in about["decisive"] for entry in done)
     is_committed = any(effect.confirmed for effect in effects) or any(state.committed for state in states)
+    origins = [effect.origin.started_at for effect in effects if effect.origin is not None]
     return {
+        "started_at": min(origins, default=None),
         "undone": undone,
         "generations": generations,
         "pivot_done": is_decided or (is_committed and not undone),

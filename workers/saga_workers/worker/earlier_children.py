@@ -1,58 +1,118 @@
-"""Looks up how an earlier child has ended: a nested saga of a run of its parent that has not started it itself."""
+"""Looks up how an earlier child has ended: a nested saga of which its parent has not seen the end.
+
+Another run of the parent has started it, or an operator has continued it after it was terminated, in the workflow of
+its undo. What a closed run says of its end counts only if the project has signed it: a run has the parent that its
+start names, and anybody may close a workflow that has the id of the parent.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import RawValue
 
-from saga_workers.temporal.saga_runs import describe_saga_run
-from saga_workers.temporal.temporal_runs import RunDescription
+from saga_workers.location.location import Location
+from saga_workers.location.locator import Locator
+from saga_workers.location.verified_outcomes import outcome_of
+from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from saga_workers.views.saga_view import view_of_run
 from sagas.machine.parked import MOST_REPORTED
+from sagas.protocol.nested_result import completed_child
 from sagas.protocol.payloads import UNDO_SUFFIX
+from sagas.protocol.saga_view import SagaView
 from sagas.workflow.failures import child_result
 from sagas.workflow.json_payloads import read_payload
 
 
-async def look_up_earlier_child(temporal: Temporal, saga_id: str, parent: str) -> dict[str, Any]:
-    """Return the ``state`` of the newest run of the nested saga, or undo, ``saga_id``, without refused ones: RUNNING;
-    how it has ended, with the ``result`` of the run (COMPLETED) or the ``view`` in its failure; TERMINATED if there is
-    none; FOREIGN if it was not started by the saga ``parent``.
+async def look_up_earlier_child(locator: Locator, id: str, parent: str) -> dict[str, Any]:
+    """Return the ``state`` of the nested saga ``id``, or of its undo, if the id is that of one: RUNNING, or its end
+    with its ``view``. TERMINATED: it can be continued; GONE: there is no run that has ended by itself; UNSIGNED: the
+    project has not signed the end; FOREIGN: the saga ``parent`` has not started it.
 
     Raises RPCError.
     """
-    described = await describe_saga_run(temporal, saga_id)
-    if described is None:
-        return {"state": "TERMINATED"}
-    run = described.run
-    # Temporal itself writes the parent of a run: no client that starts one can.
-    if run.parent_id not in (parent, parent + UNDO_SUFFIX):
-        return {"state": "FOREIGN"}
-    if run.running:
-        return await _running(temporal, described)
+    location = await locator.within_temporal().locate(id)
+    child = location.run
+    if child is not None and child.run.parent_id not in (parent, parent + UNDO_SUFFIX):
+        # Temporal itself writes the parent of a run.
+        return {"state": "FOREIGN"} if child.run.running else {"state": "UNSIGNED"}
+    if id.endswith(UNDO_SUFFIX):
+        return await _undo(locator, location)
+    if location.open_run is not None:
+        return await _running(locator, location.open_run)
+    end = None if location.undo is None else await _closed(locator, location.undo.run)
+    if end is None or end["state"] == "REFUSED":  # a refused undo has changed nothing
+        end = {"state": "GONE"} if child is None else await _closed(locator, child.run)
+    return end
+
+
+async def _undo(locator: Locator, location: Location) -> dict[str, Any]:
+    undo, child = location.undo, location.run
+    if undo is not None and undo.run.running:
+        return await _running(locator, undo)
+    end = {"state": "GONE"}
+    if undo is not None:
+        end = await _closed(locator, undo.run)
+    elif child is not None and not child.run.running:
+        end = await _closed(locator, child.run)
+        if end["state"] != "COMPENSATED":
+            return {"state": "GONE"}
+    return end if end["state"] in ("COMPENSATED", "RESIDUE", "REFUSED", "UNSIGNED") else {"state": "GONE"}
+
+
+async def _closed(locator: Locator, run: RunInfo) -> dict[str, Any]:
+    """The answer for a closed run."""
+    outcome = await outcome_of(locator, run)
+    if not outcome.is_believed:
+        return {"state": "UNSIGNED"}
+    if outcome.view is not None:
+        view = await _with_result(locator, run, outcome.view)
+        return {"state": view.state, "view": view.to_json()}
+    return {"state": "TERMINATED"} if run.ended_from_outside else await _refused(locator, run)
+
+
+async def _with_result(locator: Locator, run: RunInfo, view: SagaView) -> SagaView:
+    """The view of the nested saga without its steps, and with its whole output."""
+    output = view.output
     if run.status is WorkflowExecutionStatus.COMPLETED:
-        handle = temporal.get_workflow_handle(run.id, run_id=run.run_id, result_type=RawValue)
-        return {"state": "COMPLETED", "result": read_payload((await handle.result()).payload)}
+        handle = locator.temporal.get_workflow_handle(run.id, run_id=run.run_id, result_type=RawValue)
+        output = read_payload((await handle.result()).payload)
+        if run.parent_id is not None:
+            output = completed_child(output, run.id, run.workflow_type)[1].output
+    return SagaView(
+        id=view.id,
+        saga=view.saga,
+        state=view.state,
+        phase=view.phase,
+        reason=view.reason,
+        output=output,
+        committed_at=view.committed_at,
+        residue=view.residue,
+        row_locks=view.row_locks,
+    )
+
+
+async def _refused(locator: Locator, run: RunInfo) -> dict[str, Any]:
+    """The answer for a closed run that has left no view. Its own words are not signed, and decide nothing."""
     try:
-        await temporal.get_workflow_handle(run.id, run_id=run.run_id).result(follow_runs=False)
+        await locator.temporal.get_workflow_handle(run.id, run_id=run.run_id).result(follow_runs=False)
     except WorkflowFailureError as error:
-        state, view = child_result(error.cause, saga_id, run.workflow_type)
-        return {"state": state, "view": None if view is None else view.to_json()}
-    return {"state": "TERMINATED"}
+        state, _ = child_result(error.cause, run.id, run.workflow_type)
+        return {"state": "REFUSED" if state == "REFUSED" else "UNSIGNED"}
+    return {"state": "UNSIGNED"}
 
 
-async def _running(temporal: Temporal, described: RunDescription) -> dict[str, Any]:
+async def _running(locator: Locator, described: RunDescription) -> dict[str, Any]:
     """The answer for an open run. ``run_id``: that of its first run, for which a cancel is signed. ``waits``: what
     waits in it for an operator.
     """
-    run, view = described.run, await view_of_run(temporal, described)
+    run, view = described.run, await view_of_run(locator.temporal, described)
     saga_id = run.id.removesuffix(UNDO_SUFFIX)
     waits = [{"id": saga_id, "saga": view.saga, **parked.to_json()} for parked in view.parked]
     return {
         "state": "RUNNING",
+        "workflow_id": run.id,
         "run_id": run.raw.first_run_id or run.run_id,
         "saga_state": view.state,
         "blocked": view.waits_for_a_person,

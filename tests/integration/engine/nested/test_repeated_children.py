@@ -1,0 +1,276 @@
+"""Nested sagas that were started before: their end is taken, or they are repeated as carefully as their parent."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client as Temporal
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.workflow import ParentClosePolicy
+
+from saga_workers.client import Client
+from saga_workers.stuck.continuation import continue_saga
+from saga_workers.stuck.resumption import start_again
+from saga_workers.stuck.stuck_sagas import list_stuck
+from saga_workers.temporal.temporal_runs import describe_run
+from saga_workers.views.saga_list import SagaFilter
+from sagas import Rejected
+from tests.helpers.local_worker import finished
+from tests.helpers.run_changes import delete_run, reset_run
+from tests.helpers.waiting import until
+from tests.integration.engine.environment import Environment, begin, handle, resolve, row
+
+PARENT = """
+    saga: parent
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: child, uses: saga, with: {name: child}}
+      - {id: go, uses: wait, with: {signal: go}}
+    output: {child: "${{ steps.child.result }}"}
+"""
+CHILD = """
+    saga: child
+    steps:
+      - {id: x, uses: book, compensate: unbook}
+      - id: y
+        uses: work
+        with: {value: 3}
+        retry: {max_attempts: 2, initial_interval: 100ms}
+        compensate: unwork
+    output: "${{ steps.y.result.value }}"
+"""
+PARKING = """
+    saga: child
+    steps:
+      - {id: x, uses: book, with: {value: "${{ string(saga.started_at) }}"}, compensate: unbook, on_failure: park}
+    output: "${{ steps.x.result }}"
+"""
+COMMITTED = """
+    saga: parent
+    steps:
+      - {id: a, uses: book, pivot: true}
+      - {id: child, uses: saga, with: {name: child}, on_failure: park}
+    output: {child: "${{ steps.child.result }}"}
+"""
+WAITING = """
+    saga: child
+    steps:
+      - {id: x, uses: book, pivot: true}
+      - {id: go, uses: wait, with: {signal: go}}
+      - {id: y, uses: work, with: {value: 3}, effect: none, on_failure: park}
+    output: "${{ steps.y.result.value }}"
+"""
+
+
+async def _reset(client: Client, saga: str) -> None:
+    await reset_run(client.temporal, saga)
+
+
+async def _delete(client: Client, saga: str) -> None:
+    await delete_run(client.temporal, saga)
+
+    async def is_gone() -> bool:
+        return await describe_run(client.temporal, saga) is None
+
+    await until(is_gone)
+
+
+async def _delete_and_resume(client: Client, saga: str) -> None:
+    await _delete(client, saga)
+    await start_again(client, await client.locator.locate(saga), not_ended=True)
+
+
+async def _state(client: Client, saga: str, step: str) -> str | None:
+    return row(await client.show(saga), step)["state"]
+
+
+async def _waits(client: Client, saga: str) -> bool:
+    if (await client.locator.locate(saga)).kind == "unknown":
+        return False
+    return await _state(client, saga, "go") == "RUNNING"
+
+
+REPLACED = pytest.mark.parametrize("replace", [_reset, _delete_and_resume])
+
+
+@REPLACED
+@pytest.mark.parametrize("ends", ["COMPLETED", "COMPENSATED"])
+async def test_the_end_of_a_child_that_has_completed_is_taken(
+    env: Environment, replace: Callable[[Client, str], Awaitable[None]], ends: str
+) -> None:
+    env.plan["do y"] = [{"value": 3}, Rejected("no more")]
+    async with env.serving(PARENT, CHILD) as client:
+        saga = await begin(client, "parent")
+        await until(lambda: _waits(client, saga))
+        child = (await handle(client, f"{saga}/child").describe()).run_id
+        await replace(client, saga)
+        await until(lambda: _waits(client, saga))
+        assert (await handle(client, f"{saga}/child").describe()).run_id == child
+        if ends == "COMPLETED":
+            await handle(client, saga).signal("go")
+        else:
+            assert await client.cancel(saga) == "accepted"
+        story = await finished(client, saga)
+        assert (await client.show(f"{saga}/child"))["state"] == ends
+    assert (story["state"], env.log().count("do y")) == (ends, 1)
+    if ends == "COMPLETED":
+        assert story["output"] == {"child": 3}
+    else:
+        assert (await env.effects(), env.log()[-3:]) == ([], ["undo y", "undo x", "undo a"])
+
+
+@REPLACED
+async def test_a_rejection_in_a_deleted_child_that_is_started_again_is_doubted(
+    env: Environment, replace: Callable[[Client, str], Awaitable[None]]
+) -> None:
+    env.plan["do y"] = [{"value": 3}, Rejected("no more")]
+    async with env.serving(PARENT, CHILD) as client:
+        saga = await begin(client, "parent")
+        await until(lambda: _waits(client, saga))
+        await _delete(client, f"{saga}/child")
+        await replace(client, saga)
+        story = await finished(client, saga)
+        child = await client.show(f"{saga}/child")
+    assert (story["state"], child["state"]) == ("COMPENSATED", "COMPENSATED")
+    assert (row(child, "y")["state"], row(child, "y")["outcome"]) == ("COMPENSATED", "unknown")
+    assert (await env.effects(), env.log()[-3:]) == ([], ["undo y", "undo x", "undo a"])
+
+
+@REPLACED
+async def test_a_deleted_child_that_is_started_again_goes_on_with_the_generations_of_its_guards(
+    env: Environment, replace: Callable[[Client, str], Awaitable[None]]
+) -> None:
+    env.plan["do x"] = [Rejected("not yet"), {"value": 3}]
+    async with env.serving(PARENT, PARKING) as client:
+        saga = await begin(client, "parent")
+
+        async def is_parked() -> bool:
+            child = await client.locator.locate(f"{saga}/child")
+            return child.kind != "unknown" and (await client.show(f"{saga}/child"))["state"] == "PARKED"
+
+        await until(is_parked)
+        await resolve(client, f"{saga}/child", "x", "retry")
+        await until(lambda: _waits(client, saga))
+        await _delete(client, f"{saga}/child")
+        await replace(client, saga)
+        await until(lambda: _waits(client, saga))
+        child = await client.show(f"{saga}/child")
+        assert (row(child, "x")["state"], row(child, "x")["generation"]) == ("DONE", 2)
+        assert await client.cancel(saga) == "accepted"
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+async def test_a_retry_takes_the_end_of_a_terminated_child_that_was_continued(
+    env: Environment, meanwhile: bool
+) -> None:
+    """The decision comes while the child goes on, or after its end."""
+    env.plan["do y"] = [Rejected("ask somebody"), {"value": 3}]
+    async with env.serving(COMMITTED, WAITING) as client:
+        saga = await begin(client, "parent")
+        child = f"{saga}/child"
+        await until(lambda: _waits(client, child))
+        first = (await handle(client, child).describe()).run_id
+        await handle(client, child).terminate("by mistake")
+        assert (await finished(client, saga))["state"] == "PARKED"
+        story = await resolve(client, saga, "child", "retry")
+        assert (story["state"], f"saga resume {child}" in story["parked"][0]["why"]) == ("PARKED", True)
+        continuing = asyncio.create_task(continue_saga(client.locator, child, "ada"))
+        await until(lambda: _runs(client, f"{child}~undo"))
+        decision = {"step": "child", "decision": "retry", "reason": "because", "who": "ada"}
+        if meanwhile:
+            await client.resolve(saga, decision)
+        await handle(client, f"{child}~undo").signal("go")
+        await until(lambda: _is_parked(client, child))
+        if meanwhile:
+            [parked] = await until(lambda: _parked_rows(client, saga))
+            assert parked["commands"][0].startswith(f"saga resolve {child} y retry")
+        wanted = SagaFilter(task_queue=client.project.settings.temporal.task_queue)
+        stuck = [view async for view in list_stuck(client.locator, wanted, limit=9)]
+        assert child in [view.id for view in stuck]
+        await client.resolve(child, {**decision, "step": "y"})
+        await continuing
+        if not meanwhile:
+            await client.resolve(saga, decision)
+
+        async def has_ended() -> bool:
+            return (await client.show(saga))["state"] == "COMPLETED"
+
+        await until(has_ended)
+        assert (await client.show(saga))["output"] == {"child": 3}
+        assert (await client.show(child))["state"] == "COMPLETED"
+        assert (await handle(client, child).describe()).run_id == first
+    assert env.log() == ["do a", "do x", "do y", "do y"]
+
+
+async def _runs(client: Client, id: str) -> bool:
+    described = await describe_run(client.temporal, id)
+    return described is not None and described.run.running
+
+
+async def _is_parked(client: Client, saga: str) -> bool:
+    return (await client.show(saga))["state"] == "PARKED"
+
+
+async def _parked_rows(client: Client, saga: str) -> Any:
+    return (await client.show(saga))["parked"]
+
+
+@workflow.defn(name="child", sandboxed=False)
+class ForgedChild:
+    """A workflow of somebody else with the name and the id of our child."""
+
+    @workflow.run
+    async def run(self) -> str:
+        await workflow.wait_condition(lambda: self.ends)
+        return "forged"
+
+    def __init__(self) -> None:
+        self.ends = False
+
+    @workflow.signal
+    def end(self) -> None:
+        self.ends = True
+
+
+@workflow.defn(name="parent", sandboxed=False)
+class ForgedParent:
+    """A workflow of somebody else with the id of our parent, which closes while its child runs on."""
+
+    @workflow.run
+    async def run(self) -> None:
+        id = f"{workflow.info().workflow_id}/child"
+        await workflow.start_child_workflow("child", id=id, parent_close_policy=ParentClosePolicy.ABANDON)
+
+
+async def test_the_end_of_a_child_that_the_project_has_not_signed_is_not_taken(env: Environment) -> None:
+    async with env.serving(PARENT, CHILD) as client:
+        plain = await Temporal.connect(env.address)
+        parent, queue = f"parent-{uuid.uuid4()}", f"stranger-{uuid.uuid4()}"
+        runner = UnsandboxedWorkflowRunner()
+        async with Worker(plain, task_queue=queue, workflows=[ForgedParent, ForgedChild], workflow_runner=runner):
+            await plain.execute_workflow("parent", id=parent, task_queue=queue)
+            await _delete(client, parent)
+            saga = await begin(client, "parent", id=parent)
+            await until(lambda: _is_running(client, saga, "child"))
+            await plain.get_workflow_handle(f"{parent}/child").signal("end")
+            story = await finished(client, saga)
+            assert (story["state"], row(story, "child")["result"]) == ("PARKED", None)
+            assert f"{parent}/child says of its end is not signed" in story["parked"][0]["why"]
+            decision = {"step": "child", "decision": "retry", "reason": "because", "who": "ada"}
+            await client.resolve(saga, decision)
+            await until(lambda: _waits(client, saga))
+            await handle(client, saga).signal("go")
+            story = await finished(client, saga)
+    assert (story["state"], story["output"]) == ("COMPLETED", {"child": 3})
+    assert env.log() == ["do a", "do x", "do y"]
+
+
+async def _is_running(client: Client, saga: str, step: str) -> bool:
+    return await _state(client, saga, step) == "RUNNING"
