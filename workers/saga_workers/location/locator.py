@@ -16,6 +16,7 @@ from saga_activities.guard.entry_key import fits_guard_key
 from saga_activities.ledger.records import Claim
 from saga_workers.ledger.run_ledger import NoLedger, RunLedger, using_ledger
 from saga_workers.location.location import BulkMember, Location
+from saga_workers.location.parent_command import parent_command
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
@@ -96,28 +97,36 @@ class Locator:
 
     async def unknown_saga(self, saga_id: str) -> UsageError:
         """The error for an id that nobody knows, or of which only databases of the project have traces."""
-        open_there = await self._open_effects(saga_id)
+        open_there, parent = await self._open_effects(saga_id)
         if open_there:
+            again = saga_command("resume", saga_id)
+            then = "starts it again where its effects are; then cancel it, or let it go on"
+            if parent is not None:
+                again = parent_command(saga_id, await self.locate(parent))
+                then = f"it is nested in {parent}, which starts it again; then cancel {parent}, or let it go on"
             return UsageError(
                 f"Temporal has no run of {saga_id} any more, and its effects are open: {open_there}",
-                help=f"{saga_command('resume', saga_id)}    starts it again where its effects are; then cancel it, or "
-                "let it go on",
+                help=f"{again}    {then}",
             )
         return UsageError(
             f"there is no saga with the id {saga_id} in the namespace {self.temporal.namespace}",
             help="saga list    lists the ids",
         )
 
-    async def _open_effects(self, saga_id: str) -> str:
-        """The open effects of a saga in words; empty if there are none, or no database of the project can tell."""
+    async def _open_effects(self, saga_id: str) -> tuple[str, str | None]:
+        """The open effects of a saga in words, and the id of its parent; empty if there are none, or no database of the
+        project can tell.
+        """
         if self.settings is None or not fits_guard_key(saga_id):
-            return ""
-        from saga_workers.location.traces import guarded_effects, open_effects
+            return "", None
+        from saga_workers.location.traces import guarded_effects, open_effects, open_origin
 
         try:
-            return open_effects(await guarded_effects(self.settings, saga_id))
+            effects = await guarded_effects(self.settings, saga_id)
         except SagaError:
-            return ""  # the id stays unknown, and `saga doctor` reports the database
+            return "", None  # the id stays unknown, and `saga doctor` reports the database
+        origin = open_origin(effects)
+        return open_effects(effects), None if origin is None else origin.parent
 
     async def undo_of(self, run: RunInfo) -> RunDescription | None:
         """The newest run that undoes this one; None if there is none."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from saga_workers.client import Client
 from saga_workers.location.location import Location
+from saga_workers.location.parent_command import parent_command
 from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, open_origin
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
@@ -68,7 +69,8 @@ async def start_again(
         raise await client.locator.unknown_saga(saga_id)
     if origin.parent is not None:
         raise RefusedError(
-            f"{saga_id} is nested in {origin.parent}, which starts it", help=saga_command("resume", origin.parent)
+            f"{saga_id} is nested in {origin.parent}, which starts it again",
+            help=parent_command(saga_id, await client.locator.locate(origin.parent)),
         )
     starter = SagaStarter(
         client.locator,

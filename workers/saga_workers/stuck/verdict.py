@@ -39,7 +39,7 @@ class OpenSaga:
     """A saga with open effects that no run will undo or complete.
 
     ``saga``: its name, if known. ``holds``: what it has in the databases, in words. ``outcome``: what `saga resume`
-    does with a terminated one.
+    does with a terminated one. ``parent``: the id of the saga in which a deleted one is nested, if known.
     """
 
     saga_id: str
@@ -47,11 +47,12 @@ class OpenSaga:
     saga: str | None
     holds: tuple[str, ...] = ()
     outcome: str = ""
+    parent: str | None = None
 
     @property
     def command(self) -> str:
-        """The command that continues the saga."""
-        return saga_command("resume", self.saga_id)
+        """The command that continues the saga, or shows how its parent does."""
+        return saga_command("resume", self.saga_id) if self.parent is None else saga_command("show", self.parent)
 
     @property
     def reason(self) -> str:
@@ -60,6 +61,8 @@ class OpenSaga:
         match self.verdict:
             case "deleted":
                 what = f"{RUN_DELETED}, and it has {holds}"
+                if self.parent is not None:
+                    return f"{what}: it is nested in {self.parent}, which starts it again; see `{self.command}`"
                 return f"{what}: start it again with `{self.command}`, then cancel it or let it go on"
             case "replaced":
                 what = "a run with another input was ended by the start of this one, and its effects are open"
@@ -129,9 +132,10 @@ async def deleted_saga(settings: Settings, location: Location, held: Sequence[st
     effects = await guarded_effects(settings, location.saga_id)
     if not (open_there := open_effects(effects)):
         return None  # nothing is to be undone, so what it holds may be released
-    origins = [effect.origin.saga for effect in effects if effect.origin is not None]
-    saga = location.row.view.saga if location.row is not None else next(iter(origins), None)
-    return OpenSaga(location.saga_id, "deleted", saga, (f"open effects: {open_there}", *held))
+    origin = next((effect.origin for effect in effects if effect.origin is not None), None)
+    saga = location.row.view.saga if location.row is not None else None if origin is None else origin.saga
+    parent = None if origin is None else origin.parent
+    return OpenSaga(location.saga_id, "deleted", saga, (f"open effects: {open_there}", *held), parent=parent)
 
 
 async def replaced_saga(

@@ -20,6 +20,7 @@ from saga_workers.stuck.stuck_sagas import list_stuck
 from saga_workers.temporal.temporal_runs import describe_run
 from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected
+from sagas.errors import SagaError
 from tests.helpers.local_worker import finished
 from tests.helpers.run_changes import delete_run, reset_run
 from tests.helpers.waiting import until
@@ -274,3 +275,26 @@ async def test_the_end_of_a_child_that_the_project_has_not_signed_is_not_taken(e
 
 async def _is_running(client: Client, saga: str, step: str) -> bool:
     return await _state(client, saga, step) == "RUNNING"
+
+
+async def test_the_command_for_a_deleted_child_is_that_of_its_parent(env: Environment) -> None:
+    waiting = WAITING.replace(", pivot: true", ", compensate: unbook")
+    async with env.serving(PARENT, waiting) as client:
+        saga = await begin(client, "parent")
+        child = f"{saga}/child"
+        await until(lambda: _waits(client, child))
+        await _delete(client, child)
+        assert (await finished(client, saga))["state"] == "PARKED"
+        for refuse in (client.show(child), _start_again(client, child)):
+            with pytest.raises(SagaError) as refused:
+                await refuse
+            assert (refused.value.help or "").startswith(f"saga resolve {saga} child retry")
+        await client.resolve(saga, {"step": "child", "decision": "retry", "reason": "because", "who": "ada"})
+        await until(lambda: _waits(client, child))
+        assert await client.cancel(saga) == "accepted"
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+    assert await env.effects() == []
+
+
+async def _start_again(client: Client, saga: str) -> None:
+    await start_again(client, await client.locator.locate(saga), not_ended=True)
