@@ -12,6 +12,7 @@ from temporalio import workflow
 from temporalio.common import Priority, RawValue, RetryPolicy
 from temporalio.exceptions import FailureError
 
+from sagas.builtins.callbacks import CALLBACK_ACTION
 from sagas.builtins.messaging import REQUEST
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
@@ -89,7 +90,8 @@ class ActivityCalls:
             return _unstarted(refused_value(str(error)))
         if call.delay:
             await self._wait_until_due(call)
-        await self._context.wait_to_send(call, len(payload.data), lambda: call.id in self._cancelled)
+        is_reading = call.action == CALLBACK_ACTION  # which ends a call that was made before a pause
+        await self._context.wait_to_send(call, len(payload.data), lambda: is_reading or call.id in self._cancelled)
         if call.id in self._cancelled:
             return _unstarted(Failure("Cancelled", "it was cancelled before it started"))
         # The reply to a request comes from the listener, with a token of its own.

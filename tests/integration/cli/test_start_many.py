@@ -15,7 +15,7 @@ from temporalio.client import Client as Temporal
 
 from saga_cli.commands.run import batch_run
 from saga_workers.interventions import signal_message
-from saga_workers.location import locator
+from saga_workers.temporal import saga_runs
 from saga_workers.temporal.temporal_runs import RunDescription, describe_run
 from tests.helpers.waiting import LIMIT
 from tests.integration.cli.conftest import CommandLine, fresh
@@ -50,8 +50,8 @@ async def test_a_saga_that_ends_while_it_is_described_counts_with_its_end(
     id = fresh("ends")
     file = write(cli, "one.jsonl", [json.dumps({"number": id})])
 
-    async def described_late(temporal: Temporal, saga_id: str) -> RunDescription | None:
-        description = await describe_run(temporal, saga_id)
+    async def described_late(temporal: Temporal, saga_id: str, run_id: str | None = None) -> RunDescription | None:
+        description = await describe_run(temporal, saga_id, run_id)
         if description is not None and description.run.running:
             handle = temporal.get_workflow_handle(id)
             await handle.signal("delivered", signal_message("delivered", {}, by="the test", reject=None))
@@ -59,7 +59,7 @@ async def test_a_saga_that_ends_while_it_is_described_counts_with_its_end(
             await asyncio.sleep(0.5)  # the command waits for the same end
         return description
 
-    monkeypatch.setattr(locator, "describe_run", described_late)
+    monkeypatch.setattr(saga_runs, "describe_run", described_late)
     answer = await cli.saga("--json", "start", "order", "--from", str(file))
     assert answer.json["ended"] == {"COMPLETED": 1}
 

@@ -198,7 +198,9 @@ async def test_a_number_of_a_program_is_no_number(guard_database: GuardDatabase,
         outcome = await execute(database, statement, v=value)
         assert (outcome.kind, outcome.retryable) == ("failed", False), statement
         if database.kind == "postgres":
-            assert f"the parameter v is the text {value}, which PostgreSQL would read as" in str(outcome.failure)
+            assert f"the parameter v is the text {value}, which PostgreSQL would read in the notation of a" in str(
+                outcome.failure
+            )
     if database.kind == "postgres":
         listed = await execute(database, "delete from operand_rows where n = any(:v)", v=["5", value])
         assert listed.kind == "failed"

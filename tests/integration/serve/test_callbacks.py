@@ -127,6 +127,20 @@ async def test_a_cancel_ends_the_wait(desk: Desk, bank: AcceptingBank) -> None:
     assert bank.paths() == ["/charges", "/refunds"]
 
 
+async def test_a_callback_during_a_pause_is_received(desk: Desk, bank: AcceptingBank) -> None:
+    async with desk.open() as client:
+        saga = await begin(client)
+        address = await bank.address()
+        assert (await call_back(address, {"status": "pending"})).status_code == 200
+        await client.pause(saga, who="mia", reason="the shop is closed")
+        assert (await call_back(address, BOOKED)).status_code == 200
+        view = await client.view(saga)
+        assert view.paused is not None
+        assert [step.state for step in view.steps] == ["DONE", "RUNNING"], "the next step is held back"
+        await client.resume(saga)
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+
+
 async def test_an_undo_of_a_completed_saga_is_called_back(desk: Desk, bank: AcceptingBank) -> None:
     undoable = CHARGE.replace(", pivot: true}", ", effect: none}")
     async with desk.open(definition=undoable) as client:

@@ -13,7 +13,8 @@ def parent_command(saga_id: str, parent: Location) -> str:
     """
     run = parent.open_run
     if run is None:
-        return saga_command("resume" if parent.kind in ("unknown", "terminated") else "show", parent.saga_id)
+        is_gone = parent.kind in ("unknown", "terminated")
+        return saga_command("resume" if is_gone else "show", parent.saga_id)
     step = saga_id.removeprefix(f"{parent.saga_id}/").partition("@")[0]
     attributes = run.run.attributes
     goes_forward = attributes.get("SagaReason") is None

@@ -223,6 +223,6 @@ async def test_a_consumer_and_a_bridge_get_past_hostile_records(kafka: Broker, s
         letter.headers["sagadlqreason"] for letter in dead if letter.headers["sagadlqgroup"].endswith("book")
     ]
     assert any("bad\\x00text" in reason for reason in book_reasons), book_reasons[-5:]
-    assert any("no topic for replies" in reason for reason in book_reasons)
+    assert any("is not a topic for replies" in reason for reason in book_reasons)
     assert any(reason.endswith("the header team is not UTF-8 text: correct its producer") for reason in book_reasons)
     assert not {"reads", "reply 1", "reply 2", "fails"} & {what for what, _ in shop.effects()}
