@@ -53,7 +53,8 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 # Files are taken in the order of collection, long ones first (tests/conftest.py). The cells of the fault matrix run
-# concurrently in one of the processes. More than six of them, with their servers, do not fit into 24 GB. What the timeout of a test cannot end, a call into C, ends its process.
+# concurrently in one of the processes. More than six of them, with their servers, do not fit into 24 GB. What the
+# timeout of a test cannot end, a call into C, ends its process.
 test: setup
 	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder \
 		-o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true $(PYTEST_ARGS)
