@@ -32,7 +32,7 @@ Ended = tuple[Outcome, int | None]
 SendCall = Callable[[Call], Awaitable[Ended]]
 
 Receipt = Literal["accepted", "answered", "late"]
-"""What becomes of a callback: ``answered``: another one was first; ``late``: its request is waited for no longer."""
+"""The fate of a callback. ``answered``: another one was first; ``late``: its request is waited for no longer."""
 
 MAX_KEPT_CHARACTERS = 512 * 1024
 """The texts of callbacks that wait to be read; a continued run gets them with its state."""

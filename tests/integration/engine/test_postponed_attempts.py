@@ -27,6 +27,16 @@ steps:
 """
 
 
+@activity.defn(name="seats.take")
+async def take(argument: dict[str, Any]) -> None:
+    raise ApplicationError("later", next_retry_delay=timedelta(days=3650))
+
+
+@activity.defn(name="seats.free")
+async def free(argument: dict[str, Any]) -> None:
+    raise ApplicationError("later", next_retry_delay=timedelta(days=3650))
+
+
 LIMITED = """
 saga: limited
 steps:
@@ -40,15 +50,6 @@ steps:
 
 async def test_give_up_after_limits_how_long_a_worker_postpones(tmp_path: Path, temporal: TemporalServer) -> None:
     queue = f"seats-{uuid.uuid4()}"
-
-    @activity.defn(name="seats.take")
-    async def take(argument: dict[str, Any]) -> None:
-        raise ApplicationError("later", next_retry_delay=timedelta(days=3650))
-
-    @activity.defn(name="seats.free")
-    async def free(argument: dict[str, Any]) -> None:
-        raise ApplicationError("later", next_retry_delay=timedelta(days=3650))
-
     project = make_project(tmp_path, {"limited": LIMITED.replace("QUEUE", queue)}, [], address=temporal.address)
     async with running_worker(project) as client, Worker(client.temporal, task_queue=queue, activities=[take, free]):
         id = f"limited-{uuid.uuid4()}"
@@ -68,15 +69,6 @@ async def test_an_attempt_that_its_worker_postpones_for_years_is_listed_as_stuck
     tmp_path: Path, temporal: TemporalServer
 ) -> None:
     queue = f"seats-{uuid.uuid4()}"
-
-    @activity.defn(name="seats.take")
-    async def take(argument: dict[str, Any]) -> None:
-        raise ApplicationError("later", next_retry_delay=timedelta(days=3650))
-
-    @activity.defn(name="seats.free")
-    async def free(argument: dict[str, Any]) -> None:
-        raise ApplicationError("later", next_retry_delay=timedelta(days=3650))
-
     project = make_project(tmp_path, {"foreign": FOREIGN.replace("QUEUE", queue)}, [], address=temporal.address)
     async with running_worker(project) as client, Worker(client.temporal, task_queue=queue, activities=[take, free]):
         id = f"foreign-{uuid.uuid4()}"
