@@ -196,7 +196,7 @@ def start_command(run: SagaRun, entry: Entry) -> StartSaga:
         step_arguments.get("input"),
         run.generation,
         image_scopes.nested_scope(run, entry),
-        run.repeats or entry.outcome == "unknown",
+        run.earlier.exist or entry.outcome == "unknown",
     )
 
 
@@ -224,7 +224,7 @@ def cancel_command(run: SagaRun, entry: Entry, message: str) -> CancelSaga:
 def undo_command(run: SagaRun, entry: Entry) -> UndoSaga:
     reason = (run.reason or {}).get("message") or "the parent saga is rolled back"
     saga = str(run.children[entry.id]["saga"])
-    repeats = run.repeats or (entry.undo is not None and entry.undo.min_attempts > 0)
+    repeats = run.earlier.exist or (entry.undo is not None and entry.undo.min_attempts > 0)
     return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_saga_id(run, entry), str(reason), repeats)
 
 

@@ -61,7 +61,8 @@ def must_wait_for_commit(run: SagaRun, id: str) -> bool:
 def reach_commit_point(run: SagaRun) -> None:
     """Pass the point of no return: cancel the deadline and start the confirms."""
     run.phase, run.state = "committed", "COMMITTED"
-    run.committed_at, run.pivot_in_place = run.now, False
+    run.committed_at = run.now
+    run.earlier.pivot_in_place = False
     run.cancel_timer("deadline")
     run.deadline_at = None
     run.pending_cause = None

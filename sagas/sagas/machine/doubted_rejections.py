@@ -21,7 +21,7 @@ def count_earlier_run(run: SagaRun, state: Entry | OperationState, operation: Op
 
     Returns whether one is counted.
     """
-    if not run.repeats or state.min_attempts or operation.guarded:
+    if not run.earlier.exist or state.min_attempts or operation.guarded:
         return False
     doubt(run, state)
     return True
@@ -56,4 +56,4 @@ def believed_promises(run: SagaRun, operation: Operation, outcome: Outcome | Non
     about that.
     """
     remembers = operation.remembers_rejections or (outcome is not None and outcome.definite)
-    return replace(operation, remembers_rejections=remembers and not run.repeats)
+    return replace(operation, remembers_rejections=remembers and not run.earlier.exist)

@@ -21,16 +21,17 @@ from sagas.text.records import pack_record, restore_record
 
 def take_over(run: SagaRun) -> None:
     """At the start of a rollback: take over the steps that this run has not begun."""
-    for id, packed in run.left_records.items():
+    for id, packed in run.earlier.records.items():
         if id in run.steps and not run.steps[id].begun:
             _take_over(run, restore_record(StepRecord, packed))
-    run.left_records, run.left_children = {}, {}
+    run.earlier.records = {}
+    run.earlier.children = {}
 
 
 def _take_over(run: SagaRun, left: StepRecord) -> None:
     for entry in left.entries:
-        if entry.id in run.left_children:
-            run.children[entry.id] = dict(run.left_children[entry.id])
+        if entry.id in run.earlier.children:
+            run.children[entry.id] = dict(run.earlier.children[entry.id])
     here = run.steps[left.id]
     run.steps[left.id] = record = StepRecord(
         left.id,
@@ -52,7 +53,7 @@ def correct_result(run: SagaRun, entry: Entry) -> None:
 
     Only the guard has the results of guarded steps.
     """
-    packed = run.left_records.get(entry.step)
+    packed = run.earlier.records.get(entry.step)
     if packed is None or run.step(entry).do.guarded or entry.state == "RUNNING":
         return
     for left in restore_record(StepRecord, packed).entries:
@@ -83,7 +84,7 @@ class LeftState:
         is_past = run.committed and not goes_backward
         run.phase = "backward"  # what is in flight ends as at the start of a rollback
         entries = [entry for record in run.steps.values() for entry in record.entries]
-        generations = dict(run.entry_generations)
+        generations = dict(run.earlier.generations)
         for entry in entries:
             generations[entry.id] = max(entry.generation, generations.get(entry.id, 1))
             _end_calls(run, entry)

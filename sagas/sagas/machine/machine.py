@@ -103,8 +103,9 @@ class Machine:
         which nobody has the state, may have made its calls.
         """
         self._run = SagaRun(definition, input, saga_id, generation, variables or {}, parent, plan, undo_scope)
-        self._run.entry_generations = dict(generations or {})
-        self._run.repeats = self._run.looks_ahead = repeats
+        self._run.earlier.generations = dict(generations or {})
+        self._run.earlier.exist = repeats
+        self._run.earlier.state_is_lost = repeats
 
     # --- state -------------------------------------------------------------------------------------------------
 
@@ -289,7 +290,7 @@ def _saga_started(run: SagaRun, began_at: float | None) -> None:
     run.kept_bytes = state_budget.budgeted_size(run.input)
     locks.request_at_start(run)
     _commit_at_start(run)
-    if run.definition.deadline is not None and not run.plan.forward_only and not run.pivot_in_place:
+    if run.definition.deadline is not None and not run.plan.forward_only and not run.earlier.pivot_in_place:
         run.deadline_at = run.now + run.definition.deadline
         run.start_timer("deadline", run.definition.deadline, "deadline")
     if run.definition.warn_after is not None:

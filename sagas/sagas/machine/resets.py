@@ -25,11 +25,13 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
     """
     if run.finished:
         return
-    run.repeats = True
-    run.looks_ahead = run.looks_ahead or event.looks_ahead
-    run.left_records, run.left_children = dict(event.records), dict(event.children)
+    earlier = run.earlier
+    earlier.exist = True
+    earlier.state_is_lost = earlier.state_is_lost or event.state_is_lost
+    earlier.records = dict(event.records)
+    earlier.children = dict(event.children)
     for id, generation in event.generations.items():
-        run.entry_generations[id] = max(generation, run.entry_generations.get(id, 1))
+        earlier.generations[id] = max(generation, earlier.generations.get(id, 1))
     for record in run.steps.values():
         for entry in record.entries:
             flight = run.flights.get(entry.flight) if entry.flight else None
@@ -38,19 +40,19 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
                 catch_up(run, entry)
                 left_steps.correct_result(run, entry)
     if event.pivot_done and not run.committed:
-        run.pivot_in_place = True
+        earlier.pivot_in_place = True
         run.cancel_timer("deadline")
         run.deadline_at = None
 
 
 def is_behind(run: SagaRun, entry: Entry) -> bool:
     """True while the entry is at an earlier generation than it has reached: the outcome of its call is not final."""
-    return entry.generation < run.entry_generations.get(entry.id, 1)
+    return entry.generation < run.earlier.generations.get(entry.id, 1)
 
 
 def catch_up(run: SagaRun, entry: Entry) -> None:
     """Continue the entry at its highest generation. Only the guard knows whether that has an effect."""
-    entry.generation = run.entry_generations[entry.id]
+    entry.generation = run.earlier.generations[entry.id]
     if entry.outcome is None or entry.outcome == "done":
         return
     entry.outcome, entry.resolved, entry.looked_up = "unknown", False, False

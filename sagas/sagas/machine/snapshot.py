@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.machine.earlier_runs import EarlierRuns
 from sagas.machine.expressions.context import publish_result
-from sagas.machine.state import Flight, LockState, ParkedOperation, SagaRun, StepRecord
+from sagas.machine.lock_state import LockState
+from sagas.machine.state import Flight, ParkedOperation, SagaRun, StepRecord
 from sagas.text.records import pack_record, restore_record
 
 SNAPSHOT_VERSION = 1
@@ -119,17 +122,10 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
         data["locks"] = pack_record(run.locks)
     if run.undo_scope:
         data["undo_scope"] = run.undo_scope
-    if run.entry_generations:
-        data["entry_generations"] = run.entry_generations
-    if run.pivot_in_place:
-        data["pivot_in_place"] = True
-    if run.repeats:
-        data["repeats"] = True
-    if run.looks_ahead:
-        data["looks_ahead"] = True
-    # A step that this run has begun itself is of no use any more.
-    if left := {id: record for id, record in run.left_records.items() if not run.steps[id].begun}:
-        data["left_records"], data["left_children"] = left, run.left_children
+    if run.earlier != EarlierRuns():
+        # A record of a step that this run has begun itself is of no use any more.
+        records = {id: record for id, record in run.earlier.records.items() if not run.steps[id].begun}
+        data["earlier"] = pack_record(replace(run.earlier, records=records))
     if run.child_row_locks:
         data["child_row_locks"] = run.child_row_locks
     if run.operator_pause_at is not None:
@@ -173,12 +169,8 @@ def load_run(data: Mapping[str, Any], plan: ExecutionPlan | None = None) -> Saga
     run.notifications = list(data.get("notifications", ()))
     run.reported = data.get("reported")
     run.locks = restore_record(LockState, data["locks"]) if "locks" in data else None
-    run.entry_generations = dict(data.get("entry_generations", {}))
-    run.pivot_in_place = data.get("pivot_in_place", False)
-    run.repeats = data.get("repeats", False)
-    run.looks_ahead = data.get("looks_ahead", False)
-    run.left_records = dict(data.get("left_records", {}))
-    run.left_children = dict(data.get("left_children", {}))
+    if "earlier" in data:
+        run.earlier = restore_record(EarlierRuns, copy.deepcopy(data["earlier"]))
     run.child_row_locks = data.get("child_row_locks", [])
     run.operator_pause_at = float(data["operator_pause_at"]) if "operator_pause_at" in data else None
     run.timers = {id: (float(timer[0]), timer[1]) for id, timer in data["timers"].items()}

@@ -15,13 +15,14 @@ from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition, StepDefinition, StepState
 from sagas.definition.times import format_timestamp
 from sagas.expressions.limits import WorkMeter
+from sagas.machine.earlier_runs import EarlierRuns
+from sagas.machine.lock_state import LockState
 from sagas.protocol.messages import CancelCall, CancelTimer, Command, DecisionMade, RecordState, StartTimer
 from sagas.protocol.outcomes import Outcome, OutcomeKind, mask_failure
 from sagas.protocol.payloads import entry_id
 from sagas.protocol.saga_view import (
     EntryOperation,
     Intervention,
-    LockRequestState,
     OperationStatus,
     Phase,
     SagaState,
@@ -39,33 +40,6 @@ LookupPurpose = Literal[
     "", "retry", "end", "continue", "not_done", "pivot", "backward", "skip", "again", "compensate", "given_up", "ahead"
 ]
 """Why the effect of an UNKNOWN step is looked up, which determines how the saga continues afterwards."""
-
-
-@dataclass(slots=True)
-class LockState:
-    """The request for the locks of a run. Times are seconds since the epoch.
-
-    ``in_flight``: an ``AcquireLocks`` has no answer yet. ``changed``: locks were released since it was sent, so it is
-    sent again. ``questions`` is how often the request was repeated without a signal. ``undo``: the request of an undo,
-    which waits without limit. ``release_again``: it is not known whether the release was carried out.
-    ``paused_seconds`` of the wait do not count: the saga was paused.
-    """
-
-    keys: tuple[str, ...]
-    holder: str
-    requested_at: float
-    state: LockRequestState = "WAITING"
-    in_flight: bool = True
-    changed: bool = False
-    questions: int = 0
-    undo: bool = False
-    release_again: bool = False
-    paused_seconds: float = 0.0
-    held_at: float | None = None
-    blockers: list[Mapping[str, Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.keys = tuple(self.keys)  # a list in a snapshot
 
 
 @dataclass(slots=True)
@@ -246,8 +220,7 @@ class SagaRun:
         self.generation = generation
         self.variables = variables
         self.parent = parent
-        self.entry_generations: dict[str, int] = {}
-        """The least generation of an entry, by entry id, where an earlier run of the saga got further."""
+        self.earlier = EarlierRuns()
         self.undo_scope = undo_scope
         """See :class:`sagas.protocol.messages.GuardSpec`."""
 
@@ -261,15 +234,8 @@ class SagaRun:
         self.committed_at: float | None = None
         self.ended_at: float | None = None
         self.deadline_at: float | None = None
-        self.overdue = self.cancel_requested = False
-        self.pivot_in_place = False
-        """The pivot was done before a reset of the run, which has not come to it again."""
-        self.repeats = self.looks_ahead = False
-        """An earlier run of the saga may have made the calls of this one, after which it was reset or deleted.
-        ``looks_ahead``: nobody has its state, so it may also have begun steps to which this one has not come."""
-        self.left_records: dict[str, Mapping[str, Any]] = {}
-        self.left_children: dict[str, Mapping[str, Any]] = {}
-        """The steps as the runs before a reset have left them, as in a snapshot; their nested sagas, by entry id."""
+        self.overdue = False
+        self.cancel_requested = False
         self.compensating = False
         self.savepoint: str | None = None
         """The savepoint at which the rollback stops; None: everything is undone."""
@@ -309,13 +275,18 @@ class SagaRun:
         self.ready: list[str] = [step.id for step in definition.steps if not step.needs]
         self.busy = 0
         self.forward_busy = 0
-        self.step_values: dict[str, Any] = {}  # the value of ``steps`` in expressions
+        self.step_values: dict[str, Any] = {}
+        """The value of `steps` in expressions."""
         self.retrying_recorded = False
-        self.input_digest = ""  # computed when an address of a callback needs it
-        self.work = WorkMeter()  # the evaluations of the current workflow task, which Temporal gives two seconds
-        self.may_pause = False  # workflow tasks are announced; without them everything is evaluated at once
+        self.input_digest = ""
+        """Computed when an address of a callback needs it."""
+        self.work = WorkMeter()
+        """The evaluations of the current workflow task, for which Temporal allows two seconds."""
+        self.may_pause = False
+        """The caller announces workflow tasks. Without them everything is evaluated at once."""
         self.paused = False
-        self.held_calls: dict[str, tuple[str, StandingPause]] = {}  # by flight: the entry, and the pause it waits for
+        self.held_calls: dict[str, tuple[str, StandingPause]] = {}
+        """The entry of a call that is held back, and the pause for which it waits, by flight."""
 
     # --- lookup ------------------------------------------------------------------------------------------------
 
@@ -362,7 +333,7 @@ class SagaRun:
 
     def new_entry(self, record: StepRecord, index: int | None) -> Entry:
         id = entry_id(record.id, index)
-        generation = max(record.generation or self.generation, self.entry_generations.get(id, 1))
+        generation = max(record.generation or self.generation, self.earlier.generations.get(id, 1))
         entry = Entry(id, record.id, index, generation)
         record.entries.append(entry)
         return entry
@@ -373,8 +344,8 @@ class SagaRun:
 
     @property
     def is_irrevocable(self) -> bool:
-        """True if the pivot is done, so that nothing may be undone; see :attr:`pivot_in_place`."""
-        return self.committed or self.pivot_in_place
+        """True if the pivot is done, so that nothing may be undone; see :class:`EarlierRuns`."""
+        return self.committed or self.earlier.pivot_in_place
 
     @property
     def finished(self) -> bool:

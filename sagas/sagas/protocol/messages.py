@@ -163,7 +163,7 @@ class RunWasReset:
     missing are the last item of a `for_each` that a guard knows, and a nested saga that has left traces.
     ``pivot_done``: the saga is past its commit point, and its effects are in place. ``records`` are the steps as the
     runs before the reset have left them, in the form of a snapshot, and ``children`` their nested sagas, by entry id.
-    ``looks_ahead``: one of these runs is deleted, so that nobody knows what it had begun.
+    ``state_is_lost``: one of these runs is deleted, so that nobody knows what it had begun.
     """
 
     at: float
@@ -171,7 +171,7 @@ class RunWasReset:
     pivot_done: bool
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     children: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
-    looks_ahead: bool = False
+    state_is_lost: bool = False
 
 
 MachineEvent = (

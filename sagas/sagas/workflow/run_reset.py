@@ -83,8 +83,15 @@ class RunReset:
         self._answered = seed
         now = workflow.time()
         left = unpack_state(answer["left"])
-        facts = (answer["generations"], answer["pivot_done"], left["records"], left["children"], answer["looks_ahead"])
-        events: list[MachineEvent] = [RunWasReset(now, *facts)]
+        was_reset = RunWasReset(
+            at=now,
+            generations=answer["generations"],
+            pivot_done=answer["pivot_done"],
+            records=left["records"],
+            children=left["children"],
+            state_is_lost=answer["state_is_lost"],
+        )
+        events: list[MachineEvent] = [was_reset]
         if answer["undone"]:
             events.append(CancelRequested(at=now, kind="terminated", message=_REASON))
         self._report(events, None if answer["started_at"] is None else float(answer["started_at"]))

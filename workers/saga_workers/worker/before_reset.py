@@ -42,7 +42,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
     and of each nested saga that has left traces; ``pivot_done``: it is past its commit point, and the effects are in
-    place; ``left``: the steps and nested sagas of the runs before, packed; ``looks_ahead``: there was one whose state
+    place; ``left``: the steps and nested sagas of the runs before, packed; ``state_is_lost``: there was one whose state
     nobody has; ``started_at``: when the saga was started, if a guard knows.
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
@@ -74,7 +74,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         "undone": undone,
         "generations": generations,
         "pivot_done": is_decided or (is_committed and not undone),
-        "looks_ahead": None in packed and not undone_elsewhere,
+        "state_is_lost": None in packed and not undone_elsewhere,
         # What another run has undone, or is undoing, is not undone by this one.
         "left": pack_state({"records": {}, "children": {}} if undone_elsewhere else left),
     }

@@ -162,7 +162,7 @@ def possible_decisions(run: SagaRun, entry: Entry, op: EntryOperation) -> list[D
         return [*possible, "done", "skip"]
     if step.pivot:
         return [*possible, "done", "compensate"]
-    return [*possible, "done", "skip"] if run.pivot_in_place else [*possible, "done", "skip", "compensate"]
+    return [*possible, "done", "skip"] if run.earlier.pivot_in_place else [*possible, "done", "skip", "compensate"]
 
 
 def _describe_operation(entry: Entry, op: EntryOperation) -> str:

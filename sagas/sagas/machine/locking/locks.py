@@ -15,8 +15,9 @@ from sagas.definition.times import format_timestamp
 from sagas.machine.expressions import evaluation, expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.internal_events import RequestRollback
+from sagas.machine.lock_state import LockState
 from sagas.machine.locking import row_locks
-from sagas.machine.state import LockState, SagaRun
+from sagas.machine.state import SagaRun
 from sagas.protocol import undo_scopes
 from sagas.protocol.locks import holder_id, owner_id
 from sagas.protocol.messages import AcquireLocks, DecisionMade, LocksAnswered, ReleaseLocks

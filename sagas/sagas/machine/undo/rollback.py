@@ -37,7 +37,7 @@ from sagas.text.shell import saga_command
 
 def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None = None) -> None:
     """Start a rollback. While the pivot is undecided the request is only recorded (rule 5)."""
-    if run.pivot_in_place:
+    if run.earlier.pivot_in_place:
         if entry is not None:
             run.park(entry, "do", PIVOT_IN_PLACE + failure_reasons.failure_message(entry, "do"))
         return
@@ -71,7 +71,7 @@ def _start_after_search(run: SagaRun) -> None:
 
 def continue_after_pivot_failure(run: SagaRun, entry: Entry, cause: Mapping[str, Any]) -> None:
     """The pivot will never happen: start the rollback with the first recorded cause."""
-    if run.pivot_in_place:
+    if run.earlier.pivot_in_place:
         run.park(entry, "do", PIVOT_IN_PLACE + failure_reasons.failure_message(entry, "do"))
         return
     entry.ended_at = entry.ended_at or run.now

@@ -29,7 +29,7 @@ from sagas.machine.undo import savepoints
 def must_find_pivot(run: SagaRun) -> bool:
     """True while a rollback has to wait, because the pivot may be done and this run has not come to it."""
     pivot = run.plan.pivot
-    if not run.looks_ahead or run.phase != "forward" or pivot is None or run.steps[pivot.id].begun:
+    if not run.earlier.state_is_lost or run.phase != "forward" or pivot is None or run.steps[pivot.id].begun:
         return False
     return _may_have_run(run, pivot, _never_reached(run))
 
@@ -37,7 +37,7 @@ def must_find_pivot(run: SagaRun) -> bool:
 def is_seeking(run: SagaRun) -> bool:
     """True between the cause of a rollback and what has become of a pivot ahead of this run."""
     pivot = run.plan.pivot
-    if not run.looks_ahead or run.pending_cause is None or pivot is None or run.phase != "forward":
+    if not run.earlier.state_is_lost or run.pending_cause is None or pivot is None or run.phase != "forward":
         return False
     return not run.steps[pivot.id].begun
 
@@ -68,7 +68,7 @@ def is_idle(run: SagaRun) -> bool:
 
 def look_up_next(run: SagaRun) -> bool:
     """Look up the next steps that a rollback covers. False once there are no more."""
-    if not run.looks_ahead:
+    if not run.earlier.state_is_lost:
         return False
     return _look_up_next(run, {id for id in run.plan.steps if savepoints.rollback_covers(run, id)})
 
@@ -90,7 +90,8 @@ def answered(run: SagaRun, entry: Entry, verdict: LookupVerdict) -> None:
 
 def pivot_is_done(run: SagaRun) -> None:
     """The pivot ahead is done: forget what was looked up for it, and go forward until this run comes to it."""
-    run.pivot_in_place, run.pending_cause = True, None
+    run.earlier.pivot_in_place = True
+    run.pending_cause = None
     run.cancel_timer("deadline")
     run.deadline_at = None
     for id in run.pending_entries:
@@ -226,7 +227,7 @@ def _item_count(run: SagaRun, record: StepRecord) -> int:
 
 def _items_of_earlier(run: SagaRun, id: str) -> int:
     """The number of items of the step of which an earlier run has left traces; 1 for the step itself."""
-    traces = [entry.partition("#") for entry in run.entry_generations]
+    traces = [entry.partition("#") for entry in run.earlier.generations]
     return max((int(index or 0) + 1 for step, _, index in traces if step == id), default=0)
 
 

@@ -44,7 +44,7 @@ def test_a_run_that_repeats_no_other_asks_nothing() -> None:
 
 def test_a_failure_looks_ahead_like_a_cancel() -> None:
     driver = MachineDriver(saga(step("a"), step("b"), step("c")), answers={"b": "rejected", "c~seal": "done"})
-    driver.machine._run.looks_ahead = True  # pyright: ignore[reportPrivateUsage]
+    driver.machine._run.earlier.state_is_lost = True  # pyright: ignore[reportPrivateUsage]
     driver.run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
 

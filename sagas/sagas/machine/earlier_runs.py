@@ -1,0 +1,29 @@
+"""Earlier runs of a saga, which its current run repeats: they were reset, terminated or deleted in Temporal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class EarlierRuns:
+    """Knowledge of a run about the runs of its saga before it.
+
+    ``exist``: there may be one that has made the calls of this run. ``generations``: the least generation of an entry,
+    by entry id, where one of them got further; an entry that has left traces is there also with 1. ``pivot_in_place``:
+    the pivot was done, and this run has not come to it again.
+
+    Two sources tell of effects ahead of this run, in steps to which it has not come. Where the state of the earlier
+    runs is known, ``records`` has their steps as in a snapshot, see :mod:`sagas.machine.left_steps`. Where that is
+    lost (``state_is_lost``), the guards and probes are asked, see :mod:`sagas.machine.undo.steps_ahead`. ``children``
+    are the nested sagas of both, by entry id.
+    """
+
+    exist: bool = False
+    generations: dict[str, int] = field(default_factory=dict[str, int])
+    pivot_in_place: bool = False
+    state_is_lost: bool = False
+    records: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    children: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
