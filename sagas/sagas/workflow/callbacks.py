@@ -23,7 +23,7 @@ from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView, StepView
 from sagas.workflow.failures import SagaApplicationError, refused_error
 from sagas.workflow.limits import HISTORY_LIMIT
-from sagas.workflow.run_trust import UNTRUSTED, ProjectTrust, RunTrust, is_trusted, is_untrusted
+from sagas.workflow.run_trust import is_signed_message, verifies_message
 from sagas.workflow.summaries import limit_summary
 
 Ended = tuple[Outcome, int | None]
@@ -125,18 +125,14 @@ class Callbacks:
 
     # --- receiving ----------------------------------------------------------------------------------------------
 
-    async def receive(self, trust: RunTrust | None, sent: Mapping[str, Any]) -> Receipt:
+    async def receive(self, sent: Mapping[str, Any]) -> Receipt:
         """Receive a callback, and wait until it is read. One that comes before the response to its request, or too
         late, is kept: for that response, or for a retry of the request.
 
         Raises SagaApplicationError for an update that `saga serve` has not signed.
         """
         self._updates += 1
-
-        def is_signed(trust: ProjectTrust) -> bool:
-            return _is_signed(trust, sent)
-
-        if is_untrusted(trust, is_signed, f"{UNTRUSTED} callback {self._updates}", proof=is_signed):
+        if not is_signed_message("callback", _receivers(), sent, number=self._updates):
             raise refused_error(_UNSIGNED)
         key, response = sent["key"], sent["response"]
         request = self._requests.setdefault(key, _Request())
@@ -152,7 +148,7 @@ class Callbacks:
             )
         return received.receipt or "accepted"
 
-    def check(self, trust: RunTrust | None, sent: Mapping[str, Any], *, ended: bool) -> None:
+    def check(self, sent: Mapping[str, Any], *, ended: bool) -> None:
         """Refuse an update that is not a callback of `saga serve`, or one that does not count: nothing of it comes
         into the history then, however often it is sent.
 
@@ -161,7 +157,7 @@ class Callbacks:
         key, response = sent.get("key"), sent.get("response")
         if not isinstance(key, str) or not isinstance(response, dict) or not isinstance(response.get("text"), str):
             raise refused_error("a callback has `key` and `response`")
-        if not is_trusted(trust, lambda trust: _is_signed(trust, sent)):
+        if not verifies_message("callback", _receivers(), sent):
             raise refused_error(_UNSIGNED)
         request = self._requests.get(key)
         if request is not None and request.answered:
@@ -300,8 +296,8 @@ def _history_has_room() -> bool:
     return info.get_current_history_length() < HISTORY_LIMIT and info.get_current_history_size() < MAX_HISTORY_BYTES
 
 
-def _is_signed(trust: ProjectTrust, sent: Mapping[str, Any]) -> bool:
-    return trust.trusts_message("callback", [workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)], sent)
+def _receivers() -> list[str]:
+    return [workflow.info().workflow_id.removesuffix(UNDO_SUFFIX)]
 
 
 def awaits_callback(call: Call) -> bool:

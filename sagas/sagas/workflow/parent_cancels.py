@@ -39,4 +39,4 @@ class ParentCancels:
         self._received += 1
         info = workflow.info()
         this = [info.workflow_id, info.first_execution_run_id]
-        return is_signed_message("cancel", this, request, number=self._received)
+        return is_signed_message("cancel", this, request, number=self._received, is_proof=False)

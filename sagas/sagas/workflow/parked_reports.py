@@ -66,7 +66,8 @@ class ParkedReports:
             workflow.logger.warning("report of a parked step of %s ignored: a later one has arrived before it", nested)
             return None
         self._received += 1
-        if not is_signed_message("report", [info.workflow_id, info.run_id], report, number=self._received):
+        this = [info.workflow_id, info.run_id]
+        if not is_signed_message("report", this, report, number=self._received, is_proof=False):
             workflow.logger.warning("report of a parked step of %s ignored: it is not signed for this run", nested)
             return None
         self._last[nested] = at

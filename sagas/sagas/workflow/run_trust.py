@@ -203,14 +203,21 @@ def is_proven_decision(trust: RunTrust | None, decision: Mapping[str, Any], numb
     return not is_untrusted(trust, is_signed, f"{UNTRUSTED} decision {number}", proof=is_signed)
 
 
-def is_signed_message(purpose: MessagePurpose, to: Sequence[str], message: Any, *, number: int | None = None) -> bool:
+def is_signed_message(
+    purpose: MessagePurpose, to: Sequence[str], message: Any, *, number: int | None = None, is_proof: bool = True
+) -> bool:
     """True if this project has signed the message for ``to``. ``number``: that among the messages of this purpose to
-    this run; None: the run depends on this message, so a replay verifies it for :attr:`RunTrust.is_proven`.
+    this run; None for the one with which it has started. ``is_proof``: the effects of the run depend on the message,
+    so a replay verifies it for :attr:`RunTrust.is_proven`.
     """
 
     def is_signed(trust: ProjectTrust) -> bool:
         return trust.trusts_message(purpose, to, message)
 
-    if number is None:
-        return not is_untrusted(run_trust(), is_signed, proof=is_signed)
-    return not is_untrusted(run_trust(), is_signed, f"{UNTRUSTED} {purpose} {number}")
+    marker = UNTRUSTED if number is None else f"{UNTRUSTED} {purpose} {number}"
+    return not is_untrusted(run_trust(), is_signed, marker, proof=is_signed if is_proof else None)
+
+
+def verifies_message(purpose: MessagePurpose, to: Sequence[str], message: Any) -> bool:
+    """Verify the signature of a message for a validator, which leaves no trace in the history."""
+    return is_trusted(run_trust(), lambda trust: trust.trusts_message(purpose, to, message))

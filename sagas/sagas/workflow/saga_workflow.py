@@ -1,4 +1,4 @@
-"""The Temporal workflow of every saga: executes the machine's commands, and turns messages into its events."""
+"""The Temporal workflow of every saga: passes events to the machine, and executes its commands."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 
-from sagas.builtins.callbacks import CALLBACK_UPDATE
 from sagas.expressions.limits import WorkMeter
-from sagas.input_limits import MAX_RESULT_VALUES
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.machine import Machine
-from sagas.machine.view import blank_view, shrink_view
 from sagas.presentation.web_ui_text import current_details
 from sagas.protocol.messages import (
     AcquireLocks,
@@ -27,7 +24,6 @@ from sagas.protocol.messages import (
     CancelTimer,
     Command,
     Finish,
-    LocksChanged,
     MachineEvent,
     Notify,
     RecordState,
@@ -41,57 +37,42 @@ from sagas.protocol.messages import (
 )
 from sagas.protocol.nested_result import result_for_parent
 from sagas.protocol.payloads import (
-    CANCEL_SIGNAL,
-    LOCKS_SIGNAL,
-    MACHINE_QUERY,
     OUTCOME_MEMO,
     OUTCOME_SIGNATURE_MEMO,
-    PARKED_SIGNAL,
-    RELEASE_ACTIVITY,
     STARTED_AT_MEMO,
     UNDO_SUFFIX,
-    VIEW_QUERY,
 )
-from sagas.protocol.saga_view import SagaView
 from sagas.protocol.signed_content import outcome_message
 from sagas.workflow.activity_calls import ActivityCalls
-from sagas.workflow.client_messages import (
-    cancel_event,
-    check_request,
-    is_signed_decision,
-    request_fields,
-    to_decision_event,
-    to_signal_event,
-)
 from sagas.workflow.failures import closing_error, refused_error
-from sagas.workflow.json_payloads import ENVELOPE_VALUES, NO_INPUT, UnreadableValue, bounded_value, raw_json
-from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, VIEW_LIMIT, PayloadThrottle, limit_output, view_payload
-from sagas.workflow.lock_calls import LockCalls, release_refusal
+from sagas.workflow.json_payloads import UnreadableValue, bounded_value, raw_json
+from sagas.workflow.limits import HISTORY_LIMIT, NEXT_TASK, PayloadThrottle, limit_output, view_payload
+from sagas.workflow.lock_calls import LockCalls
 from sagas.workflow.nested import NestedSagas
 from sagas.workflow.notify import Notifications
-from sagas.workflow.operator_pause import BEGINS, OperatorPause, not_paused_text
-from sagas.workflow.parent_cancels import ParentCancels
+from sagas.workflow.operator_pause import BEGINS, OperatorPause
 from sagas.workflow.parked_reports import ParkedReports
 from sagas.workflow.run_reset import RunReset
-from sagas.workflow.run_start import continuation_input, start_run, state_message
-from sagas.workflow.run_trust import RunTrust, is_proven_decision, is_trusted, signed_message, trusts_decision
+from sagas.workflow.run_start import continuation_input, start_run
+from sagas.workflow.run_trust import signed_message
+from sagas.workflow.saga_messages import SagaMessages
 from sagas.workflow.search_attributes import RunSearchAttributes
 from sagas.workflow.summaries import limit_summary
 from sagas.workflow.task_set import CommandContext, TaskSet
 
 
 @workflow.defn(dynamic=True)
-class SagaWorkflow:
+class SagaWorkflow(SagaMessages):
     """Runs any saga."""
 
     def __init__(self) -> None:
-        self.trust: RunTrust | None = None
-        """Set by the worker before the run; without it only replays and starts without a definition are accepted."""
+        super().__init__()
+        self.trust = None
         self.state_observer: Callable[[str], None] | None = None
         """Set by the worker: called with every state that is recorded for search, also in a replay."""
         self.final_document: Mapping[str, Any] | None = None
         """The final view as JSON; None while the saga runs, and if it was refused."""
-        self._machine: Machine | None = None
+        self._machine = None
         self._early_events: list[MachineEvent] = []
         self._tasks = TaskSet()
         self._pause = OperatorPause()
@@ -99,16 +80,14 @@ class SagaWorkflow:
         self._activity_calls = ActivityCalls(context)
         self._nested_sagas = NestedSagas(context)
         self._reports = ParkedReports(self._tasks)
-        self._cancels = ParentCancels()
         self._notifications = Notifications(context)
         self._locks = LockCalls(context)
         self._search_attributes = RunSearchAttributes()
-        self._finish: Finish | None = None
+        self._finish = None
         self._started = False
         self._native_cancel = False
         self._continuing = False
         self._must_stay = False
-        self._decisions = 0
         self._task = -1
         self._reset = RunReset(self._tasks, self._go_on_after_reset)
 
@@ -238,8 +217,9 @@ class SagaWorkflow:
     @property
     def _may_continue(self) -> bool:
         machine = self._machine
-        may = self._continuing and self._finish is None and workflow.all_handlers_finished()
-        return may and machine is not None and not machine.paused and not self._tasks.busy
+        if machine is None or machine.paused or self._finish is not None:
+            return False
+        return self._continuing and not self._tasks.busy and workflow.all_handlers_finished()
 
     @property
     def _sends_last_commands(self) -> bool:
@@ -325,135 +305,6 @@ class SagaWorkflow:
         if not self._started or (machine is not None and machine.cancel_response() in ("accepted", "recorded")):
             self._native_cancel = True
         self._feed(CancelRequested(at=workflow.time(), message=workflow.cancellation_reason() or ""))
-
-    # --- messages ----------------------------------------------------------------------------------------------
-
-    @workflow.signal(name=CANCEL_SIGNAL, description="The parent saga is rolled back, and this one with it.")
-    def cancelled_by_parent(self, request: RawValue = NO_INPUT) -> None:
-        if (event := self._cancels.receive(request)) is not None:
-            self._feed(event)
-
-    @workflow.signal(name=PARKED_SIGNAL, description="A step of a nested saga waits for an operator.")
-    def child_parked(self, report: RawValue = NO_INPUT) -> None:
-        if (event := self._reports.receive(report)) is not None:
-            self._feed(event)
-
-    @workflow.signal(name=LOCKS_SIGNAL, description="Another saga has released locks: ask for those of this one.")
-    def locks_changed(self) -> None:
-        self._feed(LocksChanged(at=workflow.time()))
-
-    @workflow.signal(dynamic=True, description="Completes the `wait` step of that name.")
-    def receive_signal(self, name: str, args: Sequence[RawValue]) -> None:
-        try:
-            data = bounded_value(args, max_values=MAX_RESULT_VALUES, around=ENVELOPE_VALUES)
-            event = to_signal_event(name, data)
-        except UnreadableValue as error:
-            workflow.logger.warning("signal ignored, its data cannot be read: %s", error)
-            return
-        self._feed(event)
-
-    @workflow.query(name=VIEW_QUERY, description="The view of this saga, as `saga show` prints it.")
-    def view(self) -> RawValue:
-        return raw_json(self.document())
-
-    def document(self) -> dict[str, Any]:
-        """The view of this saga as JSON."""
-        if self._machine is None:
-            return blank_view(workflow.info().workflow_id, workflow.info().workflow_type).to_json()
-        return shrink_view(self._shown(self._machine), VIEW_LIMIT).to_json()
-
-    def _shown(self, machine: Machine) -> SagaView:
-        return self._activity_calls.callbacks.shown_in(self._pause.shown_in(machine.view()))
-
-    @workflow.query(name=MACHINE_QUERY, description="The machine's state; `saga undo` starts from it.")
-    def machine_state(self, nonce: str = "") -> RawValue:
-        if self._machine is None:
-            return raw_json(None)
-        return state_message(workflow.info().workflow_id, self._machine, nonce)
-
-    async def _begun(self) -> Machine:
-        """The machine, once the saga has started."""
-        await workflow.wait_condition(lambda: self._started and not self._reset.is_open)
-        assert self._machine is not None
-        return self._machine
-
-    @workflow.update(name="cancel", description="Undo what was done, unless the pivot is done.")
-    async def cancel(self, request: RawValue = NO_INPUT) -> str:
-        response = (await self._begun()).cancel_response()
-        if response in ("accepted", "recorded"):
-            self._feed(cancel_event(request_fields(request)))
-        return response
-
-    @cancel.validator
-    def check_cancel(self, request: RawValue = NO_INPUT) -> None:
-        check_request(request)
-
-    @workflow.update(name="pause", description="Start no call and no nested saga, in either direction, until `resume`.")
-    async def pause(self, request: RawValue = NO_INPUT) -> RawValue:
-        self._pause.begin(await self._begun(), request_fields(request))
-        return self.view()
-
-    @pause.validator
-    def check_pause(self, request: RawValue = NO_INPUT) -> None:
-        check_request(request)
-        if self._finish is not None:
-            raise refused_error("the saga has ended")
-
-    @workflow.update(name="resume", description="Begin what was held back since `pause`, and go on.")
-    async def resume(self, request: RawValue = NO_INPUT) -> RawValue:
-        for command in self._pause.end(await self._begun(), request_fields(request)):
-            self._execute(command)
-        return self.view()
-
-    @resume.validator
-    def check_resume(self, request: RawValue = NO_INPUT) -> None:
-        check_request(request)
-        if self._started and self._pause.state is None:
-            raise refused_error(not_paused_text(self._machine))
-
-    @workflow.update(name=CALLBACK_UPDATE, description="A participant answers a request that it has accepted.")
-    async def callback(self, request: RawValue = NO_INPUT) -> str:
-        receipt = await self._activity_calls.callbacks.receive(self.trust, request_fields(request))
-        self._feed(TimerFired(id="callback", at=workflow.time()))  # callbacks alone can make the history long
-        return receipt
-
-    @callback.validator
-    def check_callback(self, request: RawValue = NO_INPUT) -> None:
-        self._activity_calls.callbacks.check(self.trust, check_request(request), ended=self._finish is not None)
-
-    @workflow.update(name="resolve", description="Decide about a stuck step: retry, done, skip or compensate.")
-    async def resolve(self, decision: RawValue = NO_INPUT) -> RawValue:
-        request = request_fields(decision)
-        self._decisions += 1
-        event = to_decision_event(request, proven=is_proven_decision(self.trust, request, self._decisions))
-        if event.step == RELEASE_ACTIVITY and self._machine is not None:
-            self._machine.note_release_left(event)
-            self._locks.leave()
-        else:
-            self._feed(event)
-        return self.view()
-
-    @resolve.validator
-    def check_decision(self, decision: RawValue = NO_INPUT) -> None:
-        request = check_request(decision)
-        if self._machine is None or not self._started:
-            raise refused_error("the saga has not started yet; try again")
-        try:
-            event = to_decision_event(request)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise refused_error(f"a decision needs step, decision, reason and who: {error}") from None
-        if event.step == RELEASE_ACTIVITY:
-            refusal = release_refusal(event, releasing=self._locks.is_releasing)
-        else:
-            refusal = self._machine.check_decision(event)
-        if refusal is not None:
-            raise refused_error(refusal)
-        # A validator is not called in a replay, so what was accepted stays accepted.
-        if is_signed_decision(event) and not is_trusted(self.trust, lambda trust: trusts_decision(trust, request)):
-            raise refused_error(
-                "new arguments and definitions must be signed with the key of the project, for this run and this one "
-                "decision; use saga resolve in the project's folder"
-            )
 
     # --- details and completion --------------------------------------------------------------------------------
 
