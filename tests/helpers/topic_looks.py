@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 
-from saga_activities.kafka import transactional_producer
+from saga_activities.kafka import topic_changes, transactional_producer
 from saga_activities.kafka.admin import KafkaAdmin
 
 
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The topics of each request from now on. A flush makes none, however busy the machine is."""
-    identify, looks = KafkaAdmin.identify, []
+    """The topics of each request from now on. A slow flush makes none, however busy the machine is."""
+    begin_identify, looks = KafkaAdmin.begin_identify, []
 
     def counted(admin: KafkaAdmin, names: Any, timeout: float) -> Any:
         looks.append(sorted(names))
-        return identify(admin, names, timeout)
+        return begin_identify(admin, names, timeout)
 
-    monkeypatch.setattr(KafkaAdmin, "identify", counted)
+    monkeypatch.setattr(KafkaAdmin, "begin_identify", counted)
     monkeypatch.setattr(transactional_producer, "_FLUSH_SLICE", 60.0)
+    monkeypatch.setattr(topic_changes, "_WRITE_TIME", 60.0)
     return looks

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -45,6 +46,10 @@ class TopicIdentity:
 
     id: str
     partitions: int
+
+
+TopicIdentities = tuple[dict[str, TopicIdentity], dict[str, str]]
+"""The topics that can be used, and for each other one the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,27 +175,23 @@ class KafkaAdmin:
         """
         return _topic_id(self._describe(name))
 
-    def identify(self, names: Collection[str], timeout: float) -> tuple[dict[str, TopicIdentity], dict[str, str]]:
+    def identify(self, names: Collection[str], timeout: float) -> TopicIdentities:
         """Identify topics in one request; second, those that cannot be used, with the reason."""
-        return self._call("topics", lambda: self._identify(names, timeout))
+        return self.begin_identify(names, timeout)()
 
-    def _identify(self, names: Collection[str], timeout: float) -> tuple[dict[str, TopicIdentity], dict[str, str]]:
-        from confluent_kafka import KafkaException, TopicCollection
+    def begin_identify(self, names: Collection[str], timeout: float) -> Callable[[], TopicIdentities]:
+        """Send the request of :meth:`identify`; the function that is returned waits for the answer."""
+        sent = [self._request_descriptions(names, timeout)]
 
-        identities: dict[str, TopicIdentity] = {}
-        unusable: dict[str, str] = {}
-        futures = self._admin.describe_topics(TopicCollection([*names]), request_timeout=timeout)
-        for name, future in futures.items():
-            try:
-                description = future.result(timeout)
-            except KafkaException as error:
-                failure = kafka_error_info(error)
-                if failure.name.startswith("_"):  # not a word of the brokers about this topic
-                    raise
-                unusable[name] = classify_kafka_error(failure).reason
-            else:
-                identities[name] = TopicIdentity(_topic_id(description), len(description.partitions))
-        return identities, unusable
+        def answer() -> TopicIdentities:
+            return _identities(sent.pop() if sent else self._request_descriptions(names, timeout), timeout)
+
+        return lambda: self._call("topics", answer)
+
+    def _request_descriptions(self, names: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
+        from confluent_kafka import TopicCollection
+
+        return self._admin.describe_topics(TopicCollection([*names]), request_timeout=timeout)
 
     def _describe(self, name: str, **options: Any) -> Any:
         from confluent_kafka import TopicCollection
@@ -342,6 +343,24 @@ class KafkaAdmin:
             if not retriable or time.monotonic() > end:
                 raise _operation_error(what, failure, self.settings)
             time.sleep(0.1)
+
+
+def _identities(descriptions: Mapping[str, Future[Any]], timeout: float) -> TopicIdentities:
+    from confluent_kafka import KafkaException
+
+    identities: dict[str, TopicIdentity] = {}
+    unusable: dict[str, str] = {}
+    for name, future in descriptions.items():
+        try:
+            description = future.result(timeout)
+        except KafkaException as error:
+            failure = kafka_error_info(error)
+            if failure.name.startswith("_"):  # not a word of the brokers about this topic
+                raise
+            unusable[name] = classify_kafka_error(failure).reason
+        else:
+            identities[name] = TopicIdentity(_topic_id(description), len(description.partitions))
+    return identities, unusable
 
 
 def _topic_id(description: Any) -> str:

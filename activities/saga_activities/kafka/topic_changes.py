@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, TopicIdentity
+from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError, TopicIdentities, TopicIdentity
 from sagas.settings import KafkaSettings
 
 log = logging.getLogger("saga.kafka")
@@ -24,6 +24,11 @@ _TIMEOUT = 10.0
 """Seconds for an answer on new connections, and until the brokers agree on the partitions of a topic."""
 
 _RETRY_INTERVAL = 0.1
+
+_WRITE_TIME = 0.01
+"""Seconds for which records may be written after the request of a look. Too short for a topic to be deleted, created
+again and written to, so it was the same one throughout if it is in the answer.
+"""
 
 
 class TopicChanges:
@@ -38,6 +43,8 @@ class TopicChanges:
         self._seen: dict[str, TopicIdentity] = {}
         self._seen_at: dict[str, float] = {}
         self._used: Mapping[str, TopicIdentity] = {}
+        self._look: Callable[[], TopicIdentities] | None = None
+        self._look_began = 0.0
 
     def use(self, topics: Collection[str], max_age: float = 0.0) -> Mapping[str, str]:
         """Make the client choose among the present partitions of these topics.
@@ -59,8 +66,24 @@ class TopicChanges:
                 raise KafkaOperationError(f"the brokers do not agree on the partitions of {', '.join(outdated)} yet")
             time.sleep(_RETRY_INTERVAL)
 
+    def begin_look(self) -> None:
+        """Ask for the topics in use, so that :meth:`changed` has the answer once their records are written."""
+        if self._cluster is not None and self._used:
+            self._look = self._cluster.begin_identify(self._used, _ANSWER_TIMEOUT)
+            self._look_began = time.monotonic()
+
     def changed(self) -> list[str]:
-        """The topics in use that have been deleted, created again or given other partitions since they were seen."""
+        """The topics in use that have been deleted, created again or given other partitions since they were seen.
+
+        It is called when their records are written. If that took long, the look that was begun before does not count:
+        the records could be in a topic that was created after it.
+        """
+        look, self._look = self._look, None
+        if look is not None and time.monotonic() - self._look_began < _WRITE_TIME:
+            try:
+                return self._compare(look()[0])
+            except KafkaOperationError:
+                self._cluster = None
         present, _ = self._identify(self._used)
         return self._compare(present)
 
@@ -77,7 +100,7 @@ class TopicChanges:
 
     def end_use(self) -> None:
         """Forget the topics in use: nothing is written to them any more."""
-        self._used = {}
+        self._used, self._look = {}, None
 
     def _refresh(self, topic: str, identity: TopicIdentity) -> bool:
         """Make the client look at a topic that is new or has changed; returns whether it has the present partitions."""
@@ -101,7 +124,7 @@ class TopicChanges:
                 changed.append(topic)
         return changed
 
-    def _identify(self, topics: Collection[str]) -> tuple[dict[str, TopicIdentity], dict[str, str]]:
+    def _identify(self, topics: Collection[str]) -> TopicIdentities:
         if not topics:
             return {}, {}
         if self._cluster is not None:

@@ -192,8 +192,13 @@ class TransactionalProducer:
                 raise KafkaTransactionError(classify_kafka_error(late)) from None
 
     def commit(self) -> None:
-        """Flush and commit. After an error the outcome is unknown, unless its verdict says otherwise."""
+        """Flush and commit. After an error the outcome is unknown, unless its verdict says otherwise.
+
+        The look at the topics takes no time of its own: the brokers answer it while they take the records.
+        """
         assert self._topics is not None, "fence_and_open comes first"
+        with self._translate_errors():
+            self._topics.begin_look()
         self.flush()
         with self._translate_errors():
             self._raise_if_changed(self._topics.changed())

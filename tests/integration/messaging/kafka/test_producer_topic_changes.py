@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from saga_activities.kafka import transactional_producer
 from saga_activities.kafka.record_codec import EncodedRecord
 from saga_activities.kafka.transactional_producer import KafkaTransactionError, TransactionalProducer
 from tests.helpers.kafka_broker import Broker
@@ -98,12 +99,16 @@ def test_a_transaction_during_which_its_topic_changes_does_not_happen(
         assert not kafka.read_committed(topic)
 
 
+def _produce(producer: TransactionalProducer, topic: str) -> None:
+    for key in KEYS:
+        producer.produce(topic, b"1", key.encode())
+
+
 def _transact(producer: TransactionalProducer, topic: str) -> None:
     """A transaction for which a look within the last hour counts."""
     assert not producer.use_topics([topic], 3600)
     producer.begin(30)
-    for key in KEYS:
-        producer.produce(topic, b"1", key.encode())
+    _produce(producer, topic)
     producer.commit()
 
 
@@ -120,6 +125,48 @@ def test_a_recent_look_costs_a_transaction_one_request(
     looks.clear()
     _write(producer, topic)
     assert len(looks) == 2
+
+
+def test_the_look_of_a_commit_is_under_way_while_records_are_written(
+    kafka: Broker, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.create_topic()
+    _transact(producer, topic)
+    looks, flush = count_looks(monkeypatch), producer.flush
+
+    def check_look_and_flush() -> None:
+        assert looks == [[topic]]
+        flush()
+
+    monkeypatch.setattr(producer, "flush", check_look_and_flush)
+    _transact(producer, topic)
+    assert looks == [[topic]]
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+def test_a_topic_created_again_after_the_look_of_a_commit_is_noticed_by_another_look(
+    kafka: Broker, producer: TransactionalProducer, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """The records are written so late that they reach the topic that was created after the brokers had answered."""
+    monkeypatch.setattr(transactional_producer, "_FLUSH_SLICE", 60.0)
+    topic = kafka.create_topic(partitions=2)
+    _transact(producer, topic)
+    flush = producer.flush
+
+    def create_again_and_write() -> None:
+        kafka.delete_topic(topic)
+        kafka.create_topic(topic, partitions=partitions)
+        _produce(producer, topic)
+        flush()
+
+    monkeypatch.setattr(producer, "flush", create_again_and_write)
+    assert not producer.use_topics([topic], 3600)
+    producer.begin(30)
+    with pytest.raises(KafkaTransactionError, match=f"{topic} was changed or created again") as changed:
+        producer.commit()
+    assert changed.value.verdict.action == "abort"
+    producer.close()
+    assert not kafka.read_committed(topic)
 
 
 @pytest.mark.parametrize("partitions", [1, 4, 7])
