@@ -165,12 +165,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Broker:
     return Broker(shared_address(run_folder(tmp_path_factory), "kafka", start))
 
 
-@pytest.fixture(scope="module")
-def lossy_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker for one module that may lose the ends of transactions on restart."""
+@pytest.fixture
+def lossy_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker for one test that may lose the ends of transactions on restart."""
     from tests.helpers.lossy_broker import start_lossy_broker
 
-    broker = start_lossy_broker(tmp_path_factory.mktemp("kafka"))
+    broker = start_lossy_broker(tmp_path / "kafka")
     yield broker
     broker.kill()
 

@@ -35,13 +35,13 @@ class Reached:
     proxy: FaultProxy
 
 
-@pytest_asyncio.fixture(scope="module")
-async def reached(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Reached]:
+@pytest_asyncio.fixture
+async def reached(tmp_path: Path) -> AsyncIterator[Reached]:
     proxy = FaultProxy(0)
     await proxy.start()
     # Transactions that are too old are looked for every ten seconds by default.
     often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    broker = BrokerProcess(tmp_path_factory.mktemp("kafka"), advertised=proxy.port, more=often)
+    broker = BrokerProcess(tmp_path / "kafka", advertised=proxy.port, more=often)
     proxy.target_port = broker.port
     await asyncio.to_thread(broker.start)
     yield Reached(broker, proxy)
@@ -55,7 +55,6 @@ async def env(postgres_server: DatabaseServer, reached: Reached, tmp_path: Path)
     await made.make_tables()
     yield made
     made.close()
-    reached.proxy.refuse = False
 
 
 async def started(relay: RelayProcess) -> RelayProcess:

@@ -40,9 +40,9 @@ async def mariadb_engine(mariadb_server: DatabaseServer) -> AsyncIterator[AsyncE
     await engine.dispose()
 
 
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    broker = BrokerProcess(tmp_path_factory.mktemp("kafka"))
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path / "kafka")
     broker.start()
     yield broker
     broker.kill()
