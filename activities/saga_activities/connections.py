@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.foreign_rights import refuse_foreign_rights
 from saga_activities.guard.guard import Guard
+from saga_activities.guard.stored_values import PLAIN, StoredValues, options_of, stored_values_of
 from saga_activities.guard.two_phase import TwoPhaseGuard, two_phase_guard
 from saga_activities.idle_connections import check_idle_connections
 from saga_activities.parameters.integer_parameters import send_integers_as_bigint
@@ -66,7 +67,7 @@ class DatabaseConnections:
     def separate_engine(self, name: str, pool_size: int) -> AsyncEngine:
         """Open another pool of a SQL connection, which the caller disposes. Raises :class:`UsageError`."""
         connection, url = self._settings(name)
-        return open_engine(name, url, pool_size, connection.trusted_roles)
+        return open_engine(name, url, pool_size, connection.trusted_roles, stored_values_of(connection))
 
     async def close(self) -> None:
         """Close every connection."""
@@ -91,7 +92,8 @@ class DatabaseConnections:
             raise UsageError(
                 f"connection {name}: isolation must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation!r}"
             )
-        engine = open_engine(name, url, self._pool_size or connection.pool_size, connection.trusted_roles)
+        pool_size = self._pool_size or connection.pool_size
+        engine = open_engine(name, url, pool_size, connection.trusted_roles, stored_values_of(connection))
         return Guard(name, engine, isolation=isolation)
 
 
@@ -103,7 +105,13 @@ def engine_url(name: str, url: str) -> URL:
         raise UsageError(f"connections.{name}.url must have the form postgresql://user@host:5432/name") from None
 
 
-def open_engine(name: str, url: str, pool_size: int, trusted_roles: Collection[str] = ()) -> AsyncEngine:
+def open_engine(
+    name: str,
+    url: str,
+    pool_size: int,
+    trusted_roles: Collection[str] = (),
+    results: StoredValues = PLAIN,
+) -> AsyncEngine:
     """A pool for ``url`` in autocommit mode. Raises :class:`UsageError` for a URL or a driver that cannot be used.
 
     On PostgreSQL it logs which roles other than ``trusted_roles`` can run code over it, and gives out no connection
@@ -130,6 +138,7 @@ def open_engine(name: str, url: str, pool_size: int, trusted_roles: Collection[s
             connect_args={**arguments, **session_arguments(target)},
             json_serializer=_write_json,
             json_deserializer=decode_json,
+            execution_options=options_of(results),
         )
     except ModuleNotFoundError as error:
         raise UsageError(f"connection {name}: {missing_driver(error)}") from None

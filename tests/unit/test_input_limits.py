@@ -51,7 +51,8 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
     saga_workers.input_limits: {
         "MAX_HEAD_BYTES": ("a head of {} KiB", KIB),
         "HEAD_TIMEOUT": ("a head of 16 KiB in {} seconds", 1),
-        "BODY_TIMEOUT": ("a body of `max_body_bytes` in {} seconds", 1),
+        "BODY_TIMEOUT": ("(of 4 MiB for the codec endpoint) in {} seconds", 1),
+        "MAX_CODEC_BYTES": ("a body of `max_body_bytes` (of {} MiB for the codec endpoint)", MIB),
         "SEND_TIMEOUT": ("a response read in {} seconds", 1),
         "MAX_CONNECTIONS": ("{} connections", 1),
         "MAX_WAITING_BODIES": ("{} MiB of bodies", MIB),

@@ -23,7 +23,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartRequest, StartResult
-from saga_workers.temporal.data_converter import with_exact_numbers
+from saga_workers.temporal.data_converter import project_client
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.run_facts import web_ui_link
@@ -91,7 +91,7 @@ class Client:
     """Starts and controls the sagas of one project."""
 
     def __init__(self, temporal: Temporal, project: Project) -> None:
-        self.temporal = with_exact_numbers(temporal)
+        self.temporal = project_client(temporal, project.settings)
         self.project = project
         self.locator = Locator(self.temporal, open_ledger(project.settings), project.settings)
         """Finds the sagas of the project, wherever they run."""

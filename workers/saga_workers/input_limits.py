@@ -27,6 +27,9 @@ MAX_WAITING_BODIES = 32 * 1024 * 1024
 MAX_WAITING_BODIES_OF_TOKEN = 8 * 1024 * 1024
 """Bytes of those that were sent with one token."""
 
+MAX_CODEC_BYTES = 4 * 1024 * 1024
+"""Bytes of the body that Temporal's Web UI or CLI sends to be decrypted: payloads of up to 2 MiB in base64."""
+
 MAX_WRONG_TOKENS = 20
 """Wrong tokens of one address that are answered with 401 at once; further ones get 429."""
 

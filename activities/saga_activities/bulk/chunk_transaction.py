@@ -58,7 +58,8 @@ class PostgresChunk(PostgresTransaction):
     async def insert_rows(self, rows: Sequence[RowInsert]) -> Sequence[bool]:
         keys = [(*_key(row.key), row.op) for row in rows]
         values = [
-            (*key, row.reason, row.args_hash, row.result, row.origin) for key, row in zip(keys, rows, strict=True)
+            (*key, row.reason, row.args_hash, self._stored_values.seal(row.result), row.origin)
+            for key, row in zip(keys, rows, strict=True)
         ]
         cursor = await self._send(_INSERT, (self._limits.scheduled_at, _rows(values), self._limits.scheduled_at))
         won = set(await cursor.fetchall())
@@ -69,14 +70,17 @@ class PostgresChunk(PostgresTransaction):
         cursor = await self._send(_SELECT, (_rows([_key(key) for key in keys]),))
         stored: dict[tuple[str, str, int], dict[str, GuardRow]] = {}
         for saga_id, step, generation, op, reason, args_hash, result in await cursor.fetchall():
-            stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(reason, args_hash, result)
+            stored.setdefault((saga_id, step, generation), {})[op] = GuardRow(
+                reason, args_hash, self._stored_values.unseal(result)
+            )
         return [stored.get(_key(key), {}) for key in keys]
 
     async def delete_rows(self, rows: Sequence[tuple[EntryKey, str]]) -> None:
         await self._send(_DELETE, (_rows([(*_key(key), op) for key, op in rows]),))
 
     async def store(self, writes: Sequence[tuple[EntryKey, RowWrite]]) -> None:
-        if stored := [(*_key(key), write.op, write.result) for key, write in writes if write.result is not None]:
+        seal = self._stored_values.seal
+        if stored := [(*_key(key), write.op, seal(write.result)) for key, write in writes if write.result is not None]:
             await self._send(_STORE, (_rows(stored),))
         for decision, status in HELD_EVENT_STATUS.items():
             if held := [_key(key) for key, write in writes if write.held == decision]:

@@ -30,6 +30,7 @@ from saga_activities.guard.database_errors import STATEMENT_NOTE, classify_datab
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import Row, SqlSession, StatementResult
 from saga_activities.guard.sqlstates import TRANSACTION_TIMEOUT
+from saga_activities.guard.stored_values import stored_values
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
     LONGER_TIMEOUT,
@@ -104,6 +105,7 @@ class PostgresTransaction:
         self._backend_pid = raw.info.backend_pid
         self._cursor = AsyncClientCursor(raw)
         self._entry_key = entry_key
+        self._stored_values = stored_values(connection.engine)
         self._limits = limits
         self.answered = False
 
@@ -123,7 +125,8 @@ class PostgresTransaction:
         result: str | None = None,
         origin: str | None = None,
     ) -> bool:
-        row = (*self._key_values(), op, reason, args_hash, result, origin, self._limits.scheduled_at)
+        stored = self._stored_values.seal(result)
+        row = (*self._key_values(), op, reason, args_hash, stored, origin, self._limits.scheduled_at)
         if not self.answered:
             cursor = await self._send(_INSERT_FIRST_ROW, (*row, self._limits.scheduled_at))
             return await cursor.fetchone() is not None
@@ -138,7 +141,11 @@ class PostgresTransaction:
     async def rows(self, *, locked: bool = True) -> Mapping[str, GuardRow]:
         await self.check_watermark()
         cursor = await self._send(_SELECT_ROWS + (" FOR SHARE" if locked else ""), self._key_values())
-        return {op: GuardRow(reason, args_hash, result) for op, reason, args_hash, result in await cursor.fetchall()}
+        rows = await cursor.fetchall()
+        return {
+            op: GuardRow(reason, args_hash, self._stored_values.unseal(result))
+            for op, reason, args_hash, result in rows
+        }
 
     async def lock_do(self) -> None:
         try:
@@ -155,7 +162,7 @@ class PostgresTransaction:
     async def commit(self, row_write: RowWrite | None) -> None:
         text, values = self._final_statement, ()
         if row_write is not None and row_write.result is not None:
-            values = (row_write.result, *self._key_values(), row_write.op)
+            values = (self._stored_values.seal(row_write.result), *self._key_values(), row_write.op)
             text = f"{_UPDATE_RESULT}; {text}"
         if row_write is not None and row_write.held is not None:
             text, values = (

@@ -40,6 +40,16 @@ def encode_marker(marker: str, **details: Any) -> str:
     return encode_json({MARKER_KEY: marker, **details}).decode()
 
 
+REJECTED = "rejected"
+"""The marker of a seal that keeps a rejection, with its reason and details."""
+
+
+def holds_values(text: str) -> bool:
+    """True for the text of a result or of a rejection; other markers have no value of a saga."""
+    marker = decode_marker(text)
+    return marker is None or marker[MARKER_KEY] == REJECTED
+
+
 def decode_marker(text: str | None) -> Mapping[str, Any] | None:
     """``{"saga:marker": marker, …}`` if the row holds a marker of the guard, else None."""
     if text is None or MARKER_KEY not in text:

@@ -30,8 +30,6 @@ CONTINUES_ANOTHER_RUN = (
     "if an earlier run of this saga id did it, `saga resume ID` continues that run; if it was done with arguments of "
     "an operator, before a reset of the run, a `retry --with` of the same arguments finds its result"
 )
-REJECTED = "rejected"
-"""The marker of a seal that keeps a rejection, with its reason and details."""
 MARKERS: Mapping[str, Marker] = {
     NOTHING_TO_UNDO: "nothing_to_undo",
     ELSEWHERE: "elsewhere",
@@ -58,7 +56,7 @@ async def do(tx: GuardTransaction, args_hash: str | None, body: GuardedBody, ori
 
 async def reject(tx: GuardTransaction, failure: Failure) -> ScriptResult:
     """Seal the step with the rejection that later attempts get."""
-    rejection = result_codec.encode_marker(REJECTED, reason=failure.message, details=dict(failure.details))
+    rejection = result_codec.encode_marker(result_codec.REJECTED, reason=failure.message, details=dict(failure.details))
     if await tx.insert("do", "undo", result=rejection):
         await seal_other_rows(tx)
         return ScriptResult(Outcome("rejected", failure=failure, retryable=False), commit=True)
@@ -244,7 +242,7 @@ async def seal_other_rows(tx: GuardTransaction) -> None:
 def stored_rejection(row: GuardRow) -> Outcome | None:
     """The rejection that a sealed row keeps; None if it was sealed by an undo."""
     marker = result_codec.decode_marker(row.result)
-    if marker is None or marker[result_codec.MARKER_KEY] != REJECTED:
+    if marker is None or marker[result_codec.MARKER_KEY] != result_codec.REJECTED:
         return None
     failure = Failure("Rejected", marker["reason"], marker["details"])
     return Outcome("rejected", failure=failure, retryable=False)

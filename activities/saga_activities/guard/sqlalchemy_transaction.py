@@ -23,6 +23,7 @@ from saga_activities.guard.database_errors import (
 )
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.sql_session import SqlSession
+from saga_activities.guard.stored_values import stored_values
 from saga_activities.guard.transaction import (
     HELD_EVENT_STATUS,
     BelowWatermark,
@@ -69,6 +70,7 @@ class SqlAlchemyTransaction:
         self.answered = False
         self.kept_changes = False
         self._connection = connection
+        self._stored_values = stored_values(connection.engine)
         self.address(entry_key)
         self._limits = limits
         self._interrupted = False
@@ -93,8 +95,8 @@ class SqlAlchemyTransaction:
         opened = self.answered
         if not opened:
             await self._begin()
-        row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash, "result": result}
-        row["origin"] = origin
+        row = {**self._key_values, "op": op, "reason": reason, "args_hash": args_hash, "origin": origin}
+        row["result"] = self._stored_values.seal(result)
         statement = self._insert_row if opened else self._insert_first_row
         return (await self._send(statement, {**row, "created_at": self._limits.scheduled_at})).rowcount == 1
 
@@ -108,7 +110,10 @@ class SqlAlchemyTransaction:
         await self.check_watermark()
         statement = self._select_rows if locked else SELECT_ROWS_WITHOUT_LOCK
         rows = (await self._send(statement, self._key_values)).mappings()
-        return {row["op"]: GuardRow(row["reason"], row["args_hash"], row["result"]) for row in rows}
+        return {
+            row["op"]: GuardRow(row["reason"], row["args_hash"], self._stored_values.unseal(row["result"]))
+            for row in rows
+        }
 
     async def lock_do(self) -> None:
         if not self.answered:
@@ -129,7 +134,8 @@ class SqlAlchemyTransaction:
     async def store_row(self, row_write: RowWrite) -> None:
         """Store what belongs to the row of an operation."""
         if row_write.result is not None:
-            await self._send(_UPDATE_RESULT, {**self._key_values, "op": row_write.op, "result": row_write.result})
+            result = self._stored_values.seal(row_write.result)
+            await self._send(_UPDATE_RESULT, {**self._key_values, "op": row_write.op, "result": result})
         if row_write.held is not None:
             await self._send(_UPDATE_HELD_EVENTS, {**self._key_values, "status": HELD_EVENT_STATUS[row_write.held]})
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+from pydantic import Field
+
 from sagas.builtins.http_headers import DEFAULT_KEY_HEADER, KEY_FORMATS, KeyFormat
 from sagas.builtins.http_statuses import status_range
 from sagas.errors import UsageError
@@ -60,7 +62,8 @@ class SqlConnection(Connection):
     """A database.
 
     ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps,
-    ``keeps_ledger`` for that of ``[ledger]``, ``keeps_locks`` for the database of semantic locks.
+    ``keeps_ledger`` for that of ``[ledger]``, ``keeps_locks`` for the database of semantic locks. ``codec_key``: the
+    keys of ``[codec]``, which encrypt the results in its guard.
     """
 
     heading = "connections.shop"
@@ -71,6 +74,7 @@ class SqlConnection(Connection):
     keeps_outputs: bool = False
     keeps_ledger: bool = False
     keeps_locks: bool = False
+    codec_key: str | Secret | None = Field(default=None, repr=False)
     kind: Annotated[Literal["sql"], text()] = setting("sql", "`sql`")
     url_setting: Annotated[str | Secret | None, text_or_secret(require_database_url)] = setting(
         None,

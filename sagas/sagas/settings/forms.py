@@ -157,15 +157,6 @@ def one_of(*words: str) -> Form:
     return replace(text(check), json_schema={"enum": list(words)})
 
 
-def planned(what: str) -> Form:
-    """A key that is refused until ``what`` exists."""
-
-    def read(written: Any) -> None:
-        raise WrongSetting("", f"is not in this version; leave it out until {what} exists")
-
-    return Form(PLANNED, lambda written: True, "", read, {"not": {}})
-
-
 def properties(accept: Callable[[str, str | Secret], object], *, secrets: bool = False, dots: str = ".") -> Form:
     """Properties of a library: dots in their names become nested tables in TOML.
 
@@ -235,9 +226,6 @@ NUMBER = Form(
     "a string or a number",
     json_schema={"type": ["string", "number"]},
 )
-PLANNED = "planned"
-"""The type of keys that are refused."""
-
 Text = Annotated[str, text()]
 OptionalText = Annotated[str | None, text()]
 Flag = Annotated[bool, FLAG]

@@ -354,6 +354,7 @@ def _connection(settings: Settings, name: str, root: Path, dev: Table) -> SqlCon
             "keeps_outputs": name == settings.spark_ledger,
             "keeps_ledger": name == settings.ledger.connection,
             "keeps_locks": name == settings.lock_connection,
+            "codec_key": settings.codec.key,
         }
     return connection.model_copy(update=own)
 

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 
 from sagas.errors import UsageError, did_you_mean
 from sagas.settings.addresses import check_catalog_addresses
+from sagas.settings.codec import CodecSettings
 from sagas.settings.connections import HttpService, SqlConnection, read_connection
-from sagas.settings.forms import TABLE, TEXTS, Texts, planned
+from sagas.settings.forms import TABLE, TEXTS, Texts
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.reconcile import ReconcileSettings
@@ -104,7 +105,7 @@ class Settings(Table):
         {}, "values for expressions", repr=False
     )
     serve: ServeSettings = setting(ServeSettings(), "`saga serve`")
-    codec: Annotated[None, planned("payload encryption")] = setting(None, "payload encryption")
+    codec: CodecSettings = setting(CodecSettings(), "payload encryption")
 
     @property
     def definitions(self) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ from sagas.settings.secrets import Secret
 from sagas.settings.table import REQUIRED, Table, named_tables, setting
 from sagas.settings.wrong_setting import WrongSetting
 
-Scope = Literal["read", "start"]
+Scope = Literal["read", "start", "decode"]
 SCOPES: tuple[str, ...] = get_args(Scope)
 
 
@@ -33,7 +33,10 @@ class ServeToken(Table):
 
     secret: Annotated[Secret, SECRET] = setting(REQUIRED, "the token (required)", {"env": "SHOP_TOKEN"})
     scopes: Annotated[tuple[Scope, ...], replace(TEXTS, read=_read_scopes)] = setting(
-        ("read",), "what its holder may do: `read` outcomes, `start` sagas", ["read", "start"]
+        ("read",),
+        "what its holder may do: `read` outcomes, `start` sagas, `decode` what the "
+        "[codec](../how-to/encrypt-values.md) has encrypted",
+        ["read", "start"],
     )
 
 

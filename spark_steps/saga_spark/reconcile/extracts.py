@@ -15,12 +15,14 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from saga_activities.guard.entry_key import PARTICIPANT_PREFIX
+from saga_activities.guard.stored_values import StoredValues, UndecryptableRow, stored_values
 from saga_activities.guard.tables import guard_table, outbox_table
 from saga_activities.guard.two_phase.rules import COMMITTED
 from saga_activities.messaging.kafka_request import COMMAND_TYPE
 from saga_activities.messaging.outbox import HELD
 from saga_activities.table_names import table_names
 from saga_spark.reconcile.effect_values import database_time, read_all_times, row_key, seconds_of_row
+from sagas.errors import SagaError
 from sagas.protocol.saga_view import SagaView
 from sagas.settings.reconcile import EffectTable
 from sagas.text.exact_json import decode_json, encode_json, number_text
@@ -282,11 +284,13 @@ async def _extract_guard(
             sa.and_(table.saga_id.in_(scope.older_saga_ids[at : at + _IDS_PER_QUERY]), table.saga_id.not_in(recent))
             for at in range(0, len(scope.older_saga_ids), _IDS_PER_QUERY)
         ]
+    stored_form = stored_values(connection.engine)
     for condition in conditions:
         stream = await connection.stream(query if condition is None else query.where(condition))
         async for page in stream.partitions(_PAGE_ROWS):
             for saga_id, step, generation, reason, undone, created_at, result in page:
-                rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, _comparable_result(result))
+                comparable = _comparable_result(_opened(stored_form, result))
+                rows.add(name, saga_id, step, generation, reason, bool(undone), created_at, comparable)
 
 
 async def _extract_outbox(
@@ -347,6 +351,13 @@ async def _extract_effects(
             key = row_key(effects.key, key_and_amounts[:keys])
             amounts = (None if amount is None else str(amount) for amount in key_and_amounts[keys:])
             rows.add(None if value is None else str(value), key, seconds_of_row(time, effects.name, key), *amounts)
+
+
+def _opened(stored: StoredValues, result: str | None) -> str | None:
+    try:
+        return stored.unseal(result)
+    except UndecryptableRow as error:
+        raise SagaError(str(error), help="set [codec] key in saga.toml as the workers have it") from None
 
 
 def _comparable_result(result: str | None) -> str | None:

@@ -93,7 +93,7 @@ async def test_again_starts_the_next_generation_of_an_id(env: Environment) -> No
     assert await env.effects() == ["a", "b"]
 
 
-async def test_a_reset_run_reuses_stored_results_without_duplicates(env: Environment) -> None:
+async def test_a_reset_run_reuses_stored_values_without_duplicates(env: Environment) -> None:
     async with env.serving(PLAIN) as client:
         saga = (await run_saga(client, "plain"))["id"]
         await reset_run(client.temporal, saga)

@@ -5,15 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
 from pydantic.fields import FieldInfo
 
 from sagas.definition.times import format_duration
+from sagas.settings.codec import CodecSettings
 from sagas.settings.connections import HttpService, SqlConnection
-from sagas.settings.forms import PLANNED, Variable, to_toml
+from sagas.settings.forms import Variable, to_toml
 from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES, KafkaSettings
 from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.model import Settings
@@ -30,6 +30,7 @@ TABLES: tuple[type[Table], ...] = (
     Settings,
     TemporalSettings,
     Tls,
+    CodecSettings,
     WorkerSettings,
     SqlConnection,
     HttpService,
@@ -41,11 +42,6 @@ TABLES: tuple[type[Table], ...] = (
     ServeSettings,
     ServeToken,
 )
-
-
-def written_keys(table: type[Table]) -> Iterator[tuple[str, FieldInfo]]:
-    """The keys of a table that are not refused, with their fields."""
-    return ((name, field) for name, field in keys(table) if form_of(field).type != PLANNED)
 
 
 _HEAD = """# Settings: saga.toml
@@ -149,7 +145,7 @@ def complete_file() -> str:
     for table in TABLES:
         header = f"[[{table.heading}]]" if table is EffectTable else f"[{table.heading}]"
         lines = [header] if table.heading else []
-        examples = {name: example_of(field) for name, field in written_keys(table)}
+        examples = {name: example_of(field) for name, field in keys(table)}
         parts.append("\n".join(lines + [f"{name} = {example}" for name, example in examples.items() if example]))
         if table is KafkaSettings:
             parts.append('[kafka.client]\nsecurity.protocol = "SASL_SSL"\nsasl.password = { env = "KAFKA_PASSWORD" }')
@@ -175,7 +171,7 @@ def _section(table: type[Table]) -> str:
     rows = [
         f"| `{name}` | {form_of(field).type} | {_code(default_of(field))} | {_variable(table, name, field)} "
         f"| {field.description} |"
-        for name, field in written_keys(table)
+        for name, field in keys(table)
     ]
     head = "| key | type | default | environment variable | meaning |\n|---|---|---|---|---|\n"
     return f"## {title}\n\n{fill(table.summary, 120)}\n\n{head}" + "\n".join(rows) + "\n"

@@ -20,10 +20,11 @@ from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.runtime.logs import configure_logs
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.settings import HttpService, load_settings
+from sagas.settings.codec import load_codec_keys
 from sagas.settings.masking import is_secret_name, mask, mask_properties
-from sagas.settings.table import example_of, form_of
+from sagas.settings.table import example_of, form_of, keys
 from sagas.text.printable import MASK
-from tests.unit.settings.reference_page import TABLES, written_keys
+from tests.unit.settings.reference_page import TABLES
 
 CANARY = "canary-7d1f"
 SAGA = "saga: a\nsteps:\n  - id: s\n    uses: wait\n    with: {signal: x}\n"
@@ -135,10 +136,10 @@ def plant(canaries: list[str], env: dict[str, str]) -> str:
 
     lines: list[str] = []
     for table in TABLES:
-        if not table.heading or table.heading in ("reconcile", "reconcile.effects"):
+        if not table.heading or table.heading in ("reconcile", "reconcile.effects", "codec"):  # its keys are no words
             continue
         lines.append(f"[{table.heading}]")
-        for name, field in written_keys(table):
+        for name, field in keys(table):
             match name:
                 case "kind":
                     lines.append(f"kind = {example_of(field)}")
@@ -191,6 +192,12 @@ def resolved(settings: Any) -> Any:
             assert secret.resolve()
     assert settings.kafka.client_properties()
     return settings
+
+
+def test_keys_of_the_codec_are_masked(tmp_path: Path) -> None:
+    first, second = "ab" * 32, "cd" * 32
+    load_codec_keys(f"{first} {second}", tmp_path)
+    assert mask(f"{first} and {second}") == "••• and •••"
 
 
 def test_no_text_quotes_a_secret_of_the_settings(project: tuple[Path, list[str]]) -> None:

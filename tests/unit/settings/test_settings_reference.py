@@ -38,7 +38,7 @@ def test_the_complete_file_is_accepted(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_top_level_has_a_table_for_each_name() -> None:
     headers = {table.heading.partition(".")[0] for table in TABLES}
-    assert {name for name, _ in keys(Settings)} - headers == {"definitions", "actions", "catalogs", "vars", "codec"}
+    assert {name for name, _ in keys(Settings)} - headers == {"definitions", "actions", "catalogs", "vars"}
 
 
 def test_the_schema_for_editors_accepts_the_complete_file_and_no_unknown_key() -> None:

@@ -22,7 +22,7 @@ from sagas.settings import KafkaSettings, Secret, Settings, load_settings
 from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES
 from sagas.settings.reconcile import EffectTable
 from sagas.settings.table import Table, example_of, form_of, keys
-from tests.unit.settings.reference_page import TABLES, written_keys
+from tests.unit.settings.reference_page import TABLES
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("sagas/sagas", "activities/saga_activities", "spark_steps/saga_spark", "workers/saga_workers", "cli/saga_cli")
@@ -31,6 +31,7 @@ ANOTHER_VALUE = {
     "definitions": '["elsewhere"]',
     "actions": '["json"]',
     "connections.shop.url": '"sqlite:///another.db"',
+    "codec.key": f'"{"ab" * 32}"',
     "name": '"bills"',
     "table": '"bills"',
     "step": '"bill"',
@@ -89,7 +90,7 @@ def rows(*, without: tuple[type[Table], ...] = ()) -> list[Any]:
     return [
         pytest.param(table, key, id=f"{table.heading or 'top'}-{key}")
         for table in TABLES
-        for key, field in written_keys(table)
+        for key, field in keys(table)
         if not (key == "kind" or (table is Settings and form_of(field).type == "table"))
         if table not in without
     ]
@@ -139,6 +140,7 @@ def observed(settings: Settings) -> Mapping[str, Any]:
         "checks": Project(settings).context.connections,
         "temporal": settings.temporal,
         "worker": settings.worker,
+        "codec": settings.codec,
         "schemas": [connection.schema_file for connection in settings.sql_connections()],
         "databases": [
             (guard.engine.url, vars(guard.engine.pool)["_pool"].maxsize, guard.isolation) for guard in guards
@@ -190,7 +192,7 @@ def names_read(room: str) -> set[str]:
 def test_every_key_has_a_reader() -> None:
     read = set().union(*map(names_read, ROOMS))
     fields = {field for table in TABLES for field, info in table.model_fields.items() if info.description is not None}
-    assert fields - read - {"codec"} == set()
+    assert fields - read == set()
 
 
 def test_properties_of_kafka_that_the_engine_sets_cannot_be_set(tmp_path: Path) -> None:
@@ -200,20 +202,6 @@ def test_properties_of_kafka_that_the_engine_sets_cannot_be_set(tmp_path: Path) 
     own_of_the_relay = {"retry.backoff.ms", "retry.backoff.max.ms"}
     free = {"partitioner", "logger", "compression.type", "linger.ms", "socket.timeout.ms"}
     assert set(own) - own_of_the_relay - free <= {*ENGINE_PROPERTIES, *REQUIRED_VALUES}
-
-
-@pytest.mark.parametrize(
-    ("text", "env"),
-    [
-        ("[codec]", {}),
-        ('[codec]\nkey = {env = "KEY"}', {}),
-        ("", {"SAGA_CODEC__KEY": "x"}),
-    ],
-)
-def test_payload_encryption_is_refused_until_it_exists(tmp_path: Path, text: str, env: dict[str, str]) -> None:
-    (tmp_path / "saga.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="codec is not in this version; leave it out until payload encryption exists"):
-        load_settings(tmp_path, env=env)
 
 
 @pytest.mark.parametrize(

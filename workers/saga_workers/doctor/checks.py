@@ -23,6 +23,7 @@ from saga_workers.doctor.trigger_settings import check_foreign_key_setting
 from saga_workers.doctor.two_phase_checks import check_two_phase
 from saga_workers.doctor.unusable_databases import unusable_databases, unusable_result
 from saga_workers.temporal import search_attributes
+from saga_workers.temporal.payload_codec import payload_codec
 from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.temporal.temporal_runs import count_pollers
@@ -55,7 +56,7 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
 
     findings = [_check_settings(settings)]
     project = Project(settings)
-    findings += [*_check_definitions(project), _check_keys(settings)]
+    findings += [*_check_definitions(project), _check_keys(settings), *_check_codec(settings)]
     closed = await unusable_databases(settings.sql_connections())
     client = None
     try:
@@ -195,6 +196,15 @@ def _check_keys(settings: Settings) -> DoctorResult:
     first, *others = keys.ids
     rotated = f"; {', '.join(others)} also verif{'y' if len(others) > 1 else 'ies'}" if others else ""
     return DoctorResult("definition keys", True, f"{first} signs{rotated} ({source})")
+
+
+def _check_codec(settings: Settings) -> list[DoctorResult]:
+    """The result about the keys that encrypt values; none without the setting."""
+    try:
+        codec = payload_codec(settings)
+    except SagaError as error:
+        return [DoctorResult("codec", False, error.message, error.help)]
+    return [] if codec is None else [DoctorResult("codec", True, f"encrypts with the key {codec.key_id}")]
 
 
 async def _check_temporal(client: Client, settings: Settings, project: Project) -> list[DoctorResult]:

@@ -284,8 +284,10 @@ def open_ledger(settings: Settings) -> RunLedger:
 
     def open() -> AsyncEngine:
         from saga_activities.connections import open_engine
+        from saga_activities.guard.stored_values import stored_values_of
 
-        return open_engine(name, connection.url, _POOL_SIZE, connection.trusted_roles)
+        values = stored_values_of(connection)
+        return open_engine(name, connection.url, _POOL_SIZE, connection.trusted_roles, values)
 
     return RunLedger(name, open)
 

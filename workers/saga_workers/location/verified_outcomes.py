@@ -79,10 +79,8 @@ async def _is_believed(keys: SigningKeys | None, run: RunInfo) -> bool:
     """True if the run is open, Temporal has closed it, or its outcome is signed; always without keys."""
     if keys is None or not keys.keys or not run.ended_by_itself:
         return True
-    fields, codec = run.raw.memo.fields, run.converter.payload_codec
-    if OUTCOME_MEMO not in fields:
+    if OUTCOME_MEMO not in run.raw.memo.fields:
         return was_refused(run)
-    payload = fields[OUTCOME_MEMO]
-    [plain] = [payload] if codec is None else await codec.decode([payload])
+    plain = await run.memo_payload(OUTCOME_MEMO)
     signature = (await run.memo()).get(OUTCOME_SIGNATURE_MEMO)
     return keys.verifies("outcome", message_content([run.id, run.run_id], outcome_message(plain.data)), signature)

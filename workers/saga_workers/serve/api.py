@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from saga_activities.input_checks import INPUT_CHECKS
 from saga_workers.bulk.acceptance import NotClaimed
 from saga_workers.client import Client
-from saga_workers.input_limits import CHECK_TIMEOUT, MAX_CONNECTIONS
+from saga_workers.input_limits import CHECK_TIMEOUT, MAX_CODEC_BYTES, MAX_CONNECTIONS
 from saga_workers.ledger.run_ledger import LedgerUnavailable
 from saga_workers.location.locator import Locator, using_locator
 from saga_workers.runtime.health import health_server, temporal_readiness
@@ -32,6 +32,14 @@ from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.serve.api_tokens import Caller, Callers, TooManyFailures
 from saga_workers.serve.callbacks import CallbackReceiver
+from saga_workers.serve.codec_endpoint import (
+    CODEC_PATHS,
+    CodecCors,
+    CodecEndpoint,
+    allowed_origins,
+    is_codec_path,
+    token_in_path,
+)
 from saga_workers.serve.limits import (
     MAX_CONCURRENT_REQUESTS,
     MAX_SHARED_STARTS,
@@ -47,6 +55,7 @@ from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.shared_starts import SharedStarts
 from saga_workers.start.start_requests import StartResult
+from saga_workers.temporal.payload_codec import payload_codec
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.views.saga_view import read_view
 from sagas.builtins.callbacks import MAX_CALLBACK_BYTES
@@ -88,6 +97,8 @@ class SagaApi:
         sagas: Collection[str] = (),
         settings: ServeSettings,
         keys: SigningKeys | None = None,
+        codec: CodecEndpoint | None = None,
+        origins: Sequence[str] = (),
     ) -> None:
         self._locator = locator
         self._temporal = locator.temporal
@@ -103,18 +114,21 @@ class SagaApi:
         self._shared_slots = asyncio.Semaphore(MAX_SHARED_STARTS)
         self._bodies = WaitingBodies()
         self._callbacks = CallbackReceiver(locator.temporal, keys or SigningKeys())
+        self._codec = codec
         self.requests = requests_counter(CollectorRegistry())
-        self.app = http_app(
+        app = http_app(
             [
                 Route("/sagas/{id}", self._show_outcome),
                 Route("/sagas/{id}/notifications", self._show_notifications),
                 Route("/sagas/{name}", self._start, methods=["POST"]),
                 Route("/openapi.json", self._show_openapi),
                 Route(CALLBACK_PATH, self._receive_callback, methods=["POST"]),
+                *(Route(path, self._convert_payloads, methods=["POST"]) for path in CODEC_PATHS if codec is not None),
             ],
             [Middleware(RequestFilter, refusal=self._refusal, answered=self._count)],
-            max_body_bytes=self._max_body_bytes,
+            max_body_bytes=self._max_body_bytes if codec is None else max(self._max_body_bytes, MAX_CODEC_BYTES),
         )
+        self.app = app if codec is None else CodecCors(app, origins)
 
     def _count(self, status: int) -> None:
         self.requests.labels(str(status)).inc()
@@ -124,7 +138,7 @@ class SagaApi:
             return None  # a participant has no token but that of the address
         try:
             address = request.client.host if request.client is not None else ""
-            caller = self._callers.identify(request.headers.get("authorization", ""), address)
+            caller = self._callers.identify(_authorization(request), address)
         except TooManyFailures:
             return error_response(429, _TOO_MANY_WRONG, {"Retry-After": "1"})
         except UsageError as error:
@@ -134,7 +148,7 @@ class SagaApi:
             message = "send the header Authorization: Bearer TOKEN with a token of [serve] in saga.toml"
             return error_response(401, message, {"WWW-Authenticate": "Bearer"})
         request.state.caller = caller
-        needed: Scope = "start" if request.method == "POST" else "read"
+        needed = _needed_scope(request)
         if needed not in caller.scopes:
             return error_response(403, f"this token does not have the scope {needed}")
         return None
@@ -195,6 +209,18 @@ class SagaApi:
         except (RPCError, TimeoutError) as error:
             return _temporal_is_down(error)
         return json_response(200, {"status": receipt})
+
+    async def _convert_payloads(self, request: Request) -> Response:
+        """Answer Temporal's Web UI or CLI."""
+        assert self._codec is not None
+        caller: Caller = request.state.caller
+        try:
+            with self._bodies.hold(caller.name, MAX_CODEC_BYTES):
+                body = await read_body(request, MAX_CODEC_BYTES)
+                converting = self._codec.convert(request.path_params["operation"], body, caller=caller.name)
+                return json_response(200, await _in_time(converting))
+        except BadRequest as error:
+            return error_response(error.status, str(error), {"Connection": "close"})
 
     # --- starting ----------------------------------------------------------------------------------------------
 
@@ -313,6 +339,19 @@ class SagaApi:
         return True
 
 
+def _authorization(request: Request) -> str:
+    """The header Authorization, or what stands for it in the path."""
+    path = request.scope["path"]
+    token = token_in_path(path) if is_codec_path(path) else None
+    return request.headers.get("authorization", "") if token is None else f"Bearer {unquote(token)}"
+
+
+def _needed_scope(request: Request) -> Scope:
+    if is_codec_path(request.scope["path"]):
+        return "decode"
+    return "start" if request.method == "POST" else "read"
+
+
 async def _in_time(checking: Awaitable[_Checked]) -> _Checked:
     """Return what the check of an input returns. Raises BadRequest if this input, or earlier ones of its caller, take
     too long.
@@ -371,7 +410,17 @@ async def run_api(settings: Settings, listen: str, *, health: str | None = None)
         if client is not None:
             stack.push_async_callback(client.close)
         keys = settings.signing_keys(create=False)
-        api = SagaApi(locator, callers, client, sagas=sagas, settings=settings.serve, keys=keys)
+        codec = payload_codec(settings)
+        api = SagaApi(
+            locator,
+            callers,
+            client,
+            sagas=sagas,
+            settings=settings.serve,
+            keys=keys,
+            codec=None if codec is None else CodecEndpoint(codec),
+            origins=allowed_origins(settings),
+        )
         if health is not None:
             ready = partial(temporal_readiness, temporal)
             await stack.enter_async_context(health_server(health, stop=stop, ready=ready, metrics=(api.requests,)))

@@ -1,4 +1,4 @@
-"""The data converter of our clients: the SDK's own, with exact numbers."""
+"""The data converter of our clients: the SDK's own, with exact numbers and with the codec of the project."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from temporalio.converter import (
     value_to_type,
 )
 
+from saga_workers.temporal.payload_codec import payload_codec
+from sagas.errors import UsageError
+from sagas.settings import Settings
 from sagas.workflow.json_payloads import json_payload, read_payload
 
 
@@ -43,14 +46,35 @@ class ExactPayloadConverter(CompositePayloadConverter):
         super().__init__(*_ENCODINGS)
 
 
-def with_exact_numbers(client: Client) -> Client:
-    """Return a client on the same connection that keeps numbers exact. Its codec, such as one that encrypts, stays.
+def with_codec(converter: DataConverter, settings: Settings) -> DataConverter:
+    """The converter with the codec of the settings, unless it has one of its own.
 
-    All that our clients send and read is JSON, so another payload converter is not needed, whatever the given client
-    has for its own workflows.
+    Raises:
+        UsageError: a key of the codec cannot be read, or the package that encrypts is not installed.
     """
-    converter = client.data_converter
-    if converter.payload_converter_class is ExactPayloadConverter:
+    if converter.payload_codec is not None:
+        return converter
+    return dataclasses.replace(converter, payload_codec=payload_codec(settings))
+
+
+def check_codec(client: Client, settings: Settings) -> None:
+    """Raise UsageError if the project encrypts, and this client, with which its worker answers, does not."""
+    if settings.codec.key is not None and client.data_converter.payload_codec is None:
+        raise UsageError(
+            "the project encrypts what it sends to Temporal ([codec] in saga.toml), but the client of this worker does "
+            "not",
+            help="connect it with Client.connect(…, plugins=[SagaPlugin()])",
+        )
+
+
+def project_client(client: Client, settings: Settings) -> Client:
+    """Return a client on the same connection that keeps numbers exact and has the codec of the project.
+
+    A codec that the client has stays. All that our clients send and read is JSON, so another payload converter is not
+    needed, whatever the given client has for its own workflows.
+    """
+    converter = with_codec(client.data_converter, settings)
+    if converter is client.data_converter and converter.payload_converter_class is ExactPayloadConverter:
         return client
     return Client(**{**client.config(), "data_converter": _exact(converter)})  # pyright: ignore[reportArgumentType]
 

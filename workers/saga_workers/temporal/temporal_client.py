@@ -34,7 +34,7 @@ from temporalio.envconfig import ClientConfigProfile
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import KeepAliveConfig, RetryConfig, RPCError, RPCStatusCode, TLSConfig
 
-from saga_workers.temporal.data_converter import EXACT_CONVERTER
+from saga_workers.temporal.data_converter import EXACT_CONVERTER, with_codec
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import LOCKS_SIGNAL
 from sagas.settings import Settings
@@ -65,7 +65,7 @@ async def connect(
     ``env`` provides the TLS variables of Temporal's CLI and the location of its profile.
 
     Raises:
-        UsageError: the settings or the profile cannot be read, or name no address.
+        UsageError: the settings, a key of the codec or the profile cannot be read, or name no address.
         ServerDownError: the server does not answer, or refuses the connection.
     """
     options = connect_options(settings, env)
@@ -79,7 +79,7 @@ async def connect(
                 **options,
                 keep_alive_config=_KEEP_ALIVE,
                 retry_config=_RETRIES,
-                data_converter=EXACT_CONVERTER,
+                data_converter=with_codec(EXACT_CONVERTER, settings),
                 interceptors=[HeaderInterceptor()],
                 plugins=plugins or [],
             )

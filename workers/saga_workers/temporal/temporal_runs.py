@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -32,6 +33,7 @@ from temporalio.client import Client as Temporal
 from temporalio.converter import DataConverter, decode_search_attributes
 from temporalio.service import RPCError, RPCStatusCode
 
+from saga_activities.value_cipher import UnknownKey
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
 from sagas.text.shortening import shorten_middle
@@ -92,13 +94,19 @@ class RunInfo:
 
     async def memo(self) -> dict[str, Any]:
         """The decoded memo, without fields that are not JSON: any client may start a run with any memo."""
-        codec, fields = self.converter.payload_codec, self.raw.memo.fields
         values: dict[str, Any] = {}
-        for name, payload in fields.items():
-            [plain] = [payload] if codec is None else await codec.decode([payload])
+        for name in self.raw.memo.fields:
             with contextlib.suppress(UnreadableValue):
-                values[name] = read_payload(plain)
+                values[name] = read_payload(await self.memo_payload(name))
         return values
+
+    async def memo_payload(self, name: str) -> Payload:
+        """A field of the memo, decrypted; as Temporal has it if the project does not have its key."""
+        payload, codec = self.raw.memo.fields[name], self.converter.payload_codec
+        if codec is not None:
+            with contextlib.suppress(UnknownKey):
+                [payload] = await codec.decode([payload])
+        return payload
 
 
 @dataclass(frozen=True, slots=True)

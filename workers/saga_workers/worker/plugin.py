@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
 from temporalio.client import Client
+from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import (
     HandleQueryInput,
@@ -42,7 +43,7 @@ from saga_workers.location.locator import Locator
 from saga_workers.runtime.logs import leave_out_responses, log_attempt
 from saga_workers.schedules.scheduled_starts import ScheduledStarts
 from saga_workers.start.saga_starter import SagaStarter
-from saga_workers.temporal.data_converter import with_exact_numbers
+from saga_workers.temporal.data_converter import check_codec, project_client, with_codec
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
@@ -112,6 +113,7 @@ class SagaPlugin(SimplePlugin):
         self._tracing = tracing or tracing_from_environment()
         super().__init__(
             "saga-orchestrator",
+            data_converter=self._with_codec,
             workflows=[SagaWorkflow, BulkWorkflow, BatchWorkflow, NotifyWorkflow, ScheduledStart],
             workflow_runner=_pass_through_engine,
             interceptors=[
@@ -126,6 +128,9 @@ class SagaPlugin(SimplePlugin):
             ],
         )
 
+    def _with_codec(self, converter: DataConverter | None) -> DataConverter:
+        return with_codec(converter or DataConverter.default, self._project.settings)
+
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Called by Temporal when a worker is created."""
         leave_out_responses()
@@ -139,7 +144,8 @@ class SagaPlugin(SimplePlugin):
         self._grace = max(config.get("graceful_shutdown_timeout") or timedelta(), LEDGER_GRACE)
         given = config.get("client")
         assert given is not None
-        client = with_exact_numbers(given)
+        check_codec(given, settings)
+        client = project_client(given, settings)
         kafka = self._project.settings.kafka
         bodies = ActionBodies(self._project.actions, max_event_bytes=kafka.max_message_bytes)
         requests = KafkaRequestAction(databases, kafka)

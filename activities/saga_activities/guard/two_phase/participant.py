@@ -19,6 +19,7 @@ from saga_activities.guard.script_transactions import (
     SentCommit,
     begin_transaction,
 )
+from saga_activities.guard.stored_values import stored_values
 from saga_activities.guard.transaction import GuardTransaction, TransactionLimits
 from saga_activities.guard.two_phase import rules
 from saga_activities.guard.two_phase.transaction_id import TransactionId
@@ -146,7 +147,7 @@ class Preparation(ScriptTransactions):
         url = self.engine.url
         arguments = session_arguments(url)
         engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
-        values = {**entry_key.values, "op": rules.run_op(self._run), "result": result}
+        values = {**entry_key.values, "op": rules.run_op(self._run), "result": stored_values(self.engine).seal(result)}
         async with engine.connect() as connection:
             if (await connection.execute(_STORE_RESULT, values)).rowcount != 1:
                 raise InfrastructureError("a later attempt of this step has taken over")

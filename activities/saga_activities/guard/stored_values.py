@@ -1,0 +1,97 @@
+"""Values of sagas in the engine's tables, encrypted if the project has a codec: results in the guard's rows, and
+snapshots in the ledger.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.guard.result_codec import holds_values
+from saga_activities.value_cipher import NotOfThisKey, UnknownKey, ValueCipher
+from sagas.errors import InfrastructureError
+from sagas.settings.codec import load_codec_keys
+from sagas.settings.connections import SqlConnection
+from sagas.text.exact_json import decode_json, encode_json
+
+_ENCRYPTED_TEXT = '{"saga:encrypted":'
+_ENCRYPTED_BYTES = b"saga:encrypted\0"
+_KEY_ID_BYTES = 12
+_OPTION = "saga_stored_values"
+
+
+class UndecryptableRow(InfrastructureError):
+    """A value in a row is encrypted and cannot be decrypted here. An attempt is made again: a worker with the key of
+    the row can go on.
+    """
+
+
+class StoredValues:
+    """Turns values into what the rows have, and back. Without a cipher both are the same."""
+
+    def __init__(self, cipher: ValueCipher | None = None) -> None:
+        self._cipher = cipher
+
+    def seal(self, text: str | None) -> str | None:
+        """The text to store for a result. Markers without values stay readable: commands without the key read them."""
+        if self._cipher is None or text is None or not holds_values(text):
+            return text
+        data = base64.b64encode(self._cipher.encrypt(text.encode())).decode()
+        return encode_json({"saga:encrypted": {"key": self._cipher.key_id, "data": data}}).decode()
+
+    def unseal(self, text: str | None) -> str | None:
+        """The text that :meth:`seal` was given. Raises :class:`UndecryptableRow`."""
+        if text is None or not text.startswith(_ENCRYPTED_TEXT):
+            return text
+        try:
+            stored = decode_json(text)["saga:encrypted"]
+            return self._decrypted(stored["key"], base64.b64decode(stored["data"])).decode()
+        except (KeyError, TypeError, ValueError, binascii.Error):
+            raise UndecryptableRow(_CHANGED) from None
+
+    def seal_bytes(self, data: bytes | None) -> bytes | None:
+        """The bytes to store for a snapshot."""
+        if self._cipher is None or data is None:
+            return data
+        return _ENCRYPTED_BYTES + self._cipher.key_id.encode() + self._cipher.encrypt(data)
+
+    def unseal_bytes(self, data: bytes) -> bytes:
+        """The bytes that :meth:`seal_bytes` was given. Raises :class:`UndecryptableRow`."""
+        if not data.startswith(_ENCRYPTED_BYTES):
+            return data
+        sealed = data.removeprefix(_ENCRYPTED_BYTES)
+        return self._decrypted(sealed[:_KEY_ID_BYTES].decode(errors="replace"), sealed[_KEY_ID_BYTES:])
+
+    def _decrypted(self, key_id: str, data: bytes) -> bytes:
+        if self._cipher is None:
+            raise UndecryptableRow("a stored value of this saga is encrypted, and the project has no [codec] key")
+        try:
+            return self._cipher.decrypt(key_id, data)
+        except UnknownKey as error:
+            raise UndecryptableRow(error.message) from None
+        except NotOfThisKey:
+            raise UndecryptableRow(_CHANGED) from None
+
+
+_CHANGED = "an encrypted value of this saga was changed in its database"
+
+PLAIN = StoredValues()
+
+
+def stored_values_of(connection: SqlConnection) -> StoredValues:
+    """The form of the values in the rows of a connection. Raises UsageError if a key of the codec cannot be read."""
+    keys = load_codec_keys(connection.codec_key, connection.root)
+    return StoredValues(ValueCipher(keys) if keys else None)
+
+
+def options_of(values: StoredValues) -> dict[str, Any]:
+    """The execution options of an engine whose rows have their values in this form."""
+    return {_OPTION: values}
+
+
+def stored_values(engine: AsyncEngine) -> StoredValues:
+    """The form of the values in the rows that are read and written over this engine."""
+    return engine.get_execution_options().get(_OPTION, PLAIN)

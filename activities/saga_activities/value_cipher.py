@@ -1,0 +1,71 @@
+"""AES-256-GCM with the keys of `[codec]`: the first key encrypts, all of them decrypt."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sagas.errors import SagaError, UsageError
+from sagas.settings.codec import CodecKey
+from sagas.text.printable import printable_line
+from sagas.text.shortening import shorten
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+_NONCE_BYTES = 12
+
+
+class UnknownKey(SagaError):
+    """A value is encrypted with a key that this process does not have."""
+
+
+class NotOfThisKey(Exception):
+    """The key that a value names has not encrypted it."""
+
+
+class ValueCipher:
+    """Encrypts and decrypts values."""
+
+    def __init__(self, keys: Sequence[CodecKey]) -> None:
+        """Raises UsageError if the package that encrypts is not installed."""
+        self.key_id = keys[0].id
+        """The id of the key that encrypts."""
+        self._ciphers = {key.id: _cipher(key.secret) for key in keys}
+
+    def encrypt(self, value: bytes) -> bytes:
+        """The nonce of 12 bytes, and the encrypted value with its tag."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._ciphers[self.key_id].encrypt(nonce, value, None)
+
+    def decrypt(self, key_id: str, value: bytes) -> bytes:
+        """The value that :meth:`encrypt` was given, with the key of this id.
+
+        Raises:
+            UnknownKey: there is no such key.
+            NotOfThisKey: another key has encrypted it, or it was changed.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            raise UnknownKey(
+                f"a value is encrypted with the key {printable_line(shorten(key_id))}, which [codec] key does not have",
+                help="add the earlier key to [codec] key, after the present one",
+            )
+        try:
+            return cipher.decrypt(value[:_NONCE_BYTES], value[_NONCE_BYTES:], None)
+        except (InvalidTag, ValueError):
+            raise NotOfThisKey from None
+
+
+def _cipher(secret: bytes) -> AESGCM:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError:
+        raise UsageError(
+            "[codec] needs the package cryptography, which is not installed",
+            help='pip install "saga-orchestrator[codec]"',
+        ) from None
+    return AESGCM(secret)

@@ -1,0 +1,70 @@
+"""The payload codec of `[codec]`: it encrypts everything that clients and workers send to Temporal.
+
+The format is that of the encryption samples of Temporal's SDKs, so that a worker or client in another language can use
+the codec of its sample with the same key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadCodec
+
+from saga_activities.value_cipher import NotOfThisKey, ValueCipher
+from sagas.settings import Settings
+from sagas.settings.codec import load_codec_keys
+
+_ENCODING = b"binary/encrypted"
+_KEY_ID = "encryption-key-id"
+
+
+class EncryptingCodec(PayloadCodec):
+    """Encrypts payloads with the first key; decrypts those of every key.
+
+    Payloads in clear are left as they are: clients without the codec send them, and runs from the time before it have
+    them. So are those that no key of the project has made; what reads them refuses their encoding. An error would end
+    in the workflow task, which would fail again and again because of a signal that anybody may have sent.
+    """
+
+    def __init__(self, cipher: ValueCipher) -> None:
+        self._cipher = cipher
+
+    @property
+    def key_id(self) -> str:
+        """The id of the key that encrypts."""
+        return self._cipher.key_id
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """The payloads, encrypted."""
+        return [self.encrypt(payload) for payload in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """The payloads in clear. Raises :class:`saga_activities.value_cipher.UnknownKey`."""
+        return [self.decrypt(payload) for payload in payloads]
+
+    def encrypt(self, payload: Payload) -> Payload:
+        """One payload, encrypted."""
+        metadata = {"encoding": _ENCODING, _KEY_ID: self._cipher.key_id.encode()}
+        return Payload(metadata=metadata, data=self._cipher.encrypt(payload.SerializeToString()))
+
+    def decrypt(self, payload: Payload) -> Payload:
+        """One payload in clear. Raises :class:`saga_activities.value_cipher.UnknownKey`."""
+        if payload.metadata.get("encoding") != _ENCODING:
+            return payload
+        key_id = payload.metadata.get(_KEY_ID, b"").decode(errors="replace")
+        try:
+            return Payload.FromString(self._cipher.decrypt(key_id, payload.data))
+        except (NotOfThisKey, DecodeError):
+            return payload
+
+
+def payload_codec(settings: Settings) -> EncryptingCodec | None:
+    """The codec of the settings; None without a key.
+
+    Raises:
+        UsageError: a key cannot be read, or the package that encrypts is not installed.
+    """
+    keys = load_codec_keys(settings.codec.key, settings.root)
+    return EncryptingCodec(ValueCipher(keys)) if keys else None
