@@ -2,54 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from temporalio import workflow
 from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import FailureError
-from temporalio.worker import (
-    ExecuteWorkflowInput,
-    Interceptor,
-    WorkflowInboundInterceptor,
-    WorkflowInterceptorClassInput,
-)
+from temporalio.worker import ExecuteWorkflowInput, WorkflowInboundInterceptor
 
 from saga_workers.ledger.writer import LedgerWriter, ObservedState
+from saga_workers.temporal.run_interceptor import RunInterceptor
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.workflow.saga_workflow import SagaWorkflow
 
-_WRITER_KEY = "saga_ledger"
 _LABELS = SearchAttributeKey.for_keyword_list("SagaLabels")
 
 
-class LedgerInterceptor(Interceptor):
+class LedgerInterceptor(RunInterceptor):
     """Worker interceptor that hands final and parked states to ``writer``."""
 
     def __init__(self, writer: LedgerWriter) -> None:
-        self._writer = writer
-
-    def workflow_interceptor_class(
-        self, input: WorkflowInterceptorClassInput
-    ) -> type[WorkflowInboundInterceptor] | None:
-        """Called by Temporal once per run."""
-        input.unsafe_extern_functions.update({_WRITER_KEY: lambda: self._writer})  # pyright: ignore[reportCallIssue]
-        return _LedgerInbound
+        super().__init__(lambda next: _LedgerInbound(next, writer))
 
 
 class _LedgerInbound(WorkflowInboundInterceptor):
+    def __init__(self, next: WorkflowInboundInterceptor, writer: LedgerWriter) -> None:
+        super().__init__(next)
+        self._writer = writer
+
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         saga = workflow.instance()
         if not isinstance(saga, SagaWorkflow):
             return await super().execute_workflow(input)
-        get_writer: Callable[[], LedgerWriter] = workflow.extern_functions()[_WRITER_KEY]
-        saga.state_observer = _ParkedStates(saga, get_writer())
+        saga.state_observer = _ParkedStates(saga, self._writer)
         try:
             result = await super().execute_workflow(input)
         except FailureError:
-            _record_end(saga, get_writer())
+            _record_end(saga, self._writer)
             raise
-        _record_end(saga, get_writer())
+        _record_end(saga, self._writer)
         return result
 
 

@@ -9,12 +9,9 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.worker import (
-    ExecuteWorkflowInput,
-    Interceptor,
-    WorkflowInboundInterceptor,
-    WorkflowInterceptorClassInput,
-)
+from temporalio.worker import ExecuteWorkflowInput, WorkflowInboundInterceptor
+
+from saga_workers.temporal.run_interceptor import RunInterceptor
 
 
 class CachedRuns:
@@ -71,26 +68,25 @@ class CachedRuns:
         return evicted
 
 
-class CachedRunsInterceptor(Interceptor):
+class CachedRunsInterceptor(RunInterceptor):
     """Worker interceptor that counts the runs in the worker's cache."""
 
     def __init__(self, runs: CachedRuns) -> None:
-        class CountingInbound(WorkflowInboundInterceptor):
-            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-                run_id = workflow.info().run_id
-                runs.add(run_id, _size(input))
-                try:
-                    return await super().execute_workflow(input)
-                finally:  # the SDK ends the coroutine of an evicted run with an exception
-                    runs.discard(run_id)
+        super().__init__(lambda next: _CountingInbound(next, runs))
 
-        self._inbound = CountingInbound
 
-    def workflow_interceptor_class(
-        self, input: WorkflowInterceptorClassInput
-    ) -> type[WorkflowInboundInterceptor] | None:
-        """Called by Temporal once per run."""
-        return self._inbound
+class _CountingInbound(WorkflowInboundInterceptor):
+    def __init__(self, next: WorkflowInboundInterceptor, runs: CachedRuns) -> None:
+        super().__init__(next)
+        self._runs = runs
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        run_id = workflow.info().run_id
+        self._runs.add(run_id, _size(input))
+        try:
+            return await super().execute_workflow(input)
+        finally:  # the SDK ends the coroutine of an evicted run with an exception
+            self._runs.discard(run_id)
 
 
 def _size(input: ExecuteWorkflowInput) -> int:

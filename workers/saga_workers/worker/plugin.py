@@ -15,11 +15,9 @@ from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import (
     HandleQueryInput,
-    Interceptor,
     Worker,
     WorkerConfig,
     WorkflowInboundInterceptor,
-    WorkflowInterceptorClassInput,
     WorkflowRunner,
 )
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
@@ -45,6 +43,7 @@ from saga_workers.schedules.scheduled_starts import ScheduledStarts
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.temporal.data_converter import check_codec, project_client, with_codec
 from saga_workers.temporal.machine_query import verifying_keys
+from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
 from saga_workers.temporal.temporal_client import HeaderInterceptor, signal_granted_saga
@@ -263,14 +262,11 @@ _METADATA_QUERY = "__temporal_workflow_metadata"
 """The query that the Web UI sends; part of the contract between Temporal's server and SDKs."""
 
 
-class CurrentDetailsInterceptor(Interceptor):
+class CurrentDetailsInterceptor(RunInterceptor):
     """Worker interceptor that answers the Web UI's query for the current details."""
 
-    def workflow_interceptor_class(
-        self, input: WorkflowInterceptorClassInput
-    ) -> type[WorkflowInboundInterceptor] | None:
-        """Called by Temporal once per run."""
-        return _CurrentDetailsInbound
+    def __init__(self) -> None:
+        super().__init__(_CurrentDetailsInbound)
 
 
 class _CurrentDetailsInbound(WorkflowInboundInterceptor):

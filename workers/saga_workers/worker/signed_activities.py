@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError
 from saga_activities.temporal.activity_attempt import attempt_number, note_keys
 from saga_activities.temporal.attempt_errors import not_performed_error
 from saga_activities.temporal.saga_activities import SagaActivities
+from saga_workers.temporal.run_interceptor import RunInterceptor
 from sagas.protocol.payloads import ANSWER_METADATA, CALL_HEADER, UNSIGNED_TYPE
 from sagas.protocol.signed_content import (
     CallSignature,
@@ -36,7 +37,7 @@ from sagas.workflow.saga_workflow import SagaWorkflow
 from sagas.workflow.schedule_workflow import ScheduledStart
 
 
-class SignedActivitiesInterceptor(worker.Interceptor):
+class SignedActivitiesInterceptor(RunInterceptor):
     """Worker interceptor: workflows of the engine sign calls, and its activity verifies them and signs answers.
 
     A signature is not part of what a replay compares, so keys may change while a saga runs. ``accepts_any``: calls
@@ -44,24 +45,22 @@ class SignedActivitiesInterceptor(worker.Interceptor):
     """
 
     def __init__(self, keys: SigningKeys, *, accepts_any: bool) -> None:
+        super().__init__(lambda next: _SigningInbound(next, keys))
         self._keys = keys
         self._accepts_any = accepts_any
-
-        class SignedActivitiesInbound(worker.WorkflowInboundInterceptor):
-            def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
-                super().init(_Signing(outbound, keys))
-
-        self._inbound = SignedActivitiesInbound
-
-    def workflow_interceptor_class(
-        self, input: worker.WorkflowInterceptorClassInput
-    ) -> type[worker.WorkflowInboundInterceptor] | None:
-        """Called by Temporal once per run."""
-        return self._inbound
 
     def intercept_activity(self, next: worker.ActivityInboundInterceptor) -> worker.ActivityInboundInterceptor:
         """Called by Temporal for each attempt."""
         return next if self._accepts_any else _Verifying(next, self._keys)
+
+
+class _SigningInbound(worker.WorkflowInboundInterceptor):
+    def __init__(self, next: worker.WorkflowInboundInterceptor, keys: SigningKeys) -> None:
+        super().__init__(next)
+        self._keys = keys
+
+    def init(self, outbound: worker.WorkflowOutboundInterceptor) -> None:
+        super().init(_Signing(outbound, self._keys))
 
 
 class _Signing(worker.WorkflowOutboundInterceptor):

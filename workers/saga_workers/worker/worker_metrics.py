@@ -27,14 +27,13 @@ from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError
 from temporalio.worker import (
     ExecuteWorkflowInput,
-    Interceptor,
     WorkflowInboundInterceptor,
-    WorkflowInterceptorClassInput,
 )
 
 from saga_activities.attempt_context import ObservedAttempt, ObservedChunk
 from saga_workers.ledger.writer import LedgerMetrics
 from saga_workers.runtime.metrics import without_created
+from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.worker.metric_labels import OTHER, MetricLabels
 from sagas.definition.model import Definition
 from sagas.protocol.messages import CallOperation
@@ -172,35 +171,30 @@ class WorkerMetrics:
 
 
 # Counts and logs the start and end of sagas and notifications, once per run and never during replay.
-_METRICS_KEY = "saga_metrics"
 
 
-class MetricsInterceptor(Interceptor):
+class MetricsInterceptor(RunInterceptor):
     """Worker interceptor that counts in ``metrics``."""
 
     def __init__(self, metrics: WorkerMetrics) -> None:
-        self._metrics = metrics
-
-    def workflow_interceptor_class(
-        self, input: WorkflowInterceptorClassInput
-    ) -> type[WorkflowInboundInterceptor] | None:
-        """Called by Temporal once per run."""
-        input.unsafe_extern_functions.update({_METRICS_KEY: lambda: self._metrics})  # pyright: ignore[reportCallIssue]
-        return _MetricsInbound
+        super().__init__(lambda next: _MetricsInbound(next, metrics))
 
 
 class _MetricsInbound(WorkflowInboundInterceptor):
+    def __init__(self, next: WorkflowInboundInterceptor, metrics: WorkerMetrics) -> None:
+        super().__init__(next)
+        self._metrics = metrics
+
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         saga = workflow.instance()
-        get_metrics: Callable[[], WorkerMetrics] = workflow.extern_functions()[_METRICS_KEY]
         if isinstance(saga, NotifyWorkflow):
             try:
                 return await super().execute_workflow(input)
             finally:
                 if saga.ended is not None and not workflow.unsafe.is_replaying():
-                    get_metrics().notified(*saga.ended)
+                    self._metrics.notified(*saga.ended)
         if isinstance(saga, BulkWorkflow):
-            saga.observer = _BulkCounter(get_metrics())
+            saga.observer = _BulkCounter(self._metrics)
         if not isinstance(saga, SagaWorkflow):
             return await super().execute_workflow(input)
         info = workflow.info()
@@ -208,14 +202,14 @@ class _MetricsInbound(WorkflowInboundInterceptor):
         # A saga that has left a bulk workflow was counted there, unless it had not begun.
         began_before = info.continued_run_id is not None or STARTED_AT_MEMO in info.raw_memo
         if not began_before and not undo and not workflow.unsafe.is_replaying():
-            get_metrics().started(info.workflow_type)
+            self._metrics.started(info.workflow_type)
         try:
             result = await super().execute_workflow(input)
         except FailureError as error:
             # No other exception ends a saga: it continues as new, or the worker evicts it from its cache.
-            _count_end(saga, get_metrics(), error, undo)
+            _count_end(saga, self._metrics, error, undo)
             raise
-        _count_end(saga, get_metrics(), None, undo)
+        _count_end(saga, self._metrics, None, undo)
         return result
 
 

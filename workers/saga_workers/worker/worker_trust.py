@@ -12,14 +12,13 @@ from typing import Any
 from temporalio import workflow
 from temporalio.worker import (
     ExecuteWorkflowInput,
-    Interceptor,
     WorkflowInboundInterceptor,
-    WorkflowInterceptorClassInput,
     WorkflowOutboundInterceptor,
 )
 
 from saga_activities.input_checks import CheckedInputs, check_together
 from saga_workers.input_limits import MAX_TASK_BYTES, MAX_TASK_CHECK_STEPS, MAX_TASK_VALUES
+from saga_workers.temporal.run_interceptor import RunInterceptor
 from sagas.definition.input_validation import is_normalised, validate_input
 from sagas.definition.model import Definition
 from sagas.definition.snapshot import to_snapshot
@@ -268,28 +267,26 @@ def _snapshots(definitions: Mapping[str, Definition]) -> set[bytes]:
     return {signed_json(to_snapshot(definition)) for definition in definitions.values()}
 
 
-class TrustInterceptor(Interceptor):
+class TrustInterceptor(RunInterceptor):
     """Worker interceptor that tells the runs what this worker trusts, and deletes what only a run itself may say."""
 
     def __init__(self, trust: WorkerTrust) -> None:
-        class TrustInbound(WorkflowInboundInterceptor):
-            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-                super().init(outbound)
-                # The seed of a reset to the very first task is drawn before the workflow itself can ask for one.
-                self._first_seed = workflow.random_seed()
+        super().__init__(lambda next: _TrustInbound(next, trust))
 
-            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-                drop_forged_outcome()
-                if isinstance(
-                    saga := workflow.instance(), SagaWorkflow | BulkWorkflow | NotifyWorkflow | ScheduledStart
-                ):
-                    saga.trust = RunTrust(trust, workflow.random_seed(), self._first_seed)
-                return await super().execute_workflow(input)
 
-        self._inbound = TrustInbound
+class _TrustInbound(WorkflowInboundInterceptor):
+    def __init__(self, next: WorkflowInboundInterceptor, trust: WorkerTrust) -> None:
+        super().__init__(next)
+        self._trust = trust
 
-    def workflow_interceptor_class(
-        self, input: WorkflowInterceptorClassInput
-    ) -> type[WorkflowInboundInterceptor] | None:
-        """Called by Temporal once per run."""
-        return self._inbound
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        super().init(outbound)
+        # The seed of a reset to the very first task is drawn before the workflow itself can ask for one.
+        self._first_seed = workflow.random_seed()
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        drop_forged_outcome()
+        saga = workflow.instance()
+        if isinstance(saga, SagaWorkflow | BulkWorkflow | NotifyWorkflow | ScheduledStart):
+            saga.trust = RunTrust(self._trust, workflow.random_seed(), self._first_seed)
+        return await super().execute_workflow(input)
