@@ -69,7 +69,7 @@ LEAVING_STEP = """
 """
 PARAMS = '{amount: "${{ input.amount }}", id: "${{ input.account }}"}'
 SECOND_PARAMS = '{amount: "${{ input.amount + input.excess }}", id: "${{ input.second }}"}'
-"""Of the second step of a mixed saga, which may be rejected or violate a constraint."""
+"""Parameters of the second step of a mixed saga, which may be rejected or violate a constraint."""
 
 INPUT = """
 input:

@@ -106,7 +106,7 @@ SQLITE_SETTINGS = {
     "legacy_alter_table": "OFF",
     "synchronous": "FULL",
 }
-"""Of the settings of a connection of SQLite, which a build of the library may have by default."""
+"""Settings of a connection of SQLite, for which a build of the library may have other defaults."""
 
 
 def session_arguments(url: URL) -> dict[str, Any]:

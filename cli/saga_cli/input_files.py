@@ -192,7 +192,7 @@ class _CsvColumn:
     path: list[str]
     types: frozenset[str]
     sensitive: bool
-    """Its cells are not quoted in messages."""
+    """True if the cells of the column are not quoted in messages."""
 
 
 def _columns(path: Path, header: list[str], schema: Mapping[str, Any]) -> list[_CsvColumn]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,16 +36,29 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 def test_no_docstring_opens_with_a_word_that_needs_the_line_above_it() -> None:
     openings = [
-        f"{path.relative_to(ROOT)}:{node.body[0].lineno}: {docstring[:80]}"
+        f"{path.relative_to(ROOT)}:{line}: {docstring[:80]}"
         for folder in CODE
         for path in (ROOT / folder).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, DOCUMENTED)
-        and (docstring := ast.get_docstring(node)) is not None
-        and DEPENDENT_OPENING.match(docstring)
+        for line, docstring in _docstrings(path, with_values=folder in ROOMS)
+        if DEPENDENT_OPENING.match(docstring)
     ]
 
     assert openings == []
+
+
+def _docstrings(path: Path, *, with_values: bool) -> Iterator[tuple[int, str]]:
+    """The docstrings of a file with their lines. ``with_values``: also those of constants and attributes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, DOCUMENTED) and (docstring := ast.get_docstring(node)) is not None:
+            yield node.body[0].lineno, docstring
+        body = node.body if isinstance(node, DOCUMENTED) else []
+        for before, statement in itertools.pairwise(body):
+            if with_values and isinstance(before, ast.Assign | ast.AnnAssign):
+                match statement:
+                    case ast.Expr(ast.Constant(str(text))):
+                        yield statement.lineno, text
+                    case _:
+                        pass
 
 
 def test_no_text_has_an_idiom_of_another_language() -> None:

@@ -151,7 +151,7 @@ _NAMES_OF_OBJECTS = frozenset(
     regclass regcollation regconfig regdictionary regnamespace regoper regoperator regproc regprocedure regrole regtype
     """.split()  # noqa: SIM905
 )
-"""Their text depends on the search path."""
+"""Types whose text depends on the search path."""
 
 _READ = {"bpchar": "textin(bpcharout({}))", "char": "textin(charout({}))", "xml": "textin(xml_out({}))"}
 """Types whose cast to text drops a part of the value."""

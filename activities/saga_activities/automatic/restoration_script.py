@@ -25,7 +25,7 @@ from sagas.sql_text.restoring_script import CHANGED_SINCE, RESTORING_SQL_MODE
 from sagas.text.printable import printable_line
 
 MAX_TRIALS = 300
-"""Of statements for single columns. Most rows that cannot be restored are in the way of rows of others."""
+"""Most trials of statements for single columns. Rows that cannot be restored are usually in the way of others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 _KEY_PORTION = 100
 
 _MAX_PARAMETERS = 30_000
-"""Of one statement. SQLite allows 32,766, PostgreSQL 65,535."""
+"""Parameters of one statement. SQLite allows 32,766, PostgreSQL 65,535."""
 
 _CANONICAL_ALIAS = f"{TEXT_ALIAS}key_"
 _POSITION_ALIAS = f"{TEXT_ALIAS}at"

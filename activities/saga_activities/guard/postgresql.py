@@ -79,7 +79,7 @@ _TERMINATE = text(
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE pid = :pid AND state = 'active' AND query_start < now() - interval '2 seconds'"
 )
-"""Only of a statement that has run for some time: the process id may belong to a newer connection."""
+"""Ends a statement only if it has run for some time: the process id may belong to a newer connection."""
 
 _TRANSACTION_TIMEOUT_MIN_VERSION = 170000
 

@@ -31,10 +31,10 @@ Describe = Callable[[str], Awaitable[Sequence[tuple[str, int]]]]
 """The names of the columns of a query and their types, as numbers of the protocol."""
 
 _NUMBERS = frozenset([0, 1, 2, 3, 4, 5, 8, 9, 13, 16, 246])
-"""Of integers, decimals, floats, a year and a bit."""
+"""Types of integers, decimals, floats, a year and a bit."""
 _TIMES = frozenset([7, 10, 11, 12])
 _TEXTS = frozenset([15, *range(247, 255)])
-"""Of text, bytes and members."""
+"""Types of text, bytes, and members of an enum or a set."""
 
 _ROUTINES = """
 SELECT 1 AS is_own FROM information_schema.routines

@@ -182,7 +182,7 @@ async def _sales(engine: AsyncEngine) -> list[DaySales]:
 # The 20.9 million promotions of the data set, as Parquet that Spark reads side by side.
 
 PROMOTIONS_FOLDER = Path(".saga", "data", "promotions")
-"""Where day-close reads them, in the project's folder."""
+"""The folder in which day-close reads them, below that of the project."""
 
 BATCH_ROWS = 500_000
 """Rows in memory while they are copied, and in a row group: what a task of Spark reads at least."""

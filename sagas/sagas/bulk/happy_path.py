@@ -105,7 +105,7 @@ class HappyPathSaga:
 
     def __init__(self, path: HappyPath, saga_id: str, input: Any, generation: int) -> None:
         self.point: PathPoint | None = None
-        """None before the start."""
+        """The point that the saga has reached; None before the start."""
         self._path = path
         self._input = input
         self._generation = generation

@@ -8,7 +8,7 @@ DETACH_ACTIVITY = "saga.detach"
 RECORD_ACTIVITY = "saga.record"
 DELAY_ACTIVITY = "saga.delay"
 TAKE_ACTIVITY = "saga.take"
-"""Of a saga that has left its bulk workflow: it asks whether its run is the one that goes on with it."""
+"""The activity of a saga that has left its bulk workflow: it asks whether its run is the one that goes on with it."""
 BULK_ACTIVITIES = (CLAIM_ACTIVITY, CHUNK_ACTIVITY, DETACH_ACTIVITY, RECORD_ACTIVITY, DELAY_ACTIVITY, TAKE_ACTIVITY)
 
 DETACH_UPDATE = "detach"

@@ -19,7 +19,7 @@ from sagas.text.shortening import shorten
 _MAX_SHOWN = 80
 _MAX_LISTED = 10
 _MAX_STEPS = 5_000
-"""Of finding out why a value fits no alternative."""
+"""Steps of the search for the reason why a value fits no alternative."""
 _MAX_COMPARED = 200
 """Fields of an input that are compared with a missing name."""
 TYPE_DESCRIPTIONS = {

@@ -31,7 +31,7 @@ _NAMES_PER_STEP = 32
 """Names and schemas that a keyword lists, for one step."""
 
 _LIBRARY_STEPS = 6
-"""Of each keyword that jsonschema applies to a value."""
+"""Steps of each keyword that jsonschema applies to a value."""
 
 _SIZE_PER_STEP = 128
 """Characters, elements or fields of a value that count as one more step of each keyword that is applied to it."""

@@ -32,7 +32,7 @@ MAX_RESULT_CHARACTERS = 16 * MAX_STRING_LENGTH
 
 STEPS_PER_PATTERN = 100
 STEPS_PER_CLASS = 20
-"""Of a class of Unicode such as ``\\pL`` in a pattern, which is hundreds of ranges, also if it adds no instruction."""
+"""Steps of a class of Unicode such as ``\\pL`` in a pattern: it is hundreds of ranges, also without an instruction."""
 CHARACTERS_PER_STEP = 1_024
 NODES_PER_STEP = 16
 VALUES_PER_STEP = 3

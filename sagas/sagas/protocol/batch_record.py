@@ -94,7 +94,7 @@ class BatchRecord:
         )
 
     def opened(self, value: Any) -> Self:
-        """Another command starts the rows from now on. A pause or a cancel stays."""
+        """The record once another command starts the rows. A pause or a cancel stays."""
         new = type(self).from_json(self.id, value)
         return replace(new, state=self.state, by=self.by, stopped=None)
 

@@ -94,16 +94,18 @@ VERIFY_ACTIVITY = "saga.verify"
 SLOT_MEMO = "saga-id"
 """Memo field of a scheduled start: the id of its saga."""
 SLOT_ACTIVITY = "saga.slot"
-"""Of a scheduled start: it starts the saga of one time, or finds it."""
+"""The activity of a scheduled start that starts the saga of one time, or finds it."""
 SLOT_STATE_ACTIVITY = "saga.slot-state"
-"""Of a scheduled start: it asks whether its saga has ended."""
+"""The activity of a scheduled start that asks whether its saga has ended."""
 SLOT_CANCEL_ACTIVITY = "saga.slot-cancel"
-"""Of a scheduled start that was cancelled: it cancels its saga."""
+"""The activity of a scheduled start that was cancelled: it cancels its saga."""
 SCHEDULE_ACTIVITIES = (SLOT_ACTIVITY, SLOT_STATE_ACTIVITY, SLOT_CANCEL_ACTIVITY)
 RESET_ACTIVITY = "saga.reset"
-"""Of a run that Temporal's reset has made: it asks whether the saga had been undone before."""
+"""The activity of a run that Temporal's reset has made: it asks what the saga had done, or undone, before."""
 NESTED_ACTIVITY = "saga.nested"
-"""Of a run whose nested saga may have been started before, by another run or attempt: it asks how that has ended."""
+"""The activity of a run whose nested saga may have been started before, by another run or attempt: it asks how that
+has ended.
+"""
 DETACHED_HEADER = "saga-detached"
 """Header of a run that goes on with a saga of a bulk workflow: the signature of its input."""
 BULK_MEMO = "saga-bulk"
@@ -111,10 +113,11 @@ BULK_MEMO = "saga-bulk"
 LOCK_ACTIVITY = "saga.lock"
 RELEASE_ACTIVITY = "saga.release"
 UNDO_SCOPE_MEMO = "saga-undo-scope"
-"""Of a nested saga, from its parent: see :class:`sagas.protocol.messages.StartSaga`."""
+"""Memo field of a nested saga, from its parent: see :class:`sagas.protocol.messages.StartSaga`."""
 REPEATS_MEMO = "saga-repeats"
-"""Of a nested saga, from its parent: an earlier run of it may have made its calls. It only makes the run more careful,
-so it needs no signature."""
+"""Memo field of a nested saga, from its parent: an earlier run of it may have made its calls. It only makes the run
+more careful, so it needs no signature.
+"""
 STARTED_AT_MEMO = "saga-started-at"
 """Memo field of a continued run: start time of the saga in seconds since the epoch."""
 

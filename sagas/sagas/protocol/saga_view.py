@@ -354,7 +354,7 @@ class NotificationView(JsonView):
         return self.error is None or self.error.type != "definition" or bool(self.attempts)
 
     def commands(self, saga_id: str) -> tuple[str, ...]:
-        """The decisions about one that was not delivered and is not attempted any more."""
+        """The commands for a notification that was not delivered and is not attempted any more."""
         if self.state not in ("EXHAUSTED", "STOPPED"):
             return ()
         again = (saga_command("notify", saga_id, self.id, again=True),) if self.can_be_sent else ()

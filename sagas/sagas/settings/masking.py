@@ -24,7 +24,7 @@ _NAMES = (
 _SECRET_NAME = re.compile(rf"(?:^|[^a-z]|(?<=[a-z]))(?:{_NAMES}|auth|authorization|jaas[._]config)$", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?<=://)([^\s/:@'\"]*):([^\s/?#'\"]*)@")
 _ANY_USER_INFO = re.compile(r"(?<=://)([^\s/:@]*):([^@]+)@")
-"""As SQLAlchemy reads a URL: the password may contain a slash."""
+"""User and password of a URL as SQLAlchemy reads it: the password may contain a slash."""
 # A match begins at the telling word and what follows it is bounded: the time is linear in texts of others.
 _ASSIGNED = re.compile(
     rf"(?P<name>(?:{_NAMES})\w{{0,40}}(?P<quote>['\"]?))(?P<sign>\s*=\s*|(?<=['\"])\s*:\s*)"

@@ -137,7 +137,7 @@ def changed_tables(parsed: ParsedSql) -> list[tuple[str | None, str]]:
         return []
     tables: dict[tuple[str | None, str], None] = {}
     parentheses: list[bool] = []
-    """Of each that is open: whether it contains a query. Tables may be in others: ``update (a join b on …) set``."""
+    """True for each open parenthesis with a query. Tables may be in others: ``update (a join b on …) set``."""
     for at in range(words.index(main), len(words)):
         if words[at] == "(":
             parentheses.append(words[at + 1 : at + 2] in (["SELECT"], ["WITH"], ["VALUES"]))

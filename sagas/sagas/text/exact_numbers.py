@@ -10,7 +10,7 @@ from typing import Any
 from sagas.text.exact_json import canonical_json
 
 _EXACT = Context(prec=20_000)
-"""Has more digits than the quotient of any two numbers that the engine takes."""
+"""A precision with more digits than the quotient of any two numbers that the engine takes."""
 
 
 BINARY = "x-binary"

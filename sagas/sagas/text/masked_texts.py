@@ -21,7 +21,7 @@ MAX_FORMS = 1_000
 """Texts that are searched for in several notations."""
 
 MAX_COMPARISONS = 1_000_000
-"""Of a text with one of 1,000 characters, a tenth of a second: workflow tasks also compare."""
+"""Comparisons with a text of up to 1,000 characters. They take a tenth of a second, also of a workflow task."""
 
 
 def mask_texts(message: str, texts: Iterable[str]) -> str:

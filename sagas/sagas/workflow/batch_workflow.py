@@ -81,7 +81,7 @@ class BatchWorkflow:
 
     @workflow.signal(dynamic=True)
     def receive(self, name: str, args: Sequence[RawValue]) -> None:
-        """A report of a command that starts rows, or the wish of an operator. Everything else is ignored."""
+        """Take a report of a command that starts rows, or a request of an operator. Everything else is ignored."""
         try:
             value = _read(args)
         except UnreadableValue as error:

@@ -24,11 +24,11 @@ _RETRY = RetryPolicy(
 
 
 LOCAL_TIMEOUT = timedelta(seconds=5)
-"""Of a local attempt. Meanwhile the run takes no signals and updates."""
+"""Timeout of a local attempt. Meanwhile the run takes no signals and updates."""
 
 
 class _LocalAttemptFailed(Exception):
-    """Another worker may answer."""
+    """A local attempt got no answer; another worker may give one."""
 
 
 async def perform_until_answered(

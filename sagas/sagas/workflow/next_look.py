@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 _SHARE_WAITED = 0.1
-"""Of the time waited so far, until the next question: an end is noticed late by a tenth of that time, and a saga that
-waits for months costs a few hundred questions."""
+"""Share of the time waited so far that passes until the next question: an end is noticed late by a tenth of that time,
+and a saga that waits for months costs a few hundred questions.
+"""
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 86_400.0
 """Seconds."""

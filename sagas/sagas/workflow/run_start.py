@@ -61,7 +61,7 @@ CONTINUATION_FORMAT = "sagas/1"
 """Marks the input of a continued run, and names its format."""
 
 _CHECK_TIMEOUT = timedelta(seconds=60)
-"""Of checking an input, which may have to wait for others."""
+"""Timeout of the check of an input, which may have to wait for other checks."""
 
 
 MAX_GENERATION = 2**31 - 1

@@ -30,7 +30,9 @@ CheckStatus = Literal["pass", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """``message`` is one sentence, ``details`` are the numbers behind it, ``samples`` some of the violating rows."""
+    """The result of a check. ``message`` is one sentence, ``details`` are the numbers behind it, ``samples`` some of
+    the violating rows.
+    """
 
     check: Check
     violated: bool
@@ -303,7 +305,9 @@ KNOWN_VALUES = "saga_known"
 def run_data_check(
     check: Check, frames: Mapping[str, DataFrame], inputs: Mapping[str, DataFrame], params: Mapping[str, Any]
 ) -> CheckResult:
-    """``frames`` are the staged outputs by name, ``params`` those of the step. Raises UsageError."""
+    """Run a data check of the project. ``frames`` are the staged outputs by name, ``params`` those of the step. Raises
+    UsageError.
+    """
     frame = frames[check.output]
     try:
         match check.kind:

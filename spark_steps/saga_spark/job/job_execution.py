@@ -223,7 +223,7 @@ def _is_changed(source: str, when: int) -> bool:
 
 
 def _is_dataframe(value: Any) -> bool:
-    """By name: classic and Connect DataFrames are different subclasses."""
+    """Return whether the value is a DataFrame; those of classic and of Connect sessions are different subclasses."""
     from pyspark.sql import DataFrame
 
     return isinstance(value, DataFrame)

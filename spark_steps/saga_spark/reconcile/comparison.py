@@ -38,8 +38,10 @@ HASH_HALVES = ("low1", "high1", "low2", "high2")
 
 @dataclass(frozen=True, slots=True)
 class TableDifference:
-    """``rows`` has one row per key that differs: ``kind``, the key ``k0 …``, ``left_rows`` and ``right_rows`` (the
-    number of rows with the key on each side), ``left`` and ``right`` (the values ``v0 …`` of one of these rows)."""
+    """The keys under which two tables differ. ``rows`` has one row for each: ``kind``, the key ``k0 …``, ``left_rows``
+    and ``right_rows`` (the number of rows with the key on each side), ``left`` and ``right`` (the values ``v0 …`` of
+    one of these rows).
+    """
 
     left: Fingerprint
     right: Fingerprint

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TIMEOUT = 300.0
-"""Timeout in seconds; 40 are usual."""
+"""Timeout in seconds for the process that writes the archive; it usually takes 40."""
 
 _OPTIONS = " ".join((*QUIET_OPTIONS, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"))
 

@@ -22,7 +22,7 @@ CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to one master, or to a Connect server."""
 
 LOST_AFTER = 30.0
-"""Seconds of absence after which a cluster or a server is lost. Spark replaces executors in a few."""
+"""Seconds of absence after which a cluster or a server is lost. Spark replaces executors in a few seconds."""
 
 
 class AbsenceTimer:
@@ -33,7 +33,7 @@ class AbsenceTimer:
         self._since: float | None = None
 
     def is_lost(self, *, present: bool) -> bool:
-        """Return whether it has been absent at every call of the last ``LOST_AFTER`` seconds."""
+        """Return whether the cluster, or the server, was absent at every call of the last ``LOST_AFTER`` seconds."""
         if present:
             self._since = None
             return False

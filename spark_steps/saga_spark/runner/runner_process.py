@@ -52,8 +52,9 @@ class PendingRequest:
 
 
 class RunnerProcess:
-    """``lost_reason`` is the message why the process is unusable, None while it is alive. ``company`` are the numbers
-    of the runs it had when it was lost."""
+    """A process that runs Spark. ``lost_reason`` is the message why it is unusable, None while it is alive. ``company``
+    are the numbers of the runs it had when it was lost.
+    """
 
     def __init__(self, settings: SparkSettings, *, margin: int, heartbeat_timeout: int) -> None:
         self._settings = settings

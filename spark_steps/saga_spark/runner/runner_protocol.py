@@ -55,7 +55,7 @@ def decode_message(line: bytes) -> dict[str, Any]:
 
 
 def settings_to_json(settings: SparkSettings) -> dict[str, Any]:
-    """May contain passwords of connections: send it through the pipe only, never in a command line or a log."""
+    """The settings as JSON, which may have passwords: only for the pipe, never for a command line or a log."""
     return settings.model_dump(mode="json")
 
 

@@ -192,7 +192,9 @@ def _json_number(value: Any) -> int | str | None:
 # Counting files while Spark is still writing others: the tasks of a write rarely end together, so processors are idle.
 # Only for a local file system, where a file keeps its identity when it is renamed.
 _COMMITTED_TASKS, _TASK_PREFIX = "_temporary/0", "task_"
-"""Where Hadoop's committer keeps the folders of finished tasks until the job commits: their files are complete."""
+"""The place in which Hadoop's committer keeps the folders of finished tasks until the job commits: their files are
+complete.
+"""
 
 _POLL_INTERVAL = 0.1
 """Seconds between two polls."""

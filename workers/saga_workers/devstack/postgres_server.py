@@ -41,8 +41,8 @@ _PROOF = f"require_auth={_METHOD}"
 """Without it a program that has taken the port of a server that ended could ask for the password in clear."""
 
 _SOCKETS = Path("/tmp")  # noqa: S108, each folder in it has a name that cannot be guessed
-"""Where the folders of Unix sockets are: not in the project, because programs that copy a folder fail at a socket; and
-the same one for all processes of a project, whatever their environment.
+"""The place of the folders of Unix sockets. It is not in the project, because programs that copy a folder fail at a
+socket, and the same for all processes of a project, whatever their environment.
 """
 
 

@@ -30,7 +30,7 @@ POLL_INTERVAL = 0.03
 """Seconds between two polls, and after one that failed; a large part of an event's latency on an idle system."""
 
 THREAD_POLL_INTERVAL = 0.005
-"""The same for the polls of a thread, as long as there were events within ``QUIET_AFTER`` seconds."""
+"""Seconds between two polls of a thread, as long as there were events within ``QUIET_AFTER`` seconds."""
 
 QUIET_POLL_INTERVAL = 0.015
 QUIET_AFTER = 2.0

@@ -243,7 +243,7 @@ def nobody_answers(queue: str) -> str:
 START_WORKER_HELP = "saga worker    (or saga dev up)"
 
 MAY_STILL_HAPPEN = "a worker that returns soon may still process it"
-"""Of an update: Temporal keeps one that no worker has accepted for as long as it has the run in memory."""
+"""The fate of an update: Temporal keeps one that no worker has accepted as long as it has the run in memory."""
 
 
 class NoAnswer(SagaError):

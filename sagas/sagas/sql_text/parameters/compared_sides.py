@@ -23,7 +23,9 @@ _MAY_COMPARE = re.compile(
     r"""|\busing\s*\(|\bnatural\b|\bbetween\b|\bcase\s+(?!when\b)|\bnullif\s*\(""",
     re.I,
 )
-"""Not each condition with a parameter or a literal: the analysis takes longer than such a statement."""
+"""A text that may compare two columns. Comparisons with parameters and literals do not count: the analysis takes longer
+than such a statement.
+"""
 
 
 @dataclass(frozen=True, slots=True)

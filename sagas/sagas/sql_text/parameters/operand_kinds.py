@@ -30,7 +30,7 @@ class OperandKind:
 NUMBER, TIME = OperandKind(is_number=True), OperandKind(is_time=True)
 TYPELESS = OperandKind(is_typeless=True)
 NEUTRAL = OperandKind()
-"""Of NULL and of a parameter, which have the kind of the other operands."""
+"""The kind of NULL and of a parameter, which take that of the other operands."""
 UNKNOWN = OperandKind(is_known=False)
 TEXT = OperandKind(is_known=False, is_text=True)
 

@@ -60,7 +60,7 @@ class TableDraft:
 
     @staticmethod
     def begin(catalog: Catalog, name: TableName, table: Table | None, first: Publication) -> TableDraft:
-        """``table`` is None if the table is created from the schema of the first publication."""
+        """Begin a draft of the table. ``table`` is None if it is created from the schema of the first publication."""
         if table is not None:
             return TableDraft(name, table.transaction(), False, [])
         schema = staged_schema(first.manifest)

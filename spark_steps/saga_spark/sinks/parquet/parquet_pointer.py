@@ -32,7 +32,7 @@ FORMAT = "saga-parquet"
 
 @dataclass(frozen=True, slots=True)
 class PointerFile:
-    """``path`` is relative to the folder of the pointer."""
+    """A file to which the pointer refers. ``path`` is relative to the folder of the pointer."""
 
     path: str
     bytes: int

@@ -277,7 +277,9 @@ def _foreign_key_problems(
     referencing: list[str],
     referenced: list[str],
 ) -> Iterator[str]:
-    """``among``: rows that refer to rows of the same table may also refer to those that are written with them."""
+    """The problem of staged rows that a foreign key refuses, if there are any. ``among``: rows that refer to rows of
+    the same table may also refer to those that are written with them.
+    """
     pairs = zip(referencing, referenced, strict=True)
     same = sql.SQL(" and ").join(
         sql.SQL("{} = {}").format(sql.Identifier("s", column), sql.Identifier("p", other)) for column, other in pairs

@@ -38,7 +38,9 @@ FOREIGN_KEY_COLUMNS = """
 
 @dataclass(frozen=True, slots=True)
 class TargetColumn:
-    """``declared`` is the declared type, ``type`` the same with domains resolved to their base type."""
+    """A column of the target table. ``declared`` is the declared type, ``type`` the same with domains resolved to their
+    base type.
+    """
 
     name: str
     declared: str
