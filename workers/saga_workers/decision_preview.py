@@ -20,7 +20,7 @@ _MAX_ARGUMENTS = 400
 def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
     """The next commands of the machine after an accepted decision, and the residue that it leaves, in words."""
     from sagas.machine.calls import SEAL
-    from sagas.protocol.messages import Call, CallEnded, Finish, StartSaga, StartTimer, UndoSaga
+    from sagas.protocol.messages import Call, CallEnded, Finish, RollBackSaga, StartSaga, StartTimer, UndoSaga
     from sagas.protocol.outcomes import Outcome
 
     before, words = machine.view(), list[str]()
@@ -40,6 +40,8 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
                 words.append(f"{command.op} {command.entry}: call {command.action} with {shown}")
             case StartSaga():
                 words.append(f"start the nested saga {command.saga_id}")
+            case RollBackSaga():
+                words.append(f"roll back the nested saga {command.saga_id}")
             case UndoSaga():
                 words.append(f"undo the nested saga {command.saga_id}")
             case StartTimer():

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from temporalio import activity
 from temporalio.api.common.v1 import Payload
@@ -68,8 +68,16 @@ LookBeforeReset = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 ``saga_id``; its steps that are ``decisive``, because it does them past its commit point only, or ``nested`` sagas; and
 the time ``since`` which it has run."""
 
-LookUpEarlierChild = Callable[[str, str], Awaitable[Mapping[str, Any]]]
-"""Looks up the end of a nested saga. Called with its id and that of its parent. Raises what Temporal's client does."""
+
+class LookUpEarlierChild(Protocol):
+    """Looks up the end of a nested saga that an earlier run of ``parent`` has started."""
+
+    async def __call__(self, id: str, parent: str, *, undone: bool) -> Mapping[str, Any]:
+        """Return its state and its view. ``undone``: it is to be undone, also if its run was deleted. Raises what
+        Temporal's client does, and SagaError.
+        """
+        ...
+
 
 _BUSY_INTERVAL = timedelta(seconds=2)
 """Until a start is verified again for which this worker had no time."""
@@ -130,7 +138,7 @@ class SagaActivities:
         if info.activity_type == RESET_ACTIVITY:
             return await self._look_before_reset(argument)
         if info.activity_type == NESTED_ACTIVITY:
-            return await self._look_up_earlier_child(argument["id"], argument["parent"])
+            return await self._look_up_earlier_child(argument["id"], argument["parent"], undone=argument["undone"])
         if info.activity_type in LOCK_ACTIVITIES and self._locks is not None:
             return await _perform_lock_activity(self._locks, info.activity_type, argument, self._clock)
         try:

@@ -15,8 +15,8 @@ from sagas.machine import image_scopes
 from sagas.machine.expressions import arguments, evaluation
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.expressions.unmet_requirement import unmet_requirement
-from sagas.machine.state import Entry, Flight, SagaRun
-from sagas.protocol.messages import CancelSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
+from sagas.machine.state import Entry, Flight, LookupPurpose, SagaRun
+from sagas.protocol.messages import CancelSaga, RollBackSaga, SagaEnded, SignalReceived, StartSaga, UndoSaga
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import REFUSED_TYPE, idempotency_key
 from sagas.text.shell import saga_command
@@ -221,11 +221,58 @@ def cancel_command(run: SagaRun, entry: Entry, message: str) -> CancelSaga:
     return CancelSaga(entry.id, child_saga_id(run, entry), message)
 
 
+def has_earlier_child(run: SagaRun, entry: Entry) -> bool:
+    """True if an earlier run has started the nested saga of this entry, whose end tells what it has done.
+
+    While a pivot behind it may be done, one that was started again goes on: it had completed before.
+    """
+    return entry.ahead and entry.id in run.children and not (run.phase == "forward" and was_started_again(run, entry))
+
+
+def was_started_again(run: SagaRun, entry: Entry) -> bool:
+    """True if the nested saga ahead repeats one that was deleted, so that more than its own end has come before."""
+    return bool(run.earlier.children.get(entry.id, {}).get("repeats"))
+
+
+def roll_back_child(run: SagaRun, entry: Entry, purpose: LookupPurpose) -> None:
+    """Bring the nested saga that an earlier run has started to its end, to learn what it has done."""
+    run.start_flight(f"{entry.id}~earlier", "saga", entry, "seal", purpose)
+    run.emit(roll_back_command(run, entry))
+
+
+def roll_back_command(run: SagaRun, entry: Entry) -> RollBackSaga:
+    saga = str(run.children[entry.id]["saga"])
+    return RollBackSaga(f"{entry.id}~earlier", entry.id, saga, child_saga_id(run, entry), _undo_reason(run))
+
+
 def undo_command(run: SagaRun, entry: Entry) -> UndoSaga:
-    reason = (run.reason or {}).get("message") or "the parent saga is rolled back"
     saga = str(run.children[entry.id]["saga"])
     repeats = run.earlier.exist or (entry.undo is not None and entry.undo.min_attempts > 0)
-    return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_saga_id(run, entry), str(reason), repeats)
+    again = _start_to_cancel(run, entry)
+    return UndoSaga(f"{entry.id}~undo", entry.id, saga, child_saga_id(run, entry), _undo_reason(run), repeats, again)
+
+
+def _undo_reason(run: SagaRun) -> str:
+    return str((run.reason or {}).get("message") or "the parent saga is rolled back")
+
+
+def _start_to_cancel(run: SagaRun, entry: Entry) -> StartSaga | None:
+    """The start of a nested saga whose run was deleted, to be cancelled at once; None if nobody knows its input."""
+    try:
+        computed = entry.arguments or arguments.forward_arguments(run, entry, entry.override)
+    except DefinitionError:
+        return None
+    return StartSaga(
+        entry.id,
+        entry.id,
+        str(run.children[entry.id]["saga"]),
+        child_saga_id(run, entry),
+        computed.get("input"),
+        run.generation,
+        image_scopes.nested_scope(run, entry),
+        repeats=True,
+        cancelled=_undo_reason(run),
+    )
 
 
 def child_ended(run: SagaRun, entry: Entry, event: SagaEnded, flight: Flight) -> Outcome:
@@ -284,6 +331,7 @@ def _undo_outcome(event: SagaEnded) -> Outcome:
     why = f": {event.view.reason.message}" if event.view is not None and event.view.reason is not None else ""
     message = {
         "REFUSED": f"the nested saga refuses to be undone{why}",
-        "TERMINATED": "the undo of the nested saga was terminated or no longer exists",
+        "TERMINATED": f"the undo of the nested saga was terminated, or its run was deleted{why}",
+        "COMPLETED": "the nested saga is past its point of no return, so it was completed instead of undone",
     }.get(event.state, f"the undo of the nested saga ended {event.state}")
     return Outcome("failed", failure=Failure(event.state, message), retryable=False, park_reason=message)

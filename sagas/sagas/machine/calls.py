@@ -450,6 +450,9 @@ def reissue(run: SagaRun, at: float) -> list[Command]:
             if flight.call_kind == "undo":
                 commands.append(builtin_actions.undo_command(run, entry))
                 continue
+            if flight.call_kind == "seal":
+                commands.append(builtin_actions.roll_back_command(run, entry))
+                continue
             commands.append(builtin_actions.start_command(run, entry))
             if flight.cancelled:
                 commands.append(

@@ -2,6 +2,9 @@
 
 A rollback takes them over as they were left: done ones are undone with their results and arguments, and of a call that
 was in flight nobody knows how it has ended. Without that their effects would stay, known to no view.
+
+That needs the state of those runs, which a query of a closed run returns. :mod:`sagas.machine.undo.steps_ahead` covers
+the steps of a run that was deleted: its state is lost, so there is nothing to take over, only guards to be asked.
 """
 
 from __future__ import annotations
@@ -25,7 +28,6 @@ def take_over(run: SagaRun) -> None:
         if id in run.steps and not run.steps[id].begun:
             _take_over(run, restore_record(StepRecord, packed))
     run.earlier.records = {}
-    run.earlier.children = {}
 
 
 def _take_over(run: SagaRun, left: StepRecord) -> None:
@@ -67,8 +69,8 @@ def correct_result(run: SagaRun, entry: Entry) -> None:
 class LeftState:
     """The progress of a run before a reset, from the snapshot of its machine.
 
-    ``records`` are the steps that it has begun, and ``children`` their nested sagas. A nested saga that has not ended
-    is none of them: it goes on by itself.
+    ``records`` are the steps that it has begun, and ``children`` their nested sagas. A pivot that has not ended is none
+    of them: a rollback cannot wait for it.
     """
 
     records: dict[str, Any]
@@ -103,7 +105,8 @@ class LeftState:
 
 
 def _is_left(run: SagaRun, entry: Entry) -> bool:
-    return entry.state != "PENDING" and (entry.outcome == "done" or not is_nested(run.step(entry)))
+    step = run.step(entry)
+    return entry.state != "PENDING" and (entry.outcome == "done" or not (step.pivot and is_nested(step)))
 
 
 def _end_calls(run: SagaRun, entry: Entry) -> None:
@@ -111,6 +114,9 @@ def _end_calls(run: SagaRun, entry: Entry) -> None:
     flight = run.flights.get(entry.flight) if entry.flight else None
     kind = flight.call_kind if flight is not None and flight.kind == "call" else None
     if kind in ("do", "write") and has_effect(run.step(entry)):
+        doubt(run, entry)
+    if flight is not None and flight.kind == "saga" and flight.call_kind == "do":
+        entry.ahead = True  # it goes on by itself, so its end is looked up
         doubt(run, entry)
     if entry.state in ("RUNNING", "PARKED"):
         forward.leave_to_rollback(run, entry)

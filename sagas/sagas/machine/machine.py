@@ -142,6 +142,11 @@ class Machine:
         return self._run.ended_at
 
     @property
+    def generation(self) -> int:
+        """The generation of the saga itself: how often a saga with its id was started."""
+        return self._run.generation
+
+    @property
     def highest_generation(self) -> int:
         """The highest generation of any entry; that of the saga itself if there are none."""
         entries = (entry for record in self._run.steps.values() for entry in record.entries)
@@ -353,6 +358,8 @@ def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
     outcome = run.without_sensitive_texts(builtin_actions.child_ended(run, entry, event, flight))
     if flight.call_kind == "undo":
         rollback.undo_ended(run, entry, outcome, 1)
+    elif flight.call_kind == "seal":
+        effect_lookup.earlier_child_ended(run, entry, outcome, flight.purpose)
     else:
         forward.attempt_ended(run, entry, outcome, 1)
 

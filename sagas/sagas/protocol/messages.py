@@ -297,7 +297,8 @@ class StartSaga:
     """Start a nested saga. It ends with a ``SagaEnded`` with the same ``id``; ``saga_id`` is the step's key.
 
     ``undo_scope``: see :class:`GuardSpec`. ``repeats``: it may have been started before, by an earlier run of this saga
-    or by an attempt of which nobody knows how it has ended.
+    or by an attempt of which nobody knows how it has ended. ``cancelled``: the reason with which it is cancelled before
+    its first step.
     """
 
     id: str
@@ -308,6 +309,7 @@ class StartSaga:
     generation: int = 1
     undo_scope: str = ""
     repeats: bool = False
+    cancelled: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,10 +322,24 @@ class CancelSaga:
 
 
 @dataclass(frozen=True, slots=True)
+class RollBackSaga:
+    """Wait for the end of a nested saga that an earlier run of this saga has started, and cancel it if it runs. It ends
+    with a ``SagaEnded`` with the same ``id``.
+    """
+
+    id: str
+    entry: str
+    saga: str
+    saga_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class UndoSaga:
     """Undo a committed nested saga. It ends with a ``SagaEnded`` with the same ``id``.
 
-    ``repeats``: the undo may have been started before, see :class:`StartSaga`.
+    ``repeats``: the undo may have been started before, see :class:`StartSaga`. ``again``: the start of one
+    whose run was deleted: it starts again only to be undone. None if nobody knows its input.
     """
 
     id: str
@@ -332,6 +348,7 @@ class UndoSaga:
     saga_id: str
     message: str
     repeats: bool = False
+    again: StartSaga | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +441,7 @@ Command = (
     | CancelTimer
     | StartSaga
     | CancelSaga
+    | RollBackSaga
     | UndoSaga
     | ReportParked
     | RecordState

@@ -118,6 +118,10 @@ REPEATS_MEMO = "saga-repeats"
 """Memo field of a nested saga, from its parent: an earlier run of it may have made its calls. It only makes the run
 more careful, so it needs no signature.
 """
+CANCELLED_MEMO = "saga-cancelled"
+"""Memo field of a nested saga that is started again only to be undone: the reason. Anybody may cancel a saga, so it
+needs no signature.
+"""
 STARTED_AT_MEMO = "saga-started-at"
 """Memo field of a continued run: start time of the saga in seconds since the epoch."""
 

@@ -29,10 +29,11 @@ class EarlierChild:
 
     ``open_run``: the ids of the workflow that runs it and of the first run of that, once known. A terminated saga that
     was continued runs as the workflow of its undo. ``cancelled``: it has just been asked to cancel, so its end may be
-    near.
+    near. ``undone``: it is to be undone, also if it was deleted.
     """
 
     saga_id: str
+    undone: bool = False
     open_run: tuple[str, str] | None = None
     cancelled: bool = False
 
@@ -42,7 +43,7 @@ class EarlierChild:
         summary, began = f"has {self.saga_id} ended?", workflow.time()
         while True:
             # The time keeps the requests distinct: the history marks a forged answer by the digest of its request.
-            request = {"id": self.saga_id, "parent": parent, "asked_at": workflow.time()}
+            request = {"id": self.saga_id, "parent": parent, "undone": self.undone, "asked_at": workflow.time()}
             answer = await perform_until_answered(NESTED_ACTIVITY, raw_json(request), summary, timeout=_TIMEOUT)
             if answer["state"] != "RUNNING":
                 self.open_run = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from temporalio import workflow
@@ -10,12 +11,12 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ChildWorkflowError, FailureError, WorkflowAlreadyStartedError
 
 from sagas.definition.saga_ids import workflow_id_problem
-from sagas.input_limits import MAX_INPUT_VALUES
+from sagas.input_limits import MAX_CANCEL_WORDS, MAX_INPUT_VALUES
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.foreign_view import read_foreign_view
-from sagas.protocol.messages import CancelSaga, ChildState, SagaEnded, StartSaga, UndoSaga
+from sagas.protocol.messages import CancelSaga, ChildState, RollBackSaga, SagaEnded, StartSaga, UndoSaga
 from sagas.protocol.nested_result import completed_child
-from sagas.protocol.payloads import CANCEL_SIGNAL, REPEATS_MEMO, UNDO_SCOPE_MEMO, UNDO_SUFFIX
+from sagas.protocol.payloads import CANCEL_SIGNAL, CANCELLED_MEMO, REPEATS_MEMO, UNDO_SCOPE_MEMO, UNDO_SUFFIX
 from sagas.protocol.saga_view import ReasonView, SagaView
 from sagas.workflow.client_fields import MALFORMED
 from sagas.workflow.earlier_children import EarlierChild
@@ -28,6 +29,12 @@ from sagas.workflow.summaries import run_summary
 from sagas.workflow.task_set import CommandContext
 
 _End = tuple[ChildState, SagaView | None]
+_Command = StartSaga | RollBackSaga | UndoSaga
+
+_NO_INPUT = (
+    "Temporal has no run of it any more, and it cannot be started again, because its input needs results that this run "
+    "does not have: undo by hand what its guards and participants know of it, then decide `done`"
+)
 
 
 class NestedSagas:
@@ -44,6 +51,10 @@ class NestedSagas:
     def undo(self, command: UndoSaga) -> None:
         self._context.tasks.start(command.id, self._run(command, command.saga_id + UNDO_SUFFIX))
 
+    def roll_back(self, command: RollBackSaga) -> None:
+        self._context.tasks.start(command.id, self._roll_back(command))
+        self.cancel(CancelSaga(command.id, command.saga_id, command.message))
+
     def take_up(self, command: StartSaga | UndoSaga) -> None:
         """Wait for the end of a nested saga, or undo, that was in flight when an earlier run was terminated."""
         undo = UNDO_SUFFIX if isinstance(command, UndoSaga) else ""
@@ -56,7 +67,34 @@ class NestedSagas:
         end = await self._end_of_earlier(command, saga_id, waits=False) if command.repeats else None
         while end is None:
             end = await self._start(command, saga_id)
+        if isinstance(command, UndoSaga) and end[0] == "REFUSED":
+            end = await self._roll_back_refused(command, end)
         self._report_end(command, *end)
+
+    async def _roll_back(self, command: RollBackSaga) -> None:
+        end = await self._end_of_earlier(command, command.saga_id, waits=True)
+        self._report_end(command, *(end or ("REFUSED", None)))
+
+    async def _roll_back_refused(self, command: UndoSaga, refused: _End) -> _End:
+        """The end of an undo that was refused: the nested saga may run again, or its run may be deleted."""
+        self._started.pop(command.id, None)
+        self.cancel(CancelSaga(command.id, command.saga_id, command.message))
+        answer = await self._ask(command, command.saga_id, undone=True)
+        match answer["state"]:
+            case "COMPENSATED" | "RESIDUE":
+                return answer["state"], read_foreign_view(answer["view"], command.saga_id)
+            case "GONE" if answer["why"] is not None:
+                return "REFUSED", refused_view(command.saga_id, command.saga, answer["why"])
+            case "GONE":
+                return await self._start_to_cancel(command) or refused
+            case _:
+                return refused
+
+    async def _start_to_cancel(self, command: UndoSaga) -> _End | None:
+        """Start a nested saga whose run was deleted again: it undoes what that had done."""
+        if command.again is None:
+            return "REFUSED", refused_view(command.saga_id, command.saga, _NO_INPUT)
+        return await self._start(replace(command.again, id=command.id), command.saga_id)
 
     async def _start(self, command: StartSaga | UndoSaga, saga_id: str) -> _End | None:
         """Start the nested saga and wait for its end; None if a run was in the way that is over without an end."""
@@ -93,22 +131,28 @@ class NestedSagas:
         else:
             self._report_end(command, *end)
 
-    async def _end_of_earlier(self, command: StartSaga | UndoSaga, saga_id: str, *, waits: bool) -> _End | None:
+    async def _ask(self, command: _Command, saga_id: str, *, undone: bool = False) -> Mapping[str, Any]:
+        """Wait for the end of a nested saga that was started before, and return what :class:`EarlierChild` does."""
+        self._earlier[command.id] = child = EarlierChild(saga_id, undone=undone)
+        answer = await child.end(lambda running: self._report_parked(saga_id, running))
+        del self._earlier[command.id]
+        return answer
+
+    async def _end_of_earlier(self, command: _Command, saga_id: str, *, waits: bool) -> _End | None:
         """The end of the nested saga that was started before; None if it is to be started, because no step of it ran.
 
         ``waits``: its end is waited for, so one that nobody can tell is for an operator. Otherwise it is about to be
         started, and then what was deleted, or is not believed, is repeated.
         """
-        self._earlier[command.id] = child = EarlierChild(saga_id)
-        answer = await child.end(lambda running: self._report_parked(saga_id, running))
-        del self._earlier[command.id]
+        answer = await self._ask(command, saga_id)
         view = answer.get("view")
         match answer["state"]:
             case "REFUSED":
                 return None
             case "FOREIGN":
                 taken = f"a run with the id {saga_id} already exists, which this saga has not started"
-                return "REFUSED", refused_view(saga_id, command.saga, taken)
+                is_unknown = isinstance(command, RollBackSaga)
+                return "TERMINATED" if is_unknown else "REFUSED", refused_view(saga_id, command.saga, taken)
             case "GONE" | "UNSIGNED" if not waits:
                 return None
             case "GONE":
@@ -128,7 +172,7 @@ class NestedSagas:
         else:
             self._context.report(event)
 
-    def _report_end(self, command: StartSaga | UndoSaga, state: ChildState, view: SagaView | None) -> None:
+    def _report_end(self, command: _Command, state: ChildState, view: SagaView | None) -> None:
         self._started.pop(command.id, None)
         self._context.tasks.discard(command.id)
         self._context.report(SagaEnded(id=command.id, state=state, at=workflow.time(), view=view))
@@ -171,6 +215,8 @@ def _memo_of(command: StartSaga | UndoSaga) -> dict[str, Any] | None:
         memo[UNDO_SCOPE_MEMO] = command.undo_scope
     if isinstance(command, StartSaga) and command.repeats:
         memo[REPEATS_MEMO] = True
+    if isinstance(command, StartSaga) and command.cancelled:
+        memo[CANCELLED_MEMO] = command.cancelled[:MAX_CANCEL_WORDS]
     return memo or None
 
 

@@ -21,16 +21,17 @@ from sagas.protocol.messages import (
     CancelCall,
     CancelSaga,
     Command,
+    RollBackSaga,
     StartSaga,
     UndoSaga,
 )
 from sagas.protocol.saga_view import PauseView, SagaView
 from sagas.workflow.client_messages import who_and_reason
 
-BEGINS = Call | StartSaga | UndoSaga | AcquireLocks
+BEGINS = Call | StartSaga | RollBackSaga | UndoSaga | AcquireLocks
 """The commands that begin something, and that a machine issues again."""
 
-_HELD = Call | StartSaga | UndoSaga
+_HELD = Call | StartSaga | RollBackSaga | UndoSaga
 """A request for locks is not held back: others would wait for a lock that nobody takes."""
 
 

@@ -42,15 +42,20 @@ class RunReset:
         self._asked: int | None = workflow.random_seed()
         self._answered = self._asked
         """The seeds of the latest reset that was asked about, and of the latest with an answer; of neither before."""
+        self._cancelled = ""
 
     def begin(self, trust: RunTrust | None) -> None:
         """The run begins, which may be at a reset to its very first task: then its seed is not its first one."""
         if trust is not None:
             self._asked = self._answered = trust.first_seed
 
-    def ask(self) -> None:
-        """Ask what an earlier run has done also without a reset: it was deleted, and this run repeats it."""
+    def ask(self, *, cancelled: str = "") -> None:
+        """Ask what an earlier run has done also without a reset: it was deleted, and this run repeats it.
+
+        ``cancelled``: the reason why its parent has started this run only to undo what it has done; empty if not.
+        """
         self._asked = self._answered = None
+        self._cancelled = cancelled
 
     @property
     def is_open(self) -> bool:
@@ -71,7 +76,8 @@ class RunReset:
         decisive = [step.id for step in steps if step.pivot or step.kind == "retriable" or step.id in after_pivot]
         nested = [step.id for step in steps if is_nested(step)]
         since = info.workflow_start_time.timestamp() if machine.started_at is None else machine.started_at
-        about = {"saga_id": saga_id, "decisive": decisive, "nested": nested, "since": since}
+        about = {"saga_id": saga_id, "generation": machine.generation, "decisive": decisive}
+        about |= {"nested": nested, "since": since}
         self._tasks.start(_TASK, self._look_up(about, seed))
 
     async def _look_up(self, about: Mapping[str, Any], seed: int) -> None:
@@ -94,6 +100,8 @@ class RunReset:
         events: list[MachineEvent] = [was_reset]
         if answer["undone"]:
             events.append(CancelRequested(at=now, kind="terminated", message=_REASON))
+        elif self._cancelled:
+            events.append(CancelRequested(at=now, kind="parent", message=self._cancelled))
         self._report(events, None if answer["started_at"] is None else float(answer["started_at"]))
 
 

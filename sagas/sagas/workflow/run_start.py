@@ -18,11 +18,13 @@ from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.model import Definition
 from sagas.definition.saga_ids import saga_id_problem
 from sagas.definition.snapshot import from_snapshot
+from sagas.input_limits import MAX_CANCEL_WORDS
 from sagas.machine.machine import Machine
 from sagas.protocol.messages import CancelRequested, MachineEvent, Started, TimerFired, UndoRequested
 from sagas.protocol.operator_names import recorded_name
 from sagas.protocol.payloads import (
     BULK_PREFIX,
+    CANCELLED_MEMO,
     DEFINITION_HEADER,
     DETACHED_HEADER,
     GENERATION_HEADER,
@@ -73,7 +75,8 @@ class RunStart:
     """The machine of a run, its first event, the search attributes it may set, and state of the run it continues.
 
     ``takes up``: the earlier run was terminated, and this one continues from its last state. ``detached``: it continues
-    a saga of a bulk workflow. ``repeats``: it begins a saga again whose run was deleted.
+    a saga of a bulk workflow. ``repeats``: it begins a saga again whose run was deleted; ``cancelled``: only to undo
+    it, for this reason.
     """
 
     kind: Literal["begins", "undoes", "takes up", "continues", "detached"]
@@ -85,6 +88,7 @@ class RunStart:
     paused: Mapping[str, Any] | None = None
     callbacks: Mapping[str, Any] = field(default_factory=dict[str, Any])
     repeats: bool = False
+    cancelled: str = ""
 
 
 async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
@@ -128,7 +132,8 @@ async def start_run(value: Any, trust: RunTrust | None) -> RunStart:
         machine.note_pause("resume", workflow.time(), resumed.who, resumed.reason)
     began_at = _recorded_start() if resumed.began_at is None else resumed.began_at
     started = Started(workflow.time(), began_at)
-    return RunStart("begins", machine, started, header.attributes, repeats=repeats)
+    cancelled = _cancel_in_memo() if repeats else ""
+    return RunStart("begins", machine, started, header.attributes, repeats=repeats, cancelled=cancelled)
 
 
 def _recorded_start() -> float:
@@ -191,6 +196,13 @@ def _undo_scope_in_memo() -> str:
     return (
         "" if memo is None else read_client_value(f"the memo {UNDO_SCOPE_MEMO} is not the scope of an undo", memo, text)
     )
+
+
+def _cancel_in_memo() -> str:
+    """The reason why the parent has started it only to undo it; empty if it has not. Raises SagaApplicationError."""
+    memo = workflow.info().raw_memo.get(CANCELLED_MEMO)
+    reason = "" if memo is None else read_client_value(f"the memo {CANCELLED_MEMO} is not a reason", memo, text)
+    return reason[:MAX_CANCEL_WORDS]
 
 
 def _generation_in_header() -> int:

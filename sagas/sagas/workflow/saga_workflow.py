@@ -29,6 +29,7 @@ from sagas.protocol.messages import (
     RecordState,
     ReleaseLocks,
     ReportParked,
+    RollBackSaga,
     Started,
     StartSaga,
     StartTimer,
@@ -138,7 +139,7 @@ class SagaWorkflow(SagaMessages):
         match opened.kind:
             case "begins":
                 if opened.repeats:
-                    self._reset.ask()
+                    self._reset.ask(cancelled=opened.cancelled)
                 try:
                     self._search_attributes.set_labels(machine)
                 except DefinitionError as error:
@@ -151,7 +152,7 @@ class SagaWorkflow(SagaMessages):
                 if machine.started_at is None:
                     raise refused_error("the terminated run had not begun, so there is nothing to undo")
                 for command in machine.reissue(workflow.time()):
-                    if isinstance(command, StartTimer | CancelSaga):
+                    if isinstance(command, StartTimer | CancelSaga | RollBackSaga):
                         self._execute(command)
                     elif isinstance(command, StartSaga | UndoSaga):
                         self._nested_sagas.take_up(command)
@@ -274,6 +275,8 @@ class SagaWorkflow(SagaMessages):
                 self._nested_sagas.start(command)
             case CancelSaga():
                 self._nested_sagas.cancel(command)
+            case RollBackSaga():
+                self._nested_sagas.roll_back(command)
             case UndoSaga():
                 self._nested_sagas.undo(command)
             case ReportParked():

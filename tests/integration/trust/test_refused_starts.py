@@ -189,4 +189,5 @@ async def test_the_run_of_a_nested_saga_before_it_counts(shop: Shop) -> None:
         assert (await finished(client, id))["state"] == "COMPLETED"
         await start_refused(client, nested, "moving")
         await wait_until_visible(client, nested, 2)
-        assert (await look_up_earlier_child(client.locator, nested, id))["state"] == "COMPLETED"
+        settings = client.project.settings
+        assert (await look_up_earlier_child(settings, client.locator, nested, id))["state"] == "COMPLETED"

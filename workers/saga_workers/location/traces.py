@@ -156,6 +156,20 @@ def last_items(effects: Sequence[GuardedEffect]) -> list[str]:
     return [entry_id(step, index) for step, index in last.items()]
 
 
+def undecided_undo(saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str] = ()) -> str | None:
+    """Why no new run may repeat the undos of a saga, in words: a guard has decided one, and does not know its end. None
+    if there is no such undo. ``undone``: entries of which a person knows that theirs has happened.
+    """
+    for effect in effects:
+        if effect.undo_elsewhere and effect.entry not in undone:
+            return (
+                f"the undo of {effect.entry} was decided, and no guard tells whether its action in another database or "
+                f"service has happened: look there for the key {saga_id}/{effect.entry}/undo, and make it if it is "
+                "missing"
+            )
+    return None
+
+
 def open_effects(effects: Sequence[GuardedEffect]) -> str:
     """The open effects in words; empty if there are none."""
     is_open = [effect for effect in effects if effect.open or effect.undo_elsewhere]

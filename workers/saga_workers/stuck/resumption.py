@@ -12,7 +12,13 @@ from typing import Any
 from saga_workers.client import Client
 from saga_workers.location.location import Location
 from saga_workers.location.parent_command import parent_command
-from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, open_origin
+from saga_workers.location.traces import (
+    GuardedEffect,
+    guarded_effects,
+    highest_generations,
+    open_origin,
+    undecided_undo,
+)
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.start.start_requests import StartResult
 from saga_workers.stuck.verdict import OVER
@@ -142,13 +148,10 @@ async def _effects_of_others(
 
 def _refuse_unknown_undos(saga_id: str, effects: Sequence[GuardedEffect], undone: Collection[str]) -> None:
     """Raise RefusedError for an undo that a new run would take for done, because its guard has decided it."""
-    unsure = [effect.entry for effect in effects if effect.undo_elsewhere and effect.entry not in undone]
-    if unsure:
-        raise RefusedError(
-            f"the undo of {unsure[0]} was decided, and no guard tells whether its action in another database or "
-            f"service has happened: look there for the key {saga_id}/{unsure[0]}/undo, and make it if it is missing",
-            help=f"then {saga_command('resume', saga_id, undone=unsure[0])}",
-        )
+    for effect in effects:
+        problem = undecided_undo(saga_id, [effect], undone)
+        if problem is not None:
+            raise RefusedError(problem, help=f"then {saga_command('resume', saga_id, undone=effect.entry)}")
 
 
 def _definition(client: Client, saga_id: str, origin: Origin, given: Definition | None) -> Definition:

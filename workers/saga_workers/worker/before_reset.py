@@ -60,9 +60,17 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
             left[name] = {**of_state, **left[name]}
         for id, generation in state.generations.items():
             generations[id] = max(generation, generations.get(id, 1))
-    nested = [trace for step in about["nested"] async for trace in nested_traces(settings, locator, saga_id, step)]
-    for id in (*last_items(effects), *(trace.entry for trace in nested)):
+    nested = [
+        trace
+        for step in about["nested"]
+        async for trace in nested_traces(settings, locator, saga_id, step, int(about["generation"]))
+    ]
+    for id in last_items(effects):
         generations.setdefault(id, 1)
+    for trace in nested:
+        generations[trace.entry] = max(trace.generation, generations.get(trace.entry, 1))
+        if trace.child is not None:
+            left["children"].setdefault(trace.entry, trace.child)
     done = [effect.entry for effect in effects if effect.open]
     done += [command.step for command in await done_commands(settings, [saga_id])]
     done += [trace.entry for trace in nested if trace.state == "COMPLETED"]

@@ -14,6 +14,7 @@ from temporalio.common import RawValue
 
 from saga_workers.location.location import Location
 from saga_workers.location.locator import Locator
+from saga_workers.location.traces import guarded_effects, undecided_undo
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from saga_workers.views.saga_view import view_of_run
@@ -21,16 +22,21 @@ from sagas.machine.parked import MOST_REPORTED
 from sagas.protocol.nested_result import completed_child
 from sagas.protocol.payloads import UNDO_SUFFIX
 from sagas.protocol.saga_view import SagaView
+from sagas.settings import Settings
 from sagas.workflow.failures import child_result
 from sagas.workflow.json_payloads import read_payload
 
 
-async def look_up_earlier_child(locator: Locator, id: str, parent: str) -> dict[str, Any]:
+async def look_up_earlier_child(
+    settings: Settings, locator: Locator, id: str, parent: str, *, undone: bool = False
+) -> dict[str, Any]:
     """Return the ``state`` of the nested saga ``id``, or of its undo, if the id is that of one: RUNNING, or its end
     with its ``view``. TERMINATED: it can be continued; GONE: there is no run that has ended by itself; UNSIGNED: the
     project has not signed the end; FOREIGN: the saga ``parent`` has not started it.
 
-    Raises RPCError.
+    ``undone``: it is to be undone, so of one that is GONE also ``why`` it cannot be started again for that, or None.
+
+    Raises RPCError, and SagaError for a guard that cannot be read.
     """
     location = await locator.within_temporal().locate(id)
     child = location.run
@@ -44,7 +50,19 @@ async def look_up_earlier_child(locator: Locator, id: str, parent: str) -> dict[
     end = None if location.undo is None else await _closed(locator, location.undo.run)
     if end is None or end["state"] == "REFUSED":  # a refused undo has changed nothing
         end = {"state": "GONE"} if child is None else await _closed(locator, child.run)
+    if undone and child is None and end["state"] == "GONE":
+        return {**end, "why": await _why_not_again(settings, id)}
     return end
+
+
+async def _why_not_again(settings: Settings, id: str) -> str | None:
+    """Why a nested saga whose run was deleted cannot be started again to be undone; None if the guards know enough."""
+    deleted = "Temporal has no run of it any more, and"
+    effects = await guarded_effects(settings, id)
+    if not effects:
+        return f"{deleted} no guard has an effect of it: undo by hand what it has done, then decide `done`"
+    problem = undecided_undo(id, effects)
+    return None if problem is None else f"{deleted} {problem}; undo the rest by hand, then decide `done`"
 
 
 async def _undo(locator: Locator, location: Location) -> dict[str, Any]:

@@ -2,39 +2,85 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import guarded_effects
+from saga_workers.location.traces import guarded_effects, open_origin
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.temporal_runs import describe_run
-from sagas.protocol.payloads import entry_id, idempotency_key
+from sagas.protocol.payloads import REPEATS_MEMO, entry_id, idempotency_key
 from sagas.settings import Settings
 
 _MAX_ITEMS = 1_000
 """Items of one `for_each` that are looked up."""
 
+_MAX_MISSING = 1
+"""Generations without a trace before one that has left some: no guard had to do with them, and their runs are deleted.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class NestedTrace:
-    """A nested saga which may have effects. ``state``: that of its run, or None if it has none any more."""
+    """The latest generation of a nested saga which may have effects.
+
+    ``state``: that of its run, or None if it has none any more. ``saga``: its name, or None if nobody knows it.
+    ``repeats``: its run has started it again after one that was deleted.
+    """
 
     entry: str
+    id: str
+    generation: int
     state: str | None
+    saga: str | None
+    repeats: bool
+
+    @property
+    def child(self) -> dict[str, Any] | None:
+        """The nested saga as its parent keeps it; None if nobody knows its name."""
+        if self.saga is None:
+            return None
+        child = {"id": self.id, "step": self.entry, "saga": self.saga, "state": self.state or "TERMINATED"}
+        return {**child, "repeats": True} if self.repeats else child
 
 
-async def nested_traces(settings: Settings, locator: Locator, saga_id: str, step: str) -> AsyncIterator[NestedTrace]:
+async def nested_traces(
+    settings: Settings, locator: Locator, saga_id: str, step: str, generation: int
+) -> AsyncIterator[NestedTrace]:
     """The nested sagas of this step of the saga that have a run, or effects in the guards. One that was compensated is
-    none of them. Raises SagaError, RPCError.
+    none of them. ``generation``: that of the saga, so the least one of its steps. Raises SagaError, RPCError.
     """
     for index in (None, *range(_MAX_ITEMS)):
-        entry = entry_id(step, index)
-        child = idempotency_key(saga_id, entry, 1)
-        described = await describe_run(locator.temporal, child)
-        state = None if described is None else await state_of(locator, described.run)
-        if described is None and not any(effect.open for effect in await guarded_effects(settings, child)):
-            if index is not None:
-                return
-        elif state not in ("COMPENSATED", "REFUSED"):
-            yield NestedTrace(entry, state)
+        trace = await _latest_trace(settings, locator, saga_id, entry_id(step, index), generation)
+        if trace is None and index is not None:
+            return
+        if trace is not None and trace.state not in ("COMPENSATED", "REFUSED"):
+            yield trace
+
+
+async def _latest_trace(
+    settings: Settings, locator: Locator, saga_id: str, entry: str, first: int
+) -> NestedTrace | None:
+    latest, missing = None, 0
+    for generation in itertools.count(first):
+        trace = await _trace(settings, locator, idempotency_key(saga_id, entry, generation), entry, generation)
+        missing = 0 if trace is not None else missing + 1
+        if missing > _MAX_MISSING:
+            return latest
+        latest = trace or latest
+    return latest
+
+
+async def _trace(settings: Settings, locator: Locator, id: str, entry: str, generation: int) -> NestedTrace | None:
+    described = await describe_run(locator.temporal, id)
+    if described is not None:
+        run = described.run
+        repeats = REPEATS_MEMO in run.raw.memo.fields
+        return NestedTrace(entry, id, generation, await state_of(locator, run), run.workflow_type, repeats)
+    effects = await guarded_effects(settings, id)
+    if not any(effect.open for effect in effects):
+        return None
+    origin = open_origin(effects) or next((effect.origin for effect in effects if effect.origin is not None), None)
+    return NestedTrace(entry, id, generation, None, None if origin is None else origin.saga, repeats=False)

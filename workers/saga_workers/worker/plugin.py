@@ -170,7 +170,7 @@ class SagaPlugin(SimplePlugin):
             _definition_loader(locator, self._project, self._trust),
             self._trust.verify_start,
             partial(look_before_reset, settings, locator),
-            partial(look_up_earlier_child, locator),
+            partial(look_up_earlier_child, settings, locator),
             watchers,
             locks,
             bulk,

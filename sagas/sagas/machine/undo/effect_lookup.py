@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import backoff, is_nested, is_read
-from sagas.machine import calls, failure_reasons, forward, retries
+from sagas.machine import builtin_actions, calls, failure_reasons, forward, retries
 from sagas.machine.corrected_probes import parking_reason, probe_of
 from sagas.machine.decisions import apply
 from sagas.machine.expressions import evaluation, probe_verdict
@@ -39,6 +39,8 @@ def look_up_effect(run: SagaRun, entry: Entry, purpose: LookupPurpose, *, backgr
     step = run.step(entry)
     if is_read(step) or entry.resolved:
         run.post(EffectLookedUp(entry, purpose, "absent"))
+    elif is_nested(step) and builtin_actions.has_earlier_child(run, entry):
+        builtin_actions.roll_back_child(run, entry, purpose)
     elif is_nested(step):
         run.post(EffectLookedUp(entry, purpose, "unknown"))
     elif step.do.guarded:
@@ -71,6 +73,18 @@ def seal_ended(run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurp
         run.post(CarryOutDecision(entry, entry.decision))  # an operator has decided in the meantime
     else:
         _schedule_lookup(run, entry, purpose, retries.longest_interval(run.step(entry).do.retry, outcome))
+
+
+def earlier_child_ended(run: SagaRun, entry: Entry, outcome: Outcome, purpose: LookupPurpose) -> None:
+    """Handle the end of a nested saga that an earlier run has started."""
+    if outcome.kind == "done":
+        entry.result = outcome.result
+        _record_verdict(run, entry, purpose, "done")
+    elif outcome.kind != "unknown":
+        _record_verdict(run, entry, purpose, "absent")
+    else:
+        entry.looked_up = True
+        run.post(EffectLookedUp(entry, purpose, "unknown"))
 
 
 def probe_ended(run: SagaRun, entry: Entry, outcome: Outcome, flight: Flight) -> None:

@@ -32,7 +32,6 @@ from sagas.machine.resets import PIVOT_IN_PLACE
 from sagas.machine.state import FORWARD_CALLS, Entry, Flight, OperationState, SagaRun
 from sagas.machine.undo import given_up_pivot, savepoints, steps_ahead
 from sagas.protocol.outcomes import Outcome
-from sagas.text.shell import saga_command
 
 
 def request_rollback(run: SagaRun, cause: Mapping[str, Any], entry: Entry | None = None) -> None:
@@ -242,8 +241,8 @@ def _why_not_undone(run: SagaRun, entry: Entry) -> str:
         return "no nested saga ran here: what an operator did instead only an operator can undo"
     child = builtin_actions.child_saga_id(run, entry)
     return (
-        f"an earlier run has started the nested saga {child}, and this one has not come to it: "
-        f"`{saga_command('cancel', child)}`, or `{saga_command('undo', child)}` if it has completed; then decide `done`"
+        f"an earlier run has started the nested saga {child}, whose run was deleted, and no guard knows which saga it "
+        "is: undo by hand what it has done, then decide `done`"
     )
 
 

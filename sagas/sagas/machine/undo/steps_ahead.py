@@ -1,8 +1,10 @@
 """Steps that an earlier run of the saga may have begun, and that this run has not come to.
 
 Nobody has the state of the earlier run: it was deleted. So before a rollback undoes anything, each step ahead is looked
-up as one whose outcome is unknown: its guard tells, or a probe, and what neither knows is undone by its key. The pivot
-comes first, with what it needs: if it is done, nothing is undone (rule 5), and the run goes on until it comes to it.
+up as one whose outcome is unknown: its guard tells, or a probe, or the run of its nested saga, and what none of them
+knows is undone by its key. The pivot comes first, with what it needs: if it is done, nothing is undone (rule 5), and
+the run goes on until it comes to it. Steps of a run whose state is known need no look-up, see
+:mod:`sagas.machine.left_steps`.
 
 The steps are looked up in the order of the graph, so that the results of earlier ones are there for the expressions of
 later ones, and so that nothing is asked about a step that needs one which certainly never happened.
@@ -169,7 +171,9 @@ def _never_reached(run: SagaRun) -> set[str]:
 
 def _is_absent(run: SagaRun, id: str) -> bool:
     """True for a step ahead that was looked up and has not happened, so that no run has gone on behind it."""
-    entries = [entry for entry in run.steps[id].entries if entry.ahead]
+    entries = [
+        entry for entry in run.steps[id].entries if entry.ahead and not builtin_actions.was_started_again(run, entry)
+    ]
     return run.plan.steps[id].on_failure != "continue" and any(
         entry.resolved and entry.outcome in ("failed", "rejected") for entry in entries
     )
@@ -236,6 +240,9 @@ def _begin(run: SagaRun, record: StepRecord, entries: int) -> None:
     for _ in range(entries):
         entry = run.new_entry(record, None if record.items is None else len(record.entries))
         entry.ahead, entry.state, entry.started_at = True, "RUNNING", run.now
+        if entry.id in run.earlier.children:
+            run.children[entry.id] = {**run.earlier.children[entry.id]}
+            run.children[entry.id].pop("repeats", None)
         forward.register_operations(run, entry)
         doubt(run, entry)
     if record.results is not None:

@@ -25,26 +25,12 @@ from tests.integration.engine.environment import (
     states,
     wait_for_event,
 )
+from tests.integration.engine.nested.families import book, define, nested
 
-TOP = """
-    saga: top
-    steps:
-      - {id: a, uses: book, compensate: unbook}
-      - {id: inner, uses: saga, with: {name: middle}}
-"""
-MIDDLE = """
-    saga: middle
-    steps:
-      - {id: b, uses: book, compensate: unbook}
-      - {id: deep, uses: saga, with: {name: bottom}}
-"""
-BOTTOM = """
-    saga: bottom
-    steps:
-      - {id: x, uses: book, compensate: unbook}
-      - {id: y, uses: book, compensate: unbook, on_failure: park}
-"""
-LAST = "      - {id: last, uses: work, effect: none}\n"
+TOP = define("top", book("a"), nested("inner", "middle"))
+MIDDLE = define("middle", book("b"), nested("deep", "bottom"))
+BOTTOM = define("bottom", book("x"), book("y", "compensate: unbook, on_failure: park"))
+LAST = "{id: last, uses: work, effect: none}"
 
 
 async def _view_when_blocked(client: Client, saga: str, *, blocked: bool = True) -> dict[str, Any]:
@@ -114,10 +100,11 @@ async def test_a_decision_on_a_blocked_step_names_the_child_to_resolve(env: Envi
 
 
 async def test_a_parent_with_other_work_is_not_blocked(env: Environment) -> None:
-    parent = MIDDLE + LAST.replace("id: last", "id: last, needs: [b]")
+    deep = nested("deep", "bottom", "needs: [b]")
+    parent = define("middle", book("b"), deep, LAST.replace("id: last", "id: last, needs: [b]"))
     move, begun, go = gate()
     env.plan |= {"do y": [Rejected("ask somebody"), "allowed"], "do last": [move]}
-    async with env.serving(parent.replace("id: deep,", "id: deep, needs: [b],"), BOTTOM) as client:
+    async with env.serving(parent, BOTTOM) as client:
         saga = await begin(client, "middle")
         await wait_for_event(begun)
 
@@ -169,7 +156,7 @@ async def test_cancelling_a_blocked_parent_compensates_its_parked_child(env: Env
 
 async def test_an_undo_of_a_child_that_is_parked_blocks_its_parent(env: Environment) -> None:
     env.plan |= {"do last": [Rejected("no")], "undo x": [Rejected("not today"), None], "do y": ["fine"]}
-    async with env.serving(TOP + LAST, MIDDLE, BOTTOM) as client:
+    async with env.serving(f"{TOP}\n  - {LAST}", MIDDLE, BOTTOM) as client:
         saga = await begin(client, "top")
         story = await _view_when_blocked(client, saga)
         bottom = f"{saga}/inner/deep"
@@ -213,13 +200,9 @@ async def test_the_blocking_child_is_shown_after_a_worker_restart(env: Environme
 
 
 async def test_a_child_past_its_commit_point_blocks_a_parent_in_rollback(env: Environment) -> None:
-    child = "saga: child\nsteps:\n  - {id: x, uses: book, pivot: true}\n  - {id: y, uses: work, on_failure: park}\n"
-    parent = """
-        saga: parent
-        steps:
-          - {id: a, uses: book, compensate: unbook}
-          - {id: inner, uses: saga, with: {name: child}, compensate: {uses: unwork, with: {value: all}}}
-    """
+    child = define("child", book("x", "pivot: true"), "{id: y, uses: work, on_failure: park}")
+    inner = nested("inner", "child", "compensate: {uses: unwork, with: {value: all}}")
+    parent = define("parent", book("a"), inner)
     env.plan["do y"] = [Rejected("never"), "after all"]
     async with env.serving(parent, child) as client:
         saga = await begin(client, "parent")

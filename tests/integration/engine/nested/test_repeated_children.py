@@ -22,81 +22,34 @@ from saga_workers.views.saga_list import SagaFilter
 from sagas import Rejected
 from sagas.errors import SagaError
 from tests.helpers.local_worker import finished
-from tests.helpers.run_changes import delete_run, reset_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row
+from tests.integration.engine.nested.families import (
+    COMMITTED,
+    GO,
+    REPLACED,
+    book,
+    define,
+    define_child,
+    define_parent,
+    delete,
+    has_state,
+    waits,
+)
 
-PARENT = """
-    saga: parent
-    steps:
-      - {id: a, uses: book, compensate: unbook}
-      - {id: child, uses: saga, with: {name: child}}
-      - {id: go, uses: wait, with: {signal: go}}
-    output: {child: "${{ steps.child.result }}"}
-"""
-CHILD = """
-    saga: child
-    steps:
-      - {id: x, uses: book, compensate: unbook}
-      - id: y
-        uses: work
-        with: {value: 3}
-        retry: {max_attempts: 2, initial_interval: 100ms}
-        compensate: unwork
-    output: "${{ steps.y.result.value }}"
-"""
-PARKING = """
-    saga: child
-    steps:
-      - {id: x, uses: book, with: {value: "${{ string(saga.started_at) }}"}, compensate: unbook, on_failure: park}
-    output: "${{ steps.x.result }}"
-"""
-COMMITTED = """
-    saga: parent
-    steps:
-      - {id: a, uses: book, pivot: true}
-      - {id: child, uses: saga, with: {name: child}, on_failure: park}
-    output: {child: "${{ steps.child.result }}"}
-"""
-WAITING = """
-    saga: child
-    steps:
-      - {id: x, uses: book, pivot: true}
-      - {id: go, uses: wait, with: {signal: go}}
-      - {id: y, uses: work, with: {value: 3}, effect: none, on_failure: park}
-    output: "${{ steps.y.result.value }}"
-"""
-
-
-async def _reset(client: Client, saga: str) -> None:
-    await reset_run(client.temporal, saga)
-
-
-async def _delete(client: Client, saga: str) -> None:
-    await delete_run(client.temporal, saga)
-
-    async def is_gone() -> bool:
-        return await describe_run(client.temporal, saga) is None
-
-    await until(is_gone)
-
-
-async def _delete_and_resume(client: Client, saga: str) -> None:
-    await _delete(client, saga)
-    await start_again(client, await client.locator.locate(saga), not_ended=True)
-
-
-async def _state(client: Client, saga: str, step: str) -> str | None:
-    return row(await client.show(saga), step)["state"]
-
-
-async def _waits(client: Client, saga: str) -> bool:
-    if (await client.locator.locate(saga)).kind == "unknown":
-        return False
-    return await _state(client, saga, "go") == "RUNNING"
-
-
-REPLACED = pytest.mark.parametrize("replace", [_reset, _delete_and_resume])
+PARENT = define_parent(GO)
+CHILD = define_child(
+    book("x"),
+    "{id: y, uses: work, with: {value: 3}, retry: {max_attempts: 2, initial_interval: 100ms}, compensate: unwork}",
+)
+PARKING = define(
+    "child",
+    book("x", 'with: {value: "${{ string(saga.started_at) }}"}, compensate: unbook, on_failure: park'),
+    output="steps.x.result",
+)
+WAITING = define_child(
+    book("x", "pivot: true"), GO, "{id: y, uses: work, with: {value: 3}, effect: none, on_failure: park}"
+)
 
 
 @REPLACED
@@ -107,10 +60,10 @@ async def test_the_end_of_a_child_that_has_completed_is_taken(
     env.plan["do y"] = [{"value": 3}, Rejected("no more")]
     async with env.serving(PARENT, CHILD) as client:
         saga = await begin(client, "parent")
-        await until(lambda: _waits(client, saga))
+        await waits(client, saga)
         child = (await handle(client, f"{saga}/child").describe()).run_id
         await replace(client, saga)
-        await until(lambda: _waits(client, saga))
+        await waits(client, saga)
         assert (await handle(client, f"{saga}/child").describe()).run_id == child
         if ends == "COMPLETED":
             await handle(client, saga).signal("go")
@@ -132,8 +85,8 @@ async def test_a_rejection_in_a_deleted_child_that_is_started_again_is_doubted(
     env.plan["do y"] = [{"value": 3}, Rejected("no more")]
     async with env.serving(PARENT, CHILD) as client:
         saga = await begin(client, "parent")
-        await until(lambda: _waits(client, saga))
-        await _delete(client, f"{saga}/child")
+        await waits(client, saga)
+        await delete(client, f"{saga}/child")
         await replace(client, saga)
         story = await finished(client, saga)
         child = await client.show(f"{saga}/child")
@@ -149,17 +102,12 @@ async def test_a_deleted_child_that_is_started_again_goes_on_with_the_generation
     env.plan["do x"] = [Rejected("not yet"), {"value": 3}]
     async with env.serving(PARENT, PARKING) as client:
         saga = await begin(client, "parent")
-
-        async def is_parked() -> bool:
-            child = await client.locator.locate(f"{saga}/child")
-            return child.kind != "unknown" and (await client.show(f"{saga}/child"))["state"] == "PARKED"
-
-        await until(is_parked)
+        await has_state(client, f"{saga}/child", "PARKED")
         await resolve(client, f"{saga}/child", "x", "retry")
-        await until(lambda: _waits(client, saga))
-        await _delete(client, f"{saga}/child")
+        await waits(client, saga)
+        await delete(client, f"{saga}/child")
         await replace(client, saga)
-        await until(lambda: _waits(client, saga))
+        await waits(client, saga)
         child = await client.show(f"{saga}/child")
         assert (row(child, "x")["state"], row(child, "x")["generation"]) == ("DONE", 2)
         assert await client.cancel(saga) == "accepted"
@@ -176,7 +124,7 @@ async def test_a_retry_takes_the_end_of_a_terminated_child_that_was_continued(
     async with env.serving(COMMITTED, WAITING) as client:
         saga = await begin(client, "parent")
         child = f"{saga}/child"
-        await until(lambda: _waits(client, child))
+        await waits(client, child)
         first = (await handle(client, child).describe()).run_id
         await handle(client, child).terminate("by mistake")
         assert (await finished(client, saga))["state"] == "PARKED"
@@ -188,7 +136,7 @@ async def test_a_retry_takes_the_end_of_a_terminated_child_that_was_continued(
         if meanwhile:
             await client.resolve(saga, decision)
         await handle(client, f"{child}~undo").signal("go")
-        await until(lambda: _is_parked(client, child))
+        await has_state(client, child, "PARKED")
         if meanwhile:
             [parked] = await until(lambda: _parked_rows(client, saga))
             assert parked["commands"][0].startswith(f"saga resolve {child} y retry")
@@ -200,10 +148,7 @@ async def test_a_retry_takes_the_end_of_a_terminated_child_that_was_continued(
         if not meanwhile:
             await client.resolve(saga, decision)
 
-        async def has_ended() -> bool:
-            return (await client.show(saga))["state"] == "COMPLETED"
-
-        await until(has_ended)
+        await has_state(client, saga, "COMPLETED")
         assert (await client.show(saga))["output"] == {"child": 3}
         assert (await client.show(child))["state"] == "COMPLETED"
         assert (await handle(client, child).describe()).run_id == first
@@ -213,10 +158,6 @@ async def test_a_retry_takes_the_end_of_a_terminated_child_that_was_continued(
 async def _runs(client: Client, id: str) -> bool:
     described = await describe_run(client.temporal, id)
     return described is not None and described.run.running
-
-
-async def _is_parked(client: Client, saga: str) -> bool:
-    return (await client.show(saga))["state"] == "PARKED"
 
 
 async def _parked_rows(client: Client, saga: str) -> Any:
@@ -257,24 +198,20 @@ async def test_the_end_of_a_child_that_the_project_has_not_signed_is_not_taken(e
         runner = UnsandboxedWorkflowRunner()
         async with Worker(plain, task_queue=queue, workflows=[ForgedParent, ForgedChild], workflow_runner=runner):
             await plain.execute_workflow("parent", id=parent, task_queue=queue)
-            await _delete(client, parent)
+            await delete(client, parent)
             saga = await begin(client, "parent", id=parent)
-            await until(lambda: _is_running(client, saga, "child"))
+            await waits(client, saga, "child")
             await plain.get_workflow_handle(f"{parent}/child").signal("end")
             story = await finished(client, saga)
             assert (story["state"], row(story, "child")["result"]) == ("PARKED", None)
             assert f"{parent}/child says of its end is not signed" in story["parked"][0]["why"]
             decision = {"step": "child", "decision": "retry", "reason": "because", "who": "ada"}
             await client.resolve(saga, decision)
-            await until(lambda: _waits(client, saga))
+            await waits(client, saga)
             await handle(client, saga).signal("go")
             story = await finished(client, saga)
     assert (story["state"], story["output"]) == ("COMPLETED", {"child": 3})
     assert env.log() == ["do a", "do x", "do y"]
-
-
-async def _is_running(client: Client, saga: str, step: str) -> bool:
-    return await _state(client, saga, step) == "RUNNING"
 
 
 async def test_the_command_for_a_deleted_child_is_that_of_its_parent(env: Environment) -> None:
@@ -282,15 +219,15 @@ async def test_the_command_for_a_deleted_child_is_that_of_its_parent(env: Enviro
     async with env.serving(PARENT, waiting) as client:
         saga = await begin(client, "parent")
         child = f"{saga}/child"
-        await until(lambda: _waits(client, child))
-        await _delete(client, child)
+        await waits(client, child)
+        await delete(client, child)
         assert (await finished(client, saga))["state"] == "PARKED"
         for refuse in (client.show(child), _start_again(client, child)):
             with pytest.raises(SagaError) as refused:
                 await refuse
             assert (refused.value.help or "").startswith(f"saga resolve {saga} child retry")
         await client.resolve(saga, {"step": "child", "decision": "retry", "reason": "because", "who": "ada"})
-        await until(lambda: _waits(client, child))
+        await waits(client, child)
         assert await client.cancel(saga) == "accepted"
         assert (await finished(client, saga))["state"] == "COMPENSATED"
     assert await env.effects() == []

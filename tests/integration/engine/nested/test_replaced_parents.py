@@ -8,13 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from saga_workers.stuck.continuation import continue_saga
-from saga_workers.stuck.resumption import start_again
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, describe_run
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs, query_sagas
 from sagas import Client, Rejected
 from sagas.errors import RefusedError
 from tests.helpers.local_worker import finished
-from tests.helpers.run_changes import delete_run, reset_run
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import (
     Environment,
@@ -22,68 +20,31 @@ from tests.integration.engine.environment import (
     gate,
     handle,
     resolve,
-    row,
     wait_for_event,
 )
+from tests.integration.engine.nested.families import (
+    COMMITTED,
+    GO,
+    REPLACED,
+    begin_waiting_child,
+    book,
+    define_child,
+    define_parent,
+    has_state,
+    reset,
+)
 
-PARENT = """
-    saga: parent
-    steps:
-      - {id: a, uses: book, compensate: unbook}
-      - {id: child, uses: saga, with: {name: child}}
-      - {id: b, uses: book, compensate: unbook}
-    output: {child: "${{ steps.child.result }}"}
-"""
-COMMITTED = """
-    saga: parent
-    steps:
-      - {id: a, uses: book, pivot: true}
-      - {id: child, uses: saga, with: {name: child}, on_failure: park}
-    output: {child: "${{ steps.child.result }}"}
-"""
-CHILD = """
-    saga: child
-    steps:
-      - {id: x, uses: book, compensate: unbook}
-      - {id: wait, uses: wait, with: {signal: go, timeout: 1h}}
-      - {id: y, uses: book, with: {value: 3}, compensate: unbook}
-    output: "${{ steps.y.result.value }}"
-"""
+PARENT = define_parent(book("b"))
+WAITED_FOR = GO.replace("go}}", "go, timeout: 1h}}")
+CHILD = define_child(book("x"), WAITED_FOR, book("y", "with: {value: 3}, compensate: unbook"))
 
 
-async def begin_waiting(client: Client) -> str:
-    """Start the parent, and wait until its nested saga waits."""
-    saga = await begin(client, "parent")
-    await until(lambda: _child_waits(client, saga))
-    return saga
-
-
-async def _child_waits(client: Client, saga: str) -> bool:
-    if (await client.locator.locate(f"{saga}/child")).kind == "unknown":
-        return False
-    return row(await client.show(f"{saga}/child"), "wait")["state"] == "RUNNING"
-
-
-async def _reset(client: Client, saga: str) -> None:
-    await reset_run(client.temporal, saga)
-
-
-async def _delete_and_resume(client: Client, saga: str) -> None:
-    await delete_run(client.temporal, saga)
-
-    async def gone() -> bool:
-        return (await client.locator.locate(saga)).kind == "unknown"
-
-    await until(gone)
-    await start_again(client, await client.locator.locate(saga), not_ended=True)
-
-
-@pytest.mark.parametrize("replace", [_reset, _delete_and_resume])
+@REPLACED
 async def test_another_run_of_the_parent_waits_for_the_child_that_runs(
     env: Environment, replace: Callable[[Client, str], Awaitable[None]]
 ) -> None:
     async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
+        saga = await begin_waiting_child(client)
         child = (await handle(client, f"{saga}/child").describe()).run_id
         await replace(client, saga)
         await until(lambda: _asks(client, saga))
@@ -105,8 +66,8 @@ async def _asks(client: Client, saga: str) -> bool:
 
 async def test_a_child_that_another_run_has_started_is_cancelled_with_its_parent(env: Environment) -> None:
     async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
-        await _reset(client, saga)
+        saga = await begin_waiting_child(client)
+        await reset(client, saga)
         await until(lambda: _asks(client, saga))
         await handle(client, saga).cancel()
         story = await finished(client, saga)
@@ -119,8 +80,8 @@ async def test_a_child_that_another_run_has_started_is_cancelled_with_its_parent
 async def test_a_rejection_of_a_child_that_another_run_has_started_is_one(env: Environment) -> None:
     env.plan["do y"] = [Rejected("no room")]
     async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
-        await _reset(client, saga)
+        saga = await begin_waiting_child(client)
+        await reset(client, saga)
         await until(lambda: _asks(client, saga))
         await handle(client, f"{saga}/child").signal("go")
         story = await finished(client, saga)
@@ -133,11 +94,11 @@ async def test_a_rejection_of_a_child_that_another_run_has_started_is_one(env: E
 
 
 async def test_what_is_parked_in_a_child_that_another_run_has_started_is_shown(env: Environment) -> None:
-    child = CHILD.replace("compensate: unbook}\n    output", "compensate: unbook, on_failure: park}\n    output")
+    child = define_child(book("x"), WAITED_FOR, book("y", "with: {value: 3}, compensate: unbook, on_failure: park"))
     env.plan["do y"] = [Rejected("no room"), {"value": 3}]
     async with env.serving(PARENT, child) as client:
-        saga = await begin_waiting(client)
-        await _reset(client, saga)
+        saga = await begin_waiting_child(client)
+        await reset(client, saga)
         await until(lambda: _asks(client, saga))
         await handle(client, f"{saga}/child").signal("go")
 
@@ -147,13 +108,13 @@ async def test_what_is_parked_in_a_child_that_another_run_has_started_is_shown(e
 
         await until(shows)
         await resolve(client, f"{saga}/child", "y", "retry")
-        await until(lambda: _is(client, saga, "COMPLETED"))
+        await has_state(client, saga, "COMPLETED")
     assert await env.effects() == ["a", "b", "x", "y"]
 
 
 async def test_a_terminated_parent_is_undone_with_its_running_child(env: Environment) -> None:
     async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
+        saga = await begin_waiting_child(client)
         await handle(client, saga).terminate("by mistake")
         assert await continue_saga(client.locator, saga, "ada") == "undone; it is COMPENSATED"
         child = await client.show(f"{saga}/child")
@@ -178,7 +139,7 @@ async def is_terminated_in_visibility(client: Client, saga_id: str) -> bool:
 
 async def test_a_terminated_parent_past_its_commit_point_goes_on_with_its_running_child(env: Environment) -> None:
     async with env.serving(COMMITTED, CHILD) as client:
-        saga = await begin_waiting(client)
+        saga = await begin_waiting_child(client)
         await handle(client, saga).terminate("by mistake")
         continuing = asyncio.create_task(continue_saga(client.locator, saga, "ada"))
         await until(lambda: _asks(client, f"{saga}~undo"))
@@ -190,25 +151,21 @@ async def test_a_terminated_parent_past_its_commit_point_goes_on_with_its_runnin
 
 async def test_a_terminated_parent_undoes_a_child_that_completed_meanwhile(env: Environment) -> None:
     async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
+        saga = await begin_waiting_child(client)
         await handle(client, saga).terminate("by mistake")
         await handle(client, f"{saga}/child").signal("go")
-        await until(lambda: _is(client, f"{saga}/child", "COMPLETED"))
+        await has_state(client, f"{saga}/child", "COMPLETED")
         assert await continue_saga(client.locator, saga, "ada") == "undone; it is COMPENSATED"
         assert (await client.show(f"{saga}/child"))["state"] == "COMPENSATED"
     assert env.log() == ["do a", "do x", "do y", "undo y", "undo x", "undo a"]
     assert await env.effects() == []
 
 
-async def _is(client: Client, saga: str, state: str) -> bool:
-    return (await client.show(saga))["state"] == state
-
-
 async def test_a_parent_that_is_terminated_during_the_undo_of_its_child_waits_for_it(env: Environment) -> None:
     move, begun, go = gate()
     env.plan |= {"do b": [Rejected("no")], "undo y": [move]}
     async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
+        saga = await begin_waiting_child(client)
         await handle(client, f"{saga}/child").signal("go")
         await wait_for_event(begun)
         undo = handle(client, f"{saga}/child~undo")
@@ -224,11 +181,11 @@ async def test_a_parent_that_is_terminated_during_the_undo_of_its_child_waits_fo
 
 async def test_a_terminated_parent_is_undone_with_its_terminated_child(env: Environment) -> None:
     async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
+        saga = await begin_waiting_child(client)
         await handle(client, saga).terminate("by mistake")
         await handle(client, f"{saga}/child").terminate("by mistake")
         assert await continue_saga(client.locator, saga, "ada") == "undone; it is COMPENSATED"
-        assert await _is(client, f"{saga}/child", "COMPENSATED")
+        await has_state(client, f"{saga}/child", "COMPENSATED")
     assert env.log() == ["do a", "do x", "undo x", "undo a"]
 
 
@@ -246,7 +203,7 @@ async def test_a_terminated_run_that_had_not_begun_is_refused(env: Environment) 
 
 async def test_a_terminated_child_that_is_skipped_is_a_residue(env: Environment) -> None:
     async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
+        saga = await begin_waiting_child(client)
         await handle(client, f"{saga}/child").terminate("by mistake")
         parked = (await finished(client, saga))["parked"]
         assert f"saga resume {saga}/child" in parked[0]["why"]
@@ -256,14 +213,3 @@ async def test_a_terminated_child_that_is_skipped_is_a_residue(env: Environment)
         [("child", "effect_unclear")],
     )
     assert await env.effects() == ["a", "b", "x"]
-
-
-async def test_the_reason_of_a_child_that_refuses_its_undo_is_shown(env: Environment) -> None:
-    async with env.serving(PARENT, CHILD) as client:
-        saga = await begin_waiting(client)
-        await delete_run(client.temporal, f"{saga}/child")
-        await finished(client, saga)
-        story = await resolve(client, saga, "child", "compensate")
-        assert story["state"] == "PARKED"
-        assert "no longer exists" in story["parked"][0]["why"]
-        assert await env.effects() == ["a", "x"]

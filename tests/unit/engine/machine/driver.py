@@ -28,6 +28,7 @@ from sagas.protocol.messages import (
     Notify,
     RecordState,
     ReleaseLocks,
+    RollBackSaga,
     SagaEnded,
     SignalReceived,
     Started,
@@ -102,7 +103,7 @@ class MachineDriver:
         self.notified: list[Notify] = []
         self.lock_requests: list[AcquireLocks] = []
         self.released: list[ReleaseLocks] = []
-        self.flights: dict[str, Call | StartSaga | UndoSaga] = {}
+        self.flights: dict[str, Call | StartSaga | RollBackSaga | UndoSaga] = {}
         self.timers: dict[str, float] = {}
         self.restore = restore
 
@@ -136,7 +137,7 @@ class MachineDriver:
         answers: list[MachineEvent] = []
         for command in commands:
             match command:
-                case Call() | StartSaga() | UndoSaga():
+                case Call() | StartSaga() | RollBackSaga() | UndoSaga():
                     assert command.id not in self.flights, f"{command.id} is in flight already"
                     self.flights[command.id] = command
                     self.log.append(command.id)
@@ -165,7 +166,7 @@ class MachineDriver:
             self.flights.pop(event.id)  # pyright: ignore[reportAttributeAccessIssue]
             self.feed(event)
 
-    def answer(self, command: Call | StartSaga | UndoSaga) -> MachineEvent:
+    def answer(self, command: Call | StartSaga | RollBackSaga | UndoSaga) -> MachineEvent:
         """How a command ends, by the script."""
         name = command.action if isinstance(command, Call) else "saga"
         scripted = self.answers.get(command.id, self.answers.get(name))
@@ -174,7 +175,7 @@ class MachineDriver:
             scripted = scripted[min(at, len(scripted) - 1)]
         self.asked[command.id] = self.asked.get(command.id, 0) + 1
         if not isinstance(command, Call):
-            state, story = scripted or ("COMPLETED" if isinstance(command, StartSaga) else "COMPENSATED", None)
+            state, story = scripted or ("COMPENSATED" if isinstance(command, UndoSaga) else "COMPLETED", None)
             return SagaEnded(command.id, state, self.now, child_view(state, story))
         if scripted is None:
             guarded_mark = command.guard is not None and command.guard.mode == "mark"

@@ -8,7 +8,7 @@ import pytest
 
 from sagas.definition.model import Definition
 from sagas.machine.left_steps import LeftState
-from sagas.protocol.messages import RunWasReset
+from sagas.protocol.messages import RunWasReset, UndoSaga
 from sagas.protocol.outcomes import Outcome
 from sagas.text.exact_json import decode_json, encode_json
 from tests.unit.engine.machine.driver import MachineDriver, op, probe, saga, step, undo
@@ -216,12 +216,76 @@ def test_the_state_of_a_run_that_looks_ahead_is_that_of_its_followers() -> None:
 NESTED = step("b", on=None, compensate=None, do=op("saga", {"name": "child", "input": {}}))
 
 
-def test_a_nested_saga_ahead_that_has_left_traces_parks() -> None:
+def child_of(entry: str, *, id: str = "s1/b", repeats: bool = False) -> dict[str, object]:
+    """The trace of a nested saga that an earlier run has started."""
+    child: dict[str, object] = {"id": id, "step": entry, "saga": "child", "state": "RUNNING"}
+    return {**child, "repeats": True} if repeats else child
+
+
+def with_child_ahead(
+    definition: Definition, answers: dict[str, object], *, restore: bool = False, repeats: bool = False
+) -> MachineDriver:
+    """A run that is cancelled before it comes to the nested saga `b` that an earlier run has started."""
+    driver = MachineDriver(definition, answers=answers, repeats=True, restore=restore)
+    traces = {"b": child_of("b", repeats=repeats)}
+    return driver.feed(RunWasReset(driver.now, {"b": 1}, False, children=traces)).run(until=0.0).cancel()
+
+
+@pytest.mark.parametrize("restore", [False, True])
+def test_a_nested_saga_ahead_that_has_completed_is_undone(restore: bool) -> None:
+    driver = with_child_ahead(saga(step("a"), WAIT, NESTED, step("c")), {"c~seal": "done"}, restore=restore).run()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~earlier", "c~seal", "c~undo", "b~undo", "a~undo"])
+
+
+def test_nothing_is_asked_about_steps_behind_a_nested_saga_that_had_not_completed() -> None:
+    driver = with_child_ahead(saga(step("a"), WAIT, NESTED, step("c")), {"b~earlier": ("COMPENSATED", None)}).run()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~earlier", "a~undo"])
+
+
+def test_the_end_of_a_nested_saga_that_was_started_again_tells_nothing_about_later_steps() -> None:
+    answers = {"b~earlier": ("COMPENSATED", None), "c~seal": "done"}
+    driver = with_child_ahead(saga(step("a"), WAIT, NESTED, step("c")), answers, repeats=True).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
+
+
+def test_a_terminated_nested_saga_ahead_is_undone_from_its_last_state() -> None:
+    driver = with_child_ahead(saga(step("a"), WAIT, NESTED), {"b~earlier": ("TERMINATED", None)}).run()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~earlier", "b~undo", "a~undo"])
+
+
+def test_the_own_compensation_of_a_nested_saga_ahead_waits_for_its_end() -> None:
+    own = replace(NESTED, compensate=undo(op("un.b", {}, on="shop")))
+    driver = with_child_ahead(saga(step("a"), WAIT, own), {"b~earlier": ("COMPENSATED", None)}).run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
+
+
+def test_the_latest_generation_of_a_nested_saga_ahead_is_undone() -> None:
+    driver = MachineDriver(saga(step("a"), WAIT, NESTED), hold=["b~undo"], repeats=True)
+    traces = {"b": child_of("b", id="s1/b@2")}
+    driver.feed(RunWasReset(driver.now, {"b": 2}, False, children=traces)).run(until=0.0).cancel().run()
+    command = driver.flights["b~undo"]
+    assert isinstance(command, UndoSaga)
+    assert command.saga_id == "s1/b@2"
+    assert command.again is not None
+    assert (command.again.saga_id, command.again.input, command.again.repeats) == ("s1/b@2", {}, True)
+
+
+def test_a_nested_saga_that_ran_before_a_reset_is_rolled_back_with_its_parent() -> None:
+    definition = saga(step("a"), NESTED)
+    earlier = MachineDriver(definition, hold=["b"]).run()
+    left = LeftState.of(decode_json(encode_json(earlier.machine.snapshot())))
+    driver = MachineDriver(definition, answers={"b~earlier": ("COMPENSATED", None)}, hold=["a"]).start()
+    driver.feed(RunWasReset(driver.now, left.generations, left.committed, left.records, left.children))
+    driver.cancel().end("a").run()
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~earlier", "a~undo"])
+
+
+def test_a_nested_saga_ahead_of_which_nobody_knows_the_name_parks() -> None:
     driver = MachineDriver(saga(step("a"), WAIT, NESTED, step("c")), answers={"c~seal": "done"}, repeats=True)
     driver.feed(RunWasReset(driver.now, {"b": 1}, False)).run(until=0.0).cancel().run()
     assert (driver.state, driver.undone) == ("PARKED", ["c"])
     [parked] = driver.story["parked"]
-    assert (parked["step"], parked["op"], "`saga cancel s1/b`" in parked["why"]) == ("b", "undo", True)
+    assert (parked["step"], parked["op"], "s1/b, whose run was deleted" in parked["why"]) == ("b", "undo", True)
     driver.decide("b", "done", evidence="it is undone").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
 
@@ -239,10 +303,20 @@ def test_the_items_of_a_nested_saga_ahead_are_those_that_have_left_traces() -> N
     assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
 
 
-def test_a_nested_pivot_ahead_that_has_left_traces_parks() -> None:
-    definition = saga(step("a"), WAIT, replace(NESTED, kind="pivot"))
-    driver = MachineDriver(definition, repeats=True)
-    driver.feed(RunWasReset(driver.now, {"b": 1}, False)).run(until=0.0).cancel()
-    assert (driver.state, driver.undone) == ("PARKED", [])
+NESTED_PIVOT = saga(step("a"), WAIT, replace(NESTED, kind="pivot"))
+
+
+@pytest.mark.parametrize(("end", "state"), [("COMPENSATED", "COMPENSATED"), ("COMPLETED", "RUNNING")])
+def test_the_end_of_a_nested_pivot_ahead_decides(end: str, state: str) -> None:
+    driver = with_child_ahead(NESTED_PIVOT, {"b~earlier": (end, None)}).run()
+    assert (driver.state, driver.undone) == (state, ["a"] if state == "COMPENSATED" else [])
+    if state == "RUNNING":
+        assert driver.signal("go").run().state == "COMPLETED"
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_nested_pivot_ahead_whose_end_nobody_knows_parks(repeats: bool) -> None:
+    driver = with_child_ahead(NESTED_PIVOT, {"b~earlier": ("TERMINATED", None)}, repeats=repeats)
+    assert (driver.state, driver.undone, "b~earlier" in driver.log) == ("PARKED", [], not repeats)
     driver.decide("b", "compensate", evidence="it is undone").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
