@@ -8,8 +8,12 @@ from xdist.workermanage import WorkerController
 _STAGING = "tests/integration/spark/staging/"
 WITH_SPARK = (
     "tests/unit/spark/",
-    *(f"{_STAGING}test_{name}.py" for name in ("conditions", "parquet_inputs", "partitioned_tables", "session_zones")),
-    *(f"{_STAGING}test_{name}.py" for name in ("spark_sql_parameters", "streaming", "text_files")),
+    *(
+        f"{_STAGING}test_{name}.py"
+        for name in ("conditions", "glob_characters", "parquet_inputs", "partitioned_tables")
+    ),
+    *(f"{_STAGING}test_{name}.py" for name in ("session_zones", "spark_sql_parameters", "streaming", "text_files")),
+    "tests/integration/spark/reconcile/test_values_that_are_no_numbers.py",
 )
 """What uses the fixture `spark`, which is expensive: one process has the session."""
 
