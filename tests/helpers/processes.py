@@ -139,7 +139,9 @@ class TemporalServer(Process):
             return http_get(ports["ui"], "/api/v1/namespaces/default")[0] == 200
 
         env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
-        env["GOGC"] = "400"  # memory for processor time: it collects garbage less often
+        # Memory for processor time, up to a limit: it collects garbage less often. And for one thread of Go the kernel
+        # switches less; each process of the tests has a server.
+        env |= {"GOGC": "400", "GOMEMLIMIT": "384MiB", "GOMAXPROCS": "1"}
         super().__init__("temporal", argv, folder, ready, env)
 
 
