@@ -37,6 +37,7 @@ from sagas.settings import SqlConnection
 from tests.helpers import run_changes
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.local_worker import finished
+from tests.helpers.new_databases import new_database
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, handle, resolve, row
 
@@ -78,14 +79,12 @@ PLAIN = """
 
 @pytest_asyncio.fixture
 async def bank(env: Environment, postgres_server: DatabaseServer) -> AsyncIterator[AsyncEngine]:
-    url = postgres_server.url()
+    url = new_database(postgres_server)  # the doctor names a few sagas, and other tests leave effects without a run
     engine = create_async_engine(url.replace("postgresql:", "postgresql+psycopg:"), isolation_level="AUTOCOMMIT")
     await create_tables(engine)
     await create_lock_tables(env.engine)
     async with engine.connect() as connection:
-        statement = (
-            "create table if not exists deleted_runs_goods (sku varchar(60) primary key, units int, reserved int)"
-        )
+        statement = "create table deleted_runs_goods (sku varchar(60) primary key, units int, reserved int)"
         await connection.execute(text(statement))
     env.connections["bank"] = SqlConnection(name="bank", root=env.folder, url=url)
     yield engine
