@@ -97,12 +97,17 @@ class ForkedCommand:
 
 
 def run_command(
-    words: Sequence[str], folder: Path, *, env: Mapping[str, str] | None = None, timeout: float = 300.0
+    words: Sequence[str],
+    folder: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300.0,
+    first: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run one command to its end, as ``subprocess.run`` does with ``capture_output`` and ``text``."""
     with tempfile.TemporaryDirectory(prefix="saga-command-") as name:
         out, errors = Path(name, "out"), Path(name, "errors")
-        command = ForkedCommand(words, folder, os.environ if env is None else env, out, errors=errors)
+        command = ForkedCommand(words, folder, os.environ if env is None else env, out, first, errors)
         try:
             code = command.wait(timeout)
         except BaseException:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -17,6 +16,7 @@ from saga_workers.runtime.databases import set_up_database
 from sagas.project import Project
 from sagas.settings import load_settings
 from tests.helpers.database_servers import DatabaseServer
+from tests.helpers.forked_commands import run_command
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.new_databases import new_database
 from tests.helpers.processes import TemporalServer
@@ -69,12 +69,11 @@ saga_id = "saga_id"
 amounts = {total = "total"}
 """
 
-WITHOUT_SPARK = """
-import sys
-sys.modules["pyspark"] = sys.modules["py4j"] = None
-from saga_cli.main import run
-sys.exit(run(sys.argv[1:]))
-"""
+
+def forbid_spark() -> None:
+    """Let this process import no PySpark."""
+    assert not {"pyspark", "py4j"} & sys.modules.keys()
+    sys.modules["pyspark"] = sys.modules["py4j"] = cast(Any, None)
 
 
 class Stall:
@@ -96,12 +95,11 @@ class Stall:
 
     async def command(self, *arguments: str) -> tuple[int, Any]:
         done = await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-P", "-c", WITHOUT_SPARK, "--config", str(self.folder / "saga.toml"), *arguments],
+            run_command,
+            ["--config", str(self.folder / "saga.toml"), *arguments],
+            self.folder,
             env={"PATH": "/nonexistent", "HOME": str(self.folder.parent)},
-            capture_output=True,
-            text=True,
-            check=False,
+            first=forbid_spark,
         )
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
