@@ -18,6 +18,12 @@ MAX_RECORD_VALUES = 1_000_000
 """Elements and fields of one record. A compressed record of a few kilobytes could fill the memory otherwise, and stop
 all other readers of the process while it is parsed."""
 
+MAX_ENQUEUED_BYTES = 2_000_000
+"""Bytes of the JSON of one enqueued row. A larger row is refused unread."""
+
+MAX_ENQUEUED_NAME = 255
+"""Characters of the name of a saga or a signal, and of an order key, in an enqueued row."""
+
 QUICK_CHECK_STEPS = 1_000
 """Steps of a check that is made at once; it takes about two milliseconds."""
 

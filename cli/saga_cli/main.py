@@ -278,6 +278,12 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "relay", "saga_cli.commands.operate.relay:relay", "publish the events of the outboxes to Kafka", _OPERATE
     ),
     CommandEntry(
+        "enqueued",
+        "saga_cli.commands.operate.enqueued:app",
+        "what applications have enqueued: list, retry, drop",
+        _OPERATE,
+    ),
+    CommandEntry(
         "serve", "saga_cli.commands.operate.serve:serve", "start sagas and serve their outcomes over HTTP", _OPERATE
     ),
     CommandEntry(

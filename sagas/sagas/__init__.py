@@ -11,6 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from saga_activities.enqueued.enqueue import enqueue as enqueue
+    from saga_activities.enqueued.enqueue import enqueue_signal as enqueue_signal
     from saga_spark.job.streaming import write_batch_once as write_batch_once
     from saga_spark.sinks.parquet.parquet_pointer import read_pointer as read_pointer
     from saga_workers.client import Client as Client
@@ -56,6 +58,8 @@ _MODULES = {
     "action": "sagas.actions.registry",
     "bridge": "sagas.actions.consumers",
     "consumer": "sagas.actions.consumers",
+    "enqueue": "saga_activities.enqueued.enqueue",
+    "enqueue_signal": "saga_activities.enqueued.enqueue",
     "http_app": "saga_workers.participant.http_participant",
     "participant": "sagas.actions.participants",
     "read_pointer": "saga_spark.sinks.parquet.parquet_pointer",

@@ -62,8 +62,9 @@ class SqlConnection(Connection):
     """A database.
 
     ``embedded`` is True for a database on the embedded PostgreSQL, ``keeps_outputs`` for the ledger of Spark steps,
-    ``keeps_ledger`` for that of ``[ledger]``, ``keeps_locks`` for the database of semantic locks. ``codec_key``: the
-    keys of ``[codec]``, which encrypt the results in its guard.
+    ``keeps_ledger`` for that of ``[ledger]``, ``keeps_locks`` for the database of semantic locks,
+    ``keeps_enqueued`` for those of ``[enqueue]``. ``codec_key``: the keys of ``[codec]``, which encrypt the results in
+    its guard.
     """
 
     heading = "connections.shop"
@@ -75,6 +76,7 @@ class SqlConnection(Connection):
     keeps_ledger: bool = False
     keeps_locks: bool = False
     codec_key: str | Secret | None = Field(default=None, repr=False)
+    keeps_enqueued: bool = False
     kind: Annotated[Literal["sql"], text()] = setting("sql", "`sql`")
     url_setting: Annotated[str | Secret | None, text_or_secret(require_database_url)] = setting(
         None,

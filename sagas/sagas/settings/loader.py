@@ -299,13 +299,14 @@ def _parsed(variable: str, text: str) -> Any:
 def _check_references(settings: Settings) -> None:
     """Raises WrongSetting for the name of a connection that is none, or no database."""
     databases = tuple(name for name, connection in settings.connections.items() if connection.kind == "sql")
-    references = {
-        "ledger.connection": settings.ledger.connection,
-        "locks.connection": settings.locks.connection,
-        "kafka.outbox": settings.kafka.outbox,
-        "spark.ledger": settings.spark.ledger,
-    }
-    for setting, name in references.items():
+    references = [
+        ("ledger.connection", settings.ledger.connection),
+        ("locks.connection", settings.locks.connection),
+        ("kafka.outbox", settings.kafka.outbox),
+        ("spark.ledger", settings.spark.ledger),
+        *(("enqueue.connections", name) for name in settings.enqueue.connections),
+    ]
+    for setting, name in references:
         if name is not None and name not in databases:
             what = f"names {name}, which is not a SQL connection{did_you_mean(name, databases)}"
             raise WrongSetting(setting, what, help=f"add [connections.{name}] to saga.toml")
@@ -355,6 +356,7 @@ def _connection(settings: Settings, name: str, root: Path, dev: Table) -> SqlCon
             "keeps_ledger": name == settings.ledger.connection,
             "keeps_locks": name == settings.lock_connection,
             "codec_key": settings.codec.key,
+            "keeps_enqueued": name in settings.enqueue.connections,
         }
     return connection.model_copy(update=own)
 

@@ -16,6 +16,7 @@ from sagas.errors import UsageError, did_you_mean
 from sagas.settings.addresses import check_catalog_addresses
 from sagas.settings.codec import CodecSettings
 from sagas.settings.connections import HttpService, SqlConnection, read_connection
+from sagas.settings.enqueue import EnqueueSettings
 from sagas.settings.forms import TABLE, TEXTS, Texts
 from sagas.settings.kafka import KafkaSettings
 from sagas.settings.ledger import LedgerSettings, LockSettings
@@ -104,6 +105,7 @@ class Settings(Table):
     vars: Annotated[Mapping[str, Any], replace(TABLE, read=_read_vars)] = setting(
         {}, "values for expressions", repr=False
     )
+    enqueue: EnqueueSettings = setting(EnqueueSettings(), "starts and signals from transactions of applications")
     serve: ServeSettings = setting(ServeSettings(), "`saga serve`")
     codec: CodecSettings = setting(CodecSettings(), "payload encryption")
 

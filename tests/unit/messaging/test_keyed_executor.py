@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from saga_workers.trigger.keyed_executor import KeyedExecutor
+from saga_workers.runtime.keyed_executor import KeyedExecutor
 
 Item = tuple[str, int]
 

@@ -65,7 +65,7 @@ class WorkerService(ProjectProcess):
 
 class RelayService(ProjectProcess):
     name: ClassVar[str] = "relay"
-    reads: ClassVar[tuple[str, ...]] = (".toml",)  # the settings: no definition, no code of the project
+    reads: ClassVar[tuple[str, ...]] = (".yaml", ".yml", ".toml")  # no code of the project
     after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
 
 

@@ -72,7 +72,7 @@ class Stack:
             if (only is None or "worker" in only) and (reason := spark_unavailable_reason(self.settings)):
                 self.report(reason)
             pending = [name for name in SERVICE_NAMES if name in (self._needed_services() if only is None else only)]
-            if set(KAFKA_SERVICES) & set(pending):
+            if self._kafka_services & set(pending):
                 pending = self._without_missing_kafka(pending)
             running = [name for name in SERVICE_NAMES if self.folder.read(name).is_alive()]
             refuse_incomplete(self.settings, pending, running)
@@ -132,9 +132,16 @@ class Stack:
         """All services, without those for Kafka if the project does not use it."""
         project = Project(self.settings)
         if not uses_kafka(project):
-            return [name for name in SERVICE_NAMES if name not in KAFKA_SERVICES]
+            return [name for name in SERVICE_NAMES if name not in self._kafka_services]
         idle = {"relay": not self.settings.sql_connections(), "trigger": not needs_trigger(project)}
         return [name for name in SERVICE_NAMES if not idle.get(name)]
+
+    @property
+    def _kafka_services(self) -> set[str]:
+        """Services that have nothing to do without Kafka."""
+        enqueue = self.settings.enqueue
+        delivers = bool(enqueue.connections) and enqueue.delivered_by == "relay"
+        return set(KAFKA_SERVICES) - ({RelayService.name} if delivers else set())
 
     def _without_missing_kafka(self, pending: list[str]) -> list[str]:
         """Return those of ``pending`` that can start: without a broker, Kafka and what needs it are dropped, with a
@@ -147,7 +154,7 @@ class Stack:
             if "kafka" in pending:
                 self.report(f"the settings name the Kafka brokers {kafka.bootstrap_servers}, so none is started")
             waiting = [name for name in pending if name != "kafka"]
-            if set(KAFKA_SERVICES) & set(waiting) and not self._external_kafka_answers():
+            if self._kafka_services & set(waiting) and not self._external_kafka_answers():
                 raise SagaError(
                     f"the configured Kafka brokers {kafka.bootstrap_servers} do not answer; nothing was started",
                     help="start them, or remove `bootstrap_servers` from [kafka] to let `saga dev up` start a broker",
@@ -159,7 +166,7 @@ class Stack:
         ):
             return pending
         self.report(reason)
-        return [name for name in pending if name not in KAFKA_SERVICES]
+        return [name for name in pending if name not in self._kafka_services]
 
     def _set_up_databases(self) -> None:
         """Create the tables in the databases of the embedded PostgreSQL; for others, use `saga setup`."""
@@ -408,7 +415,7 @@ SERVICES: tuple[type[Service], ...] = (
 )
 
 KAFKA_SERVICES = (KafkaService.name, RelayService.name, TriggerService.name)
-"""Services that only projects with Kafka need."""
+"""Services of projects with Kafka; the relay also delivers what applications have enqueued."""
 
 SERVICE_NAMES = tuple(service.name for service in SERVICES)
 

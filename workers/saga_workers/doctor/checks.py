@@ -85,6 +85,8 @@ async def run_checks(settings: Settings, on_progress: Callable[[str], None] = la
         check = _check_database(connection, spark=spark, two_phase=connection.name in prepared)
         on_progress(f"the connection {connection.name}")
         findings += await results_of(f"connection {connection.name}", check)
+    if not closed:
+        findings += await results_of("enqueued rows", _check_enqueued(settings))
     on_progress("the statements")
     findings += await results_of("statements", check_statements(project, without=closed))
     findings += await results_of("automatic compensations", _check_automatic_steps(project, without=closed))
@@ -107,6 +109,19 @@ async def _check_standing_pauses(settings: Settings) -> list[DoctorResult]:
     except SagaError as error:
         return [DoctorResult("pauses", False, error.message, error.help or "saga setup")]
     return [DoctorResult("pauses", False, pause.text, pause.resume_command) for pause in pauses]
+
+
+async def _check_enqueued(settings: Settings) -> list[DoctorResult]:
+    """Rows that were refused, or wait for long; nothing without ``[enqueue]``."""
+    from saga_workers.enqueued.stuck_rows import stuck_rows
+
+    problems = [
+        DoctorResult(f"enqueued rows of {name}", False, problem, "saga enqueued list")
+        async for name, problem in stuck_rows(settings)
+    ]
+    if problems or not settings.enqueue.connections:
+        return problems
+    return [DoctorResult("enqueued rows", True, "none was refused, and none waits for long")]
 
 
 _MAX_NAMED = 10

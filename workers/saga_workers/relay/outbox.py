@@ -6,11 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Literal
 
-from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox_table import OutboxIdentity, OutboxTable
 from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.suspended_topics import SuspendedTopics
-from saga_workers.relay.wakeup import Wakeup
+from saga_workers.runtime.lease import Leases
+from saga_workers.runtime.wakeup import Wakeup
 from sagas.settings import KafkaSettings
 
 ShardPhase = Literal["standby", "starting", "publishing", "trouble", "fenced"]

@@ -1,4 +1,7 @@
-"""The relay process: one task for each shard of each outbox, plus periodic maintenance, until it is stopped."""
+"""The relay process: one task for each shard of each outbox, plus periodic maintenance, until it is stopped.
+
+It also delivers the rows of ``[enqueue]``, and without Kafka nothing else.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +20,31 @@ from saga_activities.concurrency import Backoff, end_tasks
 from saga_activities.connections import DatabaseConnections
 from saga_activities.kafka.admin import KafkaAdmin
 from saga_activities.kafka.config import require_client
-from saga_workers.relay.lease import Leases, process_identity
+from saga_workers.enqueued.delivering import Delivering, delivered_connections
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import OutboxTable, has_outbox
 from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.relay.shard import Shard
-from saga_workers.relay.wakeup import Wakeup
 from saga_workers.runtime.background import start_background
 from saga_workers.runtime.database_access import driver_message, unusable
 from saga_workers.runtime.databases import open_databases
 from saga_workers.runtime.health import health_server
+from saga_workers.runtime.lease import Leases, process_identity
 from saga_workers.runtime.logs import fields
 from saga_workers.runtime.shutdown import LEAVE_TIMEOUT, exit_after_grace, stop_on_signals
+from saga_workers.runtime.wakeup import Wakeup
 from sagas.errors import SagaError, UsageError
+from sagas.project import Project
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.relay")
 
 _DATABASE_TIMEOUT = 15.0
 _HUNG = "a client library does not return; the next relay finds the outcome of the transactions in flight"
+_FINISH_BEFORE = 1.0
+"""Seconds before the end of the grace period in which a delivery that is still under way is given up."""
+
 _EXTRA_CONNECTIONS = 3
 """Database connections besides the two of each shard (scan and marks): leases, wakeup, maintenance and gauges."""
 
@@ -52,19 +60,25 @@ async def run_relay(
 ) -> None:
     """Publish until ``stop`` is set (None: on SIGTERM or SIGINT); batches under way then have ``grace`` to end.
 
-    ``connection`` names one outbox; None: all of the project. With ``once`` it returns when all new events are
-    published.
+    ``connection`` names one database; None: all of the project. With ``once`` it returns when all new events are
+    published, and all enqueued rows delivered.
 
-    Raises UsageError if the settings have no Kafka or no outbox, or a port is taken; SagaError if Kafka refuses a
-    setting and, with ``once``, also if Kafka denies access or if Kafka or a database does not answer.
+    Raises UsageError if there is nothing to publish or deliver, or a port is taken; SagaError if Kafka refuses a
+    setting and, with ``once``, also if Kafka denies access or if a server does not answer.
     """
-    require_client()
     kafka = settings.kafka
-    log.info("relay started", extra=fields(kafka=kafka.servers))
-    if once:
-        await asyncio.to_thread(KafkaAdmin(kafka).topics)
+    enqueued = tuple(name for name in delivered_connections(settings, "relay") if connection in (None, name))
+    publishes = not enqueued or kafka.bootstrap_servers is not None
+    if publishes:
+        require_client()
+        log.info("relay started", extra=fields(kafka=kafka.servers))
+        if once:
+            await asyncio.to_thread(KafkaAdmin(kafka).topics)
+        databases = open_databases(settings, connection, 2 * kafka.shards + _EXTRA_CONNECTIONS)
+    else:
+        log.info("relay started without Kafka: it delivers enqueued rows", extra=fields(connections=enqueued))
+        databases = DatabaseConnections()
     metrics = RelayMetrics()
-    databases = open_databases(settings, connection, 2 * kafka.shards + _EXTRA_CONNECTIONS)
     outboxes: list[Outbox] = []
     async with AsyncExitStack() as stack:
         if stop is None:
@@ -72,15 +86,20 @@ async def run_relay(
             leaving = asyncio.create_task(exit_after_grace(stop, grace.total_seconds() + LEAVE_TIMEOUT, _HUNG))
             stack.callback(leaving.cancel)
         stack.push_async_callback(databases.close)
+        delivering = Delivering(Project(settings), enqueued, stop, once=once)
         if health is not None:
             gauges = OutboxGauges(outboxes)
+
+            async def refresh() -> None:
+                await asyncio.gather(gauges.refresh(), delivering.metrics.refresh())
+
             await stack.enter_async_context(
                 health_server(
                     health,
                     stop=stop,
-                    ready=partial(_readiness, set(databases.names()), outboxes),
-                    metrics=(metrics, gauges),
-                    refresh=gauges.refresh,
+                    ready=partial(_readiness, set(databases.names()), outboxes, delivering),
+                    metrics=(metrics, gauges, delivering.metrics),
+                    refresh=refresh,
                 )
             )
         serving = [
@@ -91,6 +110,7 @@ async def run_relay(
             )
             for name in databases.names()
         ]
+        serving.append(asyncio.create_task(_deliver(delivering, enqueued, grace.total_seconds())))
         ended = asyncio.ensure_future(asyncio.wait(serving, return_when=asyncio.FIRST_EXCEPTION))
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -105,6 +125,12 @@ async def run_relay(
             await end_tasks([*serving, ended, stopping])
         if not any(served):
             raise UsageError("no connection of the project has an outbox", help="saga setup")
+
+
+async def _deliver(delivering: Delivering, connections: Collection[str], grace: float) -> bool:
+    """Deliver the enqueued rows; False if no database of the settings has any."""
+    await delivering.run(max(grace - _FINISH_BEFORE, 0.0))
+    return bool(connections)
 
 
 def _no_answer(names: Collection[str], outboxes: Collection[Outbox], grace: float) -> SagaError:
@@ -199,7 +225,7 @@ async def _wait_for_outbox(
     return None
 
 
-async def _readiness(names: Set[str], outboxes: Sequence[Outbox]) -> str | None:
+async def _readiness(names: Set[str], outboxes: Sequence[Outbox], delivering: Delivering) -> str | None:
     waiting = names - {outbox.name for outbox in outboxes}
     lines = [f"{name}: no outbox yet" for name in sorted(waiting)] if not outboxes else []
     shards = [(outbox, number, shard) for outbox in outboxes for number, shard in outbox.states.items()]
@@ -207,6 +233,7 @@ async def _readiness(names: Set[str], outboxes: Sequence[Outbox]) -> str | None:
         lines += [
             f"{outbox.name} shard {number}: {shard.state} {shard.reason}".rstrip() for outbox, number, shard in shards
         ]
+    lines += [f"{name}: enqueued rows wait: {reason}" for name, reason in delivering.troubles.items()]
     return "\n".join(lines) or None
 
 

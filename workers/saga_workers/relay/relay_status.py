@@ -15,13 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.messaging.outbox import HELD, NEW, REFUSED
-from saga_workers.relay.lease import Leases
 from saga_workers.relay.outbox import Outbox
 from saga_workers.relay.outbox_table import OutboxLag, OutboxTable, has_outbox, read_lag, topics_used
 from saga_workers.relay.publisher import progress_topic, transactional_id
 from saga_workers.relay.undecided_events import list_undecided
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.databases import open_databases
+from saga_workers.runtime.lease import Leases
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 from sagas.settings import KafkaSettings, Settings

@@ -15,7 +15,6 @@ from saga_activities.concurrency import Backoff
 from saga_activities.kafka.admin import KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
 from saga_activities.kafka.transactional_producer import KafkaTransactionError
-from saga_workers.relay.lease import LEASE_TERM, RENEWAL_INTERVAL, Lease, hold_lease
 from saga_workers.relay.outbox import Outbox, ShardState
 from saga_workers.relay.pipeline import Pipeline
 from saga_workers.relay.progress_record import HangingTransaction, NewerRelay
@@ -25,6 +24,7 @@ from saga_workers.relay.readers.marked_reader import MarkedReader
 from saga_workers.relay.readers.window_reader import WindowReader
 from saga_workers.relay.transaction_recovery import recover_transactions
 from saga_workers.runtime.database_access import driver_message
+from saga_workers.runtime.lease import LEASE_TERM, RENEWAL_INTERVAL, Lease, hold_lease
 from saga_workers.runtime.logs import fields
 from sagas.errors import SagaError
 

@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from saga_activities.connections import DatabaseConnections, cast_parameters, engine_url
+from saga_activities.enqueued import tables as enqueued_tables
 from saga_activities.guard import outbox_postgresql
 from saga_activities.guard import schema as guard_schema
 from saga_activities.guard.tables import DEFAULT_SHARDS
@@ -60,6 +61,8 @@ async def set_up_database(
                     await create_ledger(engine)
                 if connection.keeps_locks:
                     await lock_tables.create_tables(engine)
+                if connection.keeps_enqueued:
+                    await enqueued_tables.create_tables(engine)
             if text is not None:
                 await apply_schema(engine, connection, text, watch)
     except guard_schema.NewerTables as error:
@@ -80,6 +83,7 @@ def needed_tables(connection: SqlConnection, dialect: str, *, spark: bool) -> se
         *(["saga_output"] if spark and connection.keeps_outputs else []),
         *(["saga_run"] if connection.keeps_ledger else []),
         *(["saga_lock"] if connection.keeps_locks else []),
+        *(["saga_enqueued"] if connection.keeps_enqueued else []),
     }
 
 
@@ -129,6 +133,8 @@ def setup_sql(connection: SqlConnection, shards: int = DEFAULT_SHARDS) -> str:
         tables.append(ledger_ddl(dialect))
     if connection.keeps_locks:
         tables.append(lock_tables.ddl(dialect))
+    if connection.keeps_enqueued:
+        tables.append(enqueued_tables.ddl(dialect))
     return "\n".join(tables) + (f"\n-- {connection.schema_file}\n{text}" if text else "")
 
 

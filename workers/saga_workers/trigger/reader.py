@@ -18,6 +18,7 @@ from typing import Any
 
 from saga_activities.kafka.admin import KafkaAdmin, KafkaOperationError
 from saga_activities.kafka.errors import classify_kafka_error
+from saga_workers.runtime.keyed_executor import KeyedExecutor
 from saga_workers.runtime.logs import fields
 from saga_workers.trigger.attempt_gate import AttemptGate
 from saga_workers.trigger.careful_partitions import CarefulPartitions, WorkItem
@@ -26,7 +27,6 @@ from saga_workers.trigger.consumed_record import ConsumedRecord
 from saga_workers.trigger.delivery import Delivery, DeliveryMark
 from saga_workers.trigger.empty_assignment import EmptyAssignment
 from saga_workers.trigger.high_watermarks import HighWatermarks
-from saga_workers.trigger.keyed_executor import KeyedExecutor
 from saga_workers.trigger.member_config import is_cooperative, member_properties
 from saga_workers.trigger.offset_tracker import OffsetTracker
 from saga_workers.trigger.partition_assignment import (

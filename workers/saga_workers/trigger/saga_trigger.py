@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from saga_activities.messaging.kafka_request import DONE, FAILED, REJECTED
 from saga_workers.bulk.acceptance import NotClaimed
-from saga_workers.bulk.detach_request import leave_bulk_workflow
 from saga_workers.client import Client
-from saga_workers.interventions import signal_message
 from saga_workers.ledger.run_ledger import LedgerUnavailable
-from saga_workers.location.location import Location
 from saga_workers.runtime.logs import fields
+from saga_workers.signals.signal_delivery import SagaNotFound, Signal, SignalDelivery
+from saga_workers.signals.signal_limit import SignalRefused
 from saga_workers.start.existing_sagas import AlreadyEnded
 from saga_workers.start.saga_starter import SagaStarter, id_problem, id_text
 from saga_workers.start.shared_starts import SharedStarts
@@ -36,17 +34,11 @@ from saga_workers.trigger.retry import (
     WaitLog,
     retry_until_done,
 )
-from saga_workers.trigger.signal_limit import SignalLimit
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
-from saga_workers.views.saga_view import read_view
 from sagas.actions.consumers import Message
 from sagas.definition.model import Definition, KafkaTrigger
-from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import RefusedError, UsageError
 from sagas.expressions import ExpressionError, compile_value
-from sagas.protocol.payloads import UNDO_SUFFIX
-from sagas.protocol.saga_view import FINAL_STATES, SagaView
-from sagas.text.exact_json import encode_json
 
 MAX_FILL_TIME = 0.1
 """Seconds. A reader that waits cannot stop."""
@@ -75,7 +67,7 @@ class SagaTrigger:
             _Trigger(trigger, TriggerExpressions(trigger)) for trigger in definition.triggers if trigger.topic == topic
         ]
         self._waits = WaitLog()
-        self._signals = SignalLimit(client.project.settings.kafka.max_signals)
+        self._signals = SignalDelivery(client.locator, client.project.settings.kafka.max_signals)
         self._variables = dict(client.project.settings.vars)
 
     @property
@@ -166,39 +158,18 @@ class SagaTrigger:
         assert trigger.signal is not None
         saga_id = await checked(record, partial(values.id, context))
         assert saga_id is not None  # SAGA131 ensures it
-        if (problem := workflow_id_problem(saga_id)) is not None:
-            raise PoisonMessage(problem)
-        if saga_id.endswith(UNDO_SUFFIX):
-            raise PoisonMessage(f"{saga_id} is the undo of a saga, which takes no signals; send the id of the saga")
         by = f"{message.topic}/{message.partition}/{message.offset}"
         reject = rejection_reason(message)
         data = None if reject is not None else await checked(record, partial(values.input, context))
+        signal = Signal(saga_id, trigger.signal, data, by, reject)
         try:
-            sent = signal_message(trigger.signal, data, by=by, reject=reject)
-        except UsageError as error:
+            is_sent = await self._signals.deliver(signal, self._definition.saga)
+        except SignalRefused as error:
             raise PoisonMessage(error.message) from None
-        locator = self._client.locator
-        location = await locator.locate(saga_id)
-        if location.member is not None and location.open_run is None:
-            location = await leave_bulk_workflow(locator, location.member)
-        if location.home is None:
-            raise SagaNotFound(f"there is no saga {saga_id}")
-        if location.run is not None and location.run.run.workflow_type != self._definition.saga:
-            raise PoisonMessage(f"{saga_id} is a saga {location.run.run.workflow_type}, not {self._definition.saga}")
-        if location.kind == "running":
-            size = len(encode_json(sent))
-            try:
-                with nullcontext() if location.run is None else self._signals.admit(location.run, size):
-                    await locator.temporal.get_workflow_handle(saga_id).signal(trigger.signal, sent)
-            except RPCError as error:
-                if error.status is not RPCStatusCode.NOT_FOUND:
-                    raise
-            else:
-                self._metrics.signalled(self._definition.saga, message.topic)
-                return
-        view = await read_view(locator, saga_id)
-        if view.is_unverified or not _already_received(view, by, reject):
-            raise PoisonMessage(_why_not_signalled(location, view))
+        except SagaNotFound as error:
+            raise AttemptFailed(error.message) from None
+        if is_sent:
+            self._metrics.signalled(self._definition.saga, message.topic)
 
 
 @dataclass(slots=True)
@@ -267,10 +238,6 @@ def fill_time(triggers: Sequence[KafkaTrigger]) -> float:
     return min(min(waits) / 2, MAX_FILL_TIME) if waits and len(waits) == len(triggers) else 0.0
 
 
-class SagaNotFound(AttemptFailed):
-    """The saga that an event is addressed to does not exist, perhaps not yet."""
-
-
 def rejection_reason(message: Message) -> str | None:
     """The reason if the sender marks the event as a rejection or a failure, as in a reply; else None.
 
@@ -283,24 +250,6 @@ def rejection_reason(message: Message) -> str | None:
         raise PoisonMessage(f"the header {OUTCOME_HEADER} is {outcome!r}, not {DONE}, {REJECTED} or {FAILED}")
     reason = message.value.get("reason") if isinstance(message.value, Mapping) else None
     return str(reason or f"{outcome} without a reason")
-
-
-def _why_not_signalled(location: Location, view: SagaView) -> str:
-    if location.kind == "undoing":
-        return f"{location.saga_id} is being undone, and takes no signals any more"
-    if view.state in FINAL_STATES:
-        return f"{location.saga_id} has already ended {view.state}"
-    if view.source == "ledger":
-        return f"Temporal has no run of {location.saga_id} any more, which was {view.state} in the ledger"
-    return f"the run of {location.saga_id} was closed before it took the signal"
-
-
-def _already_received(view: SagaView, by: str, reject: str | None) -> bool:
-    """Return whether the saga received this event before it ended: the event was delivered twice."""
-    waits = [step for step in view.steps if step.uses == "wait"]
-    if reject is None:
-        return any(isinstance(step.result, Mapping) and step.result.get("by") == by for step in waits)
-    return any(step.outcome == "rejected" and step.error and step.error.message == reject for step in waits)
 
 
 def _temporal_error(error: RPCError) -> Exception:

@@ -21,6 +21,7 @@ from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRu
 from saga_activities.concurrency import end_tasks
 from saga_activities.connections import DatabaseConnections
 from saga_activities.guard.watermark import RETENTION
+from saga_workers.enqueued.delivering import Delivering, delivered_connections
 from saga_workers.ledger.run_ledger import open_ledger
 from saga_workers.ledger.upkeep import maintain_ledger_forever
 from saga_workers.location.locator import Locator
@@ -61,17 +62,22 @@ async def run_worker(
     plugin = SagaPlugin(project)
     worker = make_worker(client, project, grace=grace, deployment=deployment, plugin=plugin)
     stop = stop_on_signals()
+    delivering = Delivering(project, delivered_connections(project.settings, "worker"), stop)
     async with AsyncExitStack() as stack:
         if health is not None:
             gauges = SagaGauges(client, project.definitions.values(), plugin.pauses and plugin.pauses.current)
             effects = OpenEffects(client, project.settings)
+
+            async def refresh() -> None:
+                await asyncio.gather(gauges.refresh(), delivering.metrics.refresh())
+
             await stack.enter_async_context(
                 health_server(
                     health,
                     stop=stop,
                     ready=partial(_readiness, worker, client),
-                    metrics=(plugin.metrics, gauges, effects),
-                    refresh=gauges.refresh,
+                    metrics=(plugin.metrics, gauges, effects, delivering.metrics),
+                    refresh=refresh,
                 )
             )
             looking = start_background(effects.run_forever(), "search for open effects")
@@ -87,12 +93,15 @@ async def run_worker(
             await set_up_when_worker_starts(client, project)
         await stack.enter_async_context(_run_retention(project, client, retention))
         _freeze_loaded_objects()
+        deliveries = start_background(delivering.run(grace.total_seconds()), "delivery of enqueued rows")
+        stack.push_async_callback(end_tasks, [deliveries])
         running = asyncio.create_task(worker.run())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             log.info("stopping: attempts in flight have %d s to complete", int(grace.total_seconds()))
             await worker.shutdown()
+            await asyncio.wait({deliveries})
         stopping.cancel()
         await running
 

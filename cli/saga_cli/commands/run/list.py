@@ -12,6 +12,7 @@ from saga_cli.context import global_options, with_locator
 from saga_cli.output import echo, make_console, print_document, to_json, warn
 from sagas.errors import SagaError
 from sagas.text.printable import printable_line
+from sagas.text.shell import saga_command
 
 if TYPE_CHECKING:
     from saga_workers.location.locator import Locator
@@ -59,6 +60,7 @@ def list_sagas(
             print_document([_row_json(view) for view in views], human=lambda: _print_list(views, stuck, limit))
         if stuck:
             await _warn_of_standing_pauses(locator, views)
+            await _warn_of_enqueued_rows(settings)
         return 0
 
     return with_locator(find)
@@ -78,6 +80,14 @@ async def _warn_of_standing_pauses(locator: Locator, views: Sequence[SagaView]) 
         wait = sum(view.paused is not None and (view.paused.kind, view.paused.name) == order for view in views)
         count = counted(wait, "of these sagas waits", "of these sagas wait")
         warn(f"{pause.text}; {count} for it", f"help: {pause.resume_command}    ends it")
+
+
+async def _warn_of_enqueued_rows(settings: Settings) -> None:
+    """Print what applications have enqueued and is not delivered, so that its sagas are in no list."""
+    from saga_workers.enqueued.stuck_rows import stuck_rows
+
+    async for name, problem in stuck_rows(settings):
+        warn(f"{name}: {problem}", f"help: {saga_command('enqueued', 'list')}    shows the rows")
 
 
 async def _find_stuck(locator: Locator, settings: Settings, asked: SagaFilter, limit: int) -> AsyncIterator[SagaView]:

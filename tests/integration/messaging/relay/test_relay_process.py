@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from saga_workers.devstack.service import http_get
-from saga_workers.relay.lease import LEASE_TERM
+from saga_workers.runtime.lease import LEASE_TERM
 from sagas.actions.events import Event
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.forked_commands import run_command

@@ -20,7 +20,7 @@ from saga_activities.connections import open_engine
 from saga_activities.guard.schema import create_tables
 from saga_activities.messaging.outbox import event_row
 from saga_workers.relay.relay_process import run_relay
-from saga_workers.relay.wakeup import Wakeup
+from saga_workers.runtime.wakeup import Wakeup
 from sagas.errors import SagaError
 from sagas.settings import Settings, SqlConnection
 from tests.helpers.database_servers import DatabaseServer

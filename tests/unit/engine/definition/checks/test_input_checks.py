@@ -14,8 +14,8 @@ from saga_activities.input_checks import InputChecks
 from saga_activities.input_limits import MAX_WAITING_CHECKS
 from saga_cli.commands.run.start_from import make_start_rows
 from saga_cli.inputs import InputRow
+from saga_workers.runtime.keyed_executor import KeyedExecutor
 from saga_workers.start.saga_starter import SagaStarter
-from saga_workers.trigger.keyed_executor import KeyedExecutor
 from sagas.definition.model import Definition
 from sagas.errors import UsageError
 from sagas.expressions import compile_expression

@@ -1,4 +1,4 @@
-"""Bounds the signals of a topic to one run: they fill its history, and Temporal terminates a run whose history is full.
+"""Bounds the signals of programs to one run: they fill its history, and Temporal terminates one that is full.
 
 The counts are those of this process; what other processes, and other clients, have sent is seen in the history.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from saga_workers.temporal.temporal_runs import RunDescription
-from saga_workers.trigger.retry import PoisonMessage
+from sagas.errors import RefusedError
 
 MAX_BYTES = 20 * 1024 * 1024
 """Bytes of all signals that one process sends to a run."""
@@ -21,6 +21,10 @@ MAX_HISTORY_BYTES, MAX_HISTORY_EVENTS = 25 * 1024 * 1024, 40_000
 
 _RUNS = 50_000
 """Runs whose counts are kept, those that were signalled last."""
+
+
+class SignalRefused(RefusedError):
+    """No saga takes this signal, now or later."""
 
 
 @dataclass(slots=True)
@@ -40,18 +44,18 @@ class SignalLimit:
     def admit(self, described: RunDescription, size: int) -> Iterator[None]:
         """Count a signal of ``size`` bytes for the run, unless the body, which sends it, raises: then it comes again.
 
-        Raises PoisonMessage if the run accepts no more.
+        Raises SignalRefused if the run accepts no more.
         """
         run, history = described.run, described.raw.workflow_execution_info
         if history.history_size_bytes >= MAX_HISTORY_BYTES or history.history_length >= MAX_HISTORY_EVENTS:
-            raise PoisonMessage(
+            raise SignalRefused(
                 f"{run.id} accepts no more signals: its history has {history.history_size_bytes:,} bytes and "
                 f"{history.history_length:,} events, and Temporal terminates a run with too many"
             )
         sent = self._sent.setdefault(run.run_id, _Sent())
         self._sent.move_to_end(run.run_id)
         if sent.signals >= self._most or sent.bytes + size > MAX_BYTES:
-            raise PoisonMessage(
+            raise SignalRefused(
                 f"{run.id} accepts no more signals: it was sent {sent.signals:,} with {sent.bytes:,} bytes, and may be "
                 f"sent {self._most:,} (kafka.max_signals) with {MAX_BYTES:,} bytes"
             )

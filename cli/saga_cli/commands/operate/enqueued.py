@@ -1,0 +1,120 @@
+"""`saga enqueued`: what applications have enqueued in their transactions and is not delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saga_cli.context import load_settings
+from saga_cli.exit_codes import DONE
+from saga_cli.output import echo, print_document, print_list, print_table
+from saga_cli.shared_options import Operator, operator_name, required_text
+from sagas.text.printable import printable_line
+from sagas.text.shell import saga_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="The starts and signals that applications have enqueued in their transactions.",
+)
+
+Connection = Annotated[str | None, typer.Option(help="only the database of this connection")]
+Row = Annotated[int, typer.Argument(help="the number of the row, as in `saga enqueued list`", min=1)]
+
+
+@app.command("list")
+def list_command(
+    connection: Connection = None,
+    refused: Annotated[bool, typer.Option("--refused", help="only the refused rows")] = False,
+    dropped: Annotated[bool, typer.Option("--dropped", help="only rows that were dropped in the last week")] = False,
+    limit: Annotated[int, typer.Option(help="maximum number of rows of each database", min=1)] = 50,
+) -> int:
+    """List the rows that wait for their delivery, and those that were refused, with the reasons."""
+    from saga_activities.enqueued.tables import DROPPED, NEW, REFUSED
+    from saga_workers.enqueued.row_decisions import list_rows
+    from sagas.errors import UsageError
+
+    if refused and dropped:
+        raise UsageError("give either --refused or --dropped")
+    statuses = (REFUSED,) if refused else (DROPPED,) if dropped else (NEW, REFUSED)
+    rows = [row.to_json() for row in asyncio.run(list_rows(load_settings(), connection, statuses, limit))]
+    print_list(rows, human=_print_rows)
+    return DONE
+
+
+def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    if not rows:
+        echo("nothing waits, and nothing was refused")
+        return
+    cells = [
+        (
+            row["connection"],
+            row["row"],
+            row["status"],
+            printable_line(_what(row)),
+            _age(row["age_seconds"]),
+            printable_line(row["reason"] or "waits for its turn"),
+        )
+        for row in rows
+    ]
+    print_table(cells, ("connection", "row", "status", "", "age", "reason"))
+    if any(row["status"] == "REFUSED" for row in rows):
+        echo("saga enqueued retry ROW    delivers a refused row again; saga enqueued drop ROW    never")
+
+
+def _what(row: dict[str, Any]) -> str:
+    if row["signal"] is not None:
+        return f"signal {row['signal']} to {row['id'] or '?'}"
+    return f"start {row['saga'] or '?'}" + (f" {row['id']}" if row["id"] else "")
+
+
+def _age(seconds: float) -> str:
+    return f"{max(seconds, 0):.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+@app.command("retry")
+def retry_command(
+    row: Annotated[int | None, typer.Argument(help="the number of the row, as in `saga enqueued list`", min=1)] = None,
+    connection: Connection = None,
+    all_refused: Annotated[bool, typer.Option("--all", help="all refused rows")] = False,
+) -> int:
+    """Deliver a refused or dropped row again, after its cause was removed."""
+    from saga_workers.enqueued.row_decisions import retry_refused, retry_row
+    from sagas.errors import UsageError
+    from sagas.text.shortening import counted
+
+    if (row is None) != all_refused:
+        raise UsageError("give either the number of a row or --all", help=saga_command("enqueued", "list"))
+    settings = load_settings()
+    if row is not None:
+        message = asyncio.run(retry_row(settings, connection, row))
+        print_document({"row": row, "decision": "retry", "message": message}, human=lambda: echo(message))
+        return DONE
+    count = asyncio.run(retry_refused(settings, connection))
+    message = f"{counted(count, 'refused row')} will be delivered"
+    print_document({"rows": count, "decision": "retry", "message": message}, human=lambda: echo(message))
+    return DONE
+
+
+@app.command("drop")
+def drop_command(
+    row: Row,
+    connection: Connection = None,
+    reason: Annotated[str | None, typer.Option(help="the reason; kept with the row for a week")] = None,
+    as_: Operator = None,
+) -> int:
+    """Never deliver this row. It is kept for a week, in which `retry` still delivers it."""
+    from saga_workers.enqueued.row_decisions import drop_row
+
+    why = required_text(reason, "--reason", "it is kept with the row")
+    by = operator_name(as_) or getpass.getuser()
+    message = asyncio.run(drop_row(load_settings(), connection, row, reason=why, who=by))
+    print_document({"row": row, "decision": "drop", "message": message}, human=lambda: echo(message))
+    return DONE

@@ -1,0 +1,46 @@
+"""A relay that kills itself at a point of the delivery: `python -m … FOLDER POINT COUNT`, COUNT times of passing it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from saga_workers.enqueued.deliveries import Deliveries
+from saga_workers.enqueued.enqueued_table import EnqueuedTable
+from saga_workers.enqueued.row_delivery import RowDelivery
+from saga_workers.relay.relay_process import run_relay
+from sagas.settings import load_settings
+
+POINTS: dict[str, tuple[type, str, bool]] = {
+    "rows are read": (Deliveries, "take_rows", True),
+    "before a saga is started": (RowDelivery, "deliver", False),
+    "a saga is started": (RowDelivery, "deliver", True),
+    "before rows are deleted": (EnqueuedTable, "delete", False),
+    "rows are deleted": (EnqueuedTable, "delete", True),
+}
+"""Name: the method, and whether the process dies after it."""
+
+
+def die_at(point: str, count: int) -> None:
+    owner, name, after = POINTS[point]
+    method: Callable[..., Awaitable[Any]] = getattr(owner, name)
+    passed = 0
+
+    async def dying(*args: Any) -> Any:
+        nonlocal passed
+        result = await method(*args) if after else None
+        passed += 1
+        if passed == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result if after else await method(*args)
+
+    setattr(owner, name, dying)
+
+
+if __name__ == "__main__":
+    die_at(sys.argv[2], int(sys.argv[3]))
+    asyncio.run(run_relay(load_settings(sys.argv[1])))

@@ -1,0 +1,117 @@
+"""Operators see rows that are refused or wait, and decide about them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from saga_cli.main import run
+from saga_workers.doctor.checks import run_checks
+from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
+from saga_workers.enqueued.enqueued_table import EnqueuedTable
+from sagas import enqueue
+from tests.integration.enqueued.conftest import Shop
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+async def command(shop: Shop, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any, str]:
+    """The exit code, the JSON document, and what is on stderr."""
+    capsys.readouterr()
+    code = await asyncio.to_thread(run, [*words, "--json", "--config", str(shop.folder / "saga.toml")])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out.strip() else None, err
+
+
+async def write(shop: Shop, saga: str, saga_id: str, value: Any) -> None:
+    async with AsyncSession(shop.engine) as session:
+        await enqueue(session, saga, value, id=saga_id)
+        await session.commit()
+
+
+async def test_a_refused_row_is_listed_and_tried_again_or_dropped(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await write(shop, "later", f"{shop.mark}-1", {"product": "fig"})
+    await write(shop, "checkout", f"{shop.mark}-2", {"product": 7})
+    await shop.deliver()
+
+    code, rows, _ = await command(shop, capsys, "enqueued", "list")
+    assert code == 0
+    assert [(row["row"], row["status"], row["saga"], row["id"]) for row in rows] == [
+        (1, "REFUSED", "later", f"{shop.mark}-1"),
+        (2, "REFUSED", "checkout", f"{shop.mark}-2"),
+    ]
+    assert rows[0]["reason"] == "the project has no saga 'later'"
+
+    definition = (shop.folder / "checkout.saga.yaml").read_text()
+    (shop.folder / "later.saga.yaml").write_text(definition.replace("saga: checkout", "saga: later"))
+    assert (await command(shop, capsys, "enqueued", "retry", "1"))[0] == 0
+    assert (await command(shop, capsys, "enqueued", "drop", "2", "--reason", "a test"))[0] == 0
+    await shop.deliver()
+    assert list(await shop.inputs(1)) == [f"{shop.mark}-1"]
+    assert (await command(shop, capsys, "enqueued", "list"))[1] == []
+    [dropped] = (await command(shop, capsys, "enqueued", "list", "--dropped"))[1]
+    assert dropped["status"] == "DROPPED"
+    assert dropped["reason"].endswith(": a test")
+    assert (await command(shop, capsys, "enqueued", "drop", "2", "--reason", "again"))[0] == 9
+    assert (await command(shop, capsys, "enqueued", "drop", "99", "--reason", "no such row"))[0] == 2
+    assert (await command(shop, capsys, "enqueued", "retry"))[0] == 2
+    assert (await command(shop, capsys, "enqueued", "list", "--connection", "bank"))[0] == 2
+
+
+async def test_a_waiting_row_that_is_dropped_is_not_delivered(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    await write(shop, "checkout", f"{shop.mark}-1", {"product": "fig"})
+    code, document, _ = await command(shop, capsys, "enqueued", "drop", "1", "--reason", "a test")
+    assert code == 0
+    assert "unless a delivery was under way" in document["message"]
+    await write(shop, "checkout", f"{shop.mark}-2", {"product": "fig"})
+    await shop.deliver()
+    assert list(await shop.inputs(1)) == [f"{shop.mark}-2"]
+
+
+async def test_refused_and_late_rows_are_in_the_list_of_what_is_stuck_in_doctor_and_in_metrics(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await write(shop, "checkout", f"{shop.mark}-1", {"product": 7})
+    await shop.deliver()
+    await shop.sql(
+        "insert into saga_enqueued (saga, input, created_at) select 'checkout', '{}', created_at - 120"
+        " from saga_enqueued"
+    )
+
+    code, _, err = await command(shop, capsys, "list", "--stuck")
+    assert code == 0
+    assert "1 enqueued row was refused; row 1: the input of checkout is not valid" in err
+    assert "1 enqueued row waits, the oldest for 12" in err
+    found = {result.check for result in await run_checks(shop.project.settings) if not result.ok}
+    assert "enqueued rows of shop" in found
+    metrics = EnqueuedMetrics({"shop": EnqueuedTable(shop.engine)})
+    await metrics.refresh()
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    lines = generate_latest(registry).decode().splitlines()
+    assert 'saga_enqueued_rows{connection="shop",status="REFUSED"} 1.0' in lines
+    assert 'saga_enqueued_rows{connection="shop",status="NEW"} 1.0' in lines
+    [oldest] = [line for line in lines if line.startswith("saga_enqueued_oldest_seconds{")]
+    assert float(oldest.split()[1]) >= 120
+
+
+async def test_once_delivers_what_is_new_and_ends(shop: Shop) -> None:
+    for number in range(30):
+        await write(shop, "checkout", f"{shop.mark}-{number}", {"product": "fig"})
+    relay = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "saga_cli.main", "relay", "--once", "--config", str(shop.folder / "saga.toml")
+    )
+    assert await relay.wait() == 0
+    assert await shop.is_empty()
+    assert len(await shop.inputs(30)) == 30

@@ -1,0 +1,150 @@
+"""Whatever is killed or does not answer: no enqueued row is lost, and none has an effect twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from saga_activities.concurrency import end_tasks
+from saga_workers.client import Client
+from saga_workers.temporal.temporal_client import connect
+from sagas import enqueue, enqueue_signal
+from sagas.project import Project
+from sagas.settings import load_settings
+from tests.helpers.processes import TemporalServer
+from tests.helpers.waiting import until
+from tests.integration.enqueued.conftest import Shop
+from tests.integration.enqueued.killed_relay import POINTS
+
+SAGAS = 12
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_killed_relay_loses_nothing_and_starts_nothing_twice(shop: Shop, point: str) -> None:
+    async with AsyncSession(shop.engine) as session:
+        for number in range(SAGAS):
+            await enqueue(session, "checkout", {"product": f"p{number}"}, id=f"{shop.mark}-{number}")
+            await enqueue_signal(session, f"{shop.mark}-{number}", "paid", number)
+        await session.commit()
+    for count in (1, 3):
+        relay = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.integration.enqueued.killed_relay", str(shop.folder), point, str(count)
+        )
+        killed, idle = asyncio.ensure_future(relay.wait()), asyncio.ensure_future(until(shop.is_empty))
+        await asyncio.wait({killed, idle}, return_when=asyncio.FIRST_COMPLETED)
+        await end_tasks([idle])
+        if relay.returncode is None:  # it has delivered everything without passing the point so often
+            relay.kill()
+        assert await killed == -signal.SIGKILL
+    await shop.deliver()
+
+    assert await shop.rows() == []
+    started = await shop.inputs(SAGAS)
+    assert started == {f"{shop.mark}-{n}": {"product": f"p{n}", "quantity": 1} for n in range(SAGAS)}
+    assert {name for n in range(SAGAS) for name in await shop.history(f"{shop.mark}-{n}")} == {"paid"}
+
+
+@pytest.fixture
+async def own_temporal(tmp_path: Path) -> AsyncIterator[TemporalServer]:
+    (tmp_path / "temporal").mkdir()
+    with TemporalServer(tmp_path / "temporal") as server:
+        yield server
+
+
+async def test_rows_wait_with_the_reason_while_temporal_is_down(shop: Shop, own_temporal: TemporalServer) -> None:
+    file = shop.folder / "saga.toml"
+    file.write_text(file.read_text().replace(str(shop.project.settings.temporal.address), own_temporal.address))
+    shop.project = Project(load_settings(config=str(file)))
+    shop.client = Client(await connect(shop.project.settings), shop.project)
+    own_temporal.kill()
+    async with shop.relay():
+        async with AsyncSession(shop.engine) as session:
+            await enqueue(session, "checkout", {"product": "apple"}, id="a")
+            await enqueue_signal(session, "a", "paid")
+            await session.commit()
+        await until(lambda: _reasons(shop, 1))
+        assert [row[:2] for row in await shop.rows()] == [("NEW", "a"), ("NEW", "a")]
+        own_temporal.start()
+        await until(shop.is_empty)
+
+    assert list(await shop.inputs(1)) == ["a"]
+    assert await shop.history("a") == ["paid"]
+    await shop.client.close()
+
+
+async def _reasons(shop: Shop, count: int) -> list[str]:
+    reasons = [reason for _, _, reason in await shop.rows() if reason]
+    return reasons if len(reasons) >= count else []
+
+
+async def test_a_second_relay_takes_over_when_the_first_is_killed(shop: Shop) -> None:
+    first = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "saga_cli.main", "relay", "--config", str(shop.folder / "saga.toml")
+    )
+    await until(lambda: shop.sql("select 1 from saga_relay_lease where shard = -1 and owner <> ''"))
+    async with shop.relay():
+        first.kill()
+        await first.wait()
+        async with AsyncSession(shop.engine) as session:
+            await enqueue(session, "checkout", {"product": "apple"}, id=shop.mark)
+            await session.commit()
+        await until(shop.is_empty)
+    assert list(await shop.inputs(1)) == [shop.mark]
+
+
+async def test_broken_connections_delay_rows_and_lose_none(shop: Shop) -> None:
+    url = shop.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    async with shop.relay():
+        for number in range(10):
+            async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+                await enqueue(connection, "checkout", {"product": "apple"}, id=f"{shop.mark}-{number}")
+                await connection.execute(
+                    "select pg_terminate_backend(pid) from pg_stat_activity"
+                    " where datname = current_database() and pid <> pg_backend_pid()"
+                )
+        await until(lambda: _is_empty(url))
+    assert len(await shop.inputs(10)) == 10
+
+
+async def _is_empty(url: str) -> bool:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        cursor = await connection.execute("select 1 from saga_enqueued")
+        return await cursor.fetchone() is None
+
+
+@pytest.fixture
+def enqueue_settings(request: pytest.FixtureRequest) -> str:
+    return getattr(request, "param", "")
+
+
+@pytest.mark.parametrize("enqueue_settings", ['delivered_by = "worker"'], indirect=True)
+async def test_the_worker_delivers_by_a_setting(shop: Shop) -> None:
+    mark = uuid.uuid4().hex
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "saga_cli.main", "worker", "--config", str(shop.folder / "saga.toml")
+    )
+    try:
+        async with AsyncSession(shop.engine) as session:
+            await enqueue(session, "checkout", {"product": "apple"}, id=mark)
+            await enqueue_signal(session, mark, "paid")
+            await session.commit()
+        await until(shop.is_empty)
+        await until(lambda: _is_completed(shop, mark))
+        worker.terminate()
+        assert await worker.wait() == 0
+    finally:
+        if worker.returncode is None:
+            worker.kill()
+            await worker.wait()
+
+
+async def _is_completed(shop: Shop, saga_id: str) -> bool:
+    return (await shop.client.show(saga_id))["state"] == "COMPLETED"

@@ -1,0 +1,136 @@
+"""The rows of ``saga_enqueued`` in one database, as the process that delivers them reads and changes them.
+
+Whoever writes the rows is not trusted: names are cut to a little more than they may have, and an input that is too
+large is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from saga_activities.enqueued.tables import DROPPED, NEW, REFUSED
+from saga_activities.guard.tables import now_sql
+from saga_activities.input_limits import MAX_ENQUEUED_BYTES, MAX_ENQUEUED_NAME
+from sagas.input_limits import MAX_SAGA_ID_BYTES
+
+WAITING_QUERY = f"SELECT 0 FROM saga_enqueued WHERE status = '{NEW}' LIMIT 1"
+"""Returns a row if anything is to be delivered."""
+
+_TIMEOUT = 15.0
+
+_NAME = f"substr({{}}, 1, {MAX_ENQUEUED_NAME + 1})"
+_ID = f"substr(saga_id, 1, {MAX_SAGA_ID_BYTES + 1})"
+_KEY = f"coalesce({_NAME.format('order_key')}, {_ID}, uid)"
+
+_HEADS = (
+    f"SELECT id, {_KEY} AS order_key, coalesce({{size}}, 0) AS size FROM saga_enqueued "
+    f"WHERE status = '{NEW}'{{without}} ORDER BY id LIMIT {{limit}}"
+)
+_READ = (
+    f"SELECT id, uid, {_NAME.format('saga')} AS saga, {_ID} AS saga_id, {_NAME.format('signal_name')} AS signal_name, "
+    f"CASE WHEN {{size}} <= {MAX_ENQUEUED_BYTES} THEN input END AS input, coalesce({{size}}, 0) AS size "
+    f"FROM saga_enqueued WHERE status = '{NEW}' AND id IN ({{ids}})"
+)
+_DELETE = "DELETE FROM saga_enqueued WHERE id IN ({ids})"
+_REFUSE = text(f"UPDATE saga_enqueued SET status = '{REFUSED}', reason = :reason WHERE id = :id AND status = '{NEW}'")
+_NOTE = text(f"UPDATE saga_enqueued SET reason = :reason WHERE id IN :ids AND status = '{NEW}'").bindparams(
+    bindparam("ids", expanding=True)
+)
+_PURGE = text(f"DELETE FROM saga_enqueued WHERE status = '{DROPPED}' AND dropped_at < :before")
+
+
+class EnqueuedHead(NamedTuple):
+    """A row that is to be delivered. Rows with equal ``key`` are delivered in the order of their ids."""
+
+    id: int
+    key: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueuedRow:
+    """``uid`` is unique, also among rows that were deleted. ``input`` is None if it is null, or too large."""
+
+    id: int
+    uid: str
+    saga: str | None
+    saga_id: str | None
+    signal: str | None
+    input: str | None
+    size: int
+
+
+class Enqueued(NamedTuple):
+    """Rows of one status; ``oldest`` is the age of the oldest in seconds."""
+
+    rows: int = 0
+    oldest: float = 0.0
+
+
+class EnqueuedTable:
+    """The rows of one database. Every method raises SQLAlchemyError, and TimeoutError if it does not answer."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        # SQLite has octet_length() only in later versions.
+        self._size = "length(CAST(input AS BLOB))" if engine.dialect.name == "sqlite" else "octet_length(input)"
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[AsyncConnection]:
+        async with asyncio.timeout(_TIMEOUT), self.engine.connect() as connection:
+            yield connection
+
+    async def heads(self, ids: Collection[int], keys: Collection[str], limit: int) -> list[EnqueuedHead]:
+        """The first rows that are to be delivered, without those with these ids and these keys."""
+        without = f" AND id NOT IN ({_list(ids)})" if ids else ""
+        if keys:
+            without += f" AND {_KEY} NOT IN :keys"
+        query = text(_HEADS.format(without=without, limit=limit, size=self._size))
+        if keys:
+            query = query.bindparams(bindparam("keys", list(keys), expanding=True))
+        async with self._connected() as connection:
+            return [EnqueuedHead(*row) for row in await connection.execute(query)]
+
+    async def read(self, ids: Collection[int]) -> dict[int, EnqueuedRow]:
+        """By their ids, those that are still to be delivered."""
+        async with self._connected() as connection:
+            rows = await connection.exec_driver_sql(_READ.format(ids=_list(ids), size=self._size))
+            return {row.id: EnqueuedRow(*row) for row in rows}
+
+    async def delete(self, ids: Collection[int]) -> None:
+        async with self._connected() as connection:
+            await connection.exec_driver_sql(_DELETE.format(ids=_list(ids)))
+
+    async def refuse(self, id: int, reason: str) -> None:
+        async with self._connected() as connection:
+            await connection.execute(_REFUSE, {"id": id, "reason": reason})
+
+    async def note(self, ids: Sequence[int], reason: str) -> None:
+        """Record why the last attempt to deliver these rows has failed."""
+        async with self._connected() as connection:
+            await connection.execute(_NOTE, {"ids": list(ids), "reason": reason})
+
+    async def purge(self, retention: float) -> None:
+        """Delete the rows that were dropped so many seconds ago."""
+        async with self._connected() as connection:
+            await connection.execute(_PURGE, {"before": time.time() - retention})
+
+    async def counts(self) -> Mapping[str, Enqueued]:
+        """Rows by status."""
+        now = now_sql(self.engine.dialect.name)
+        query = text(f"SELECT status, count(*), {now} - min(created_at) FROM saga_enqueued GROUP BY status")
+        async with self._connected() as connection:
+            rows = (await connection.execute(query)).all()
+        return {status: Enqueued(count, max(0.0, float(oldest))) for status, count, oldest in rows}
+
+
+def _list(ids: Collection[int]) -> str:
+    return ", ".join(str(int(id)) for id in ids)

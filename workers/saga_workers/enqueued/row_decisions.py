@@ -1,0 +1,166 @@
+"""Enqueued rows as operators see them, and their decisions about them: try again, or never."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import bindparam, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from saga_activities.connections import DatabaseConnections
+from saga_activities.enqueued.tables import DROPPED, NEW, REFUSED
+from saga_activities.guard.tables import now_sql
+from saga_activities.input_limits import MAX_ENQUEUED_NAME
+from saga_workers.runtime.database_access import unusable
+from sagas.errors import RefusedError, UsageError
+from sagas.input_limits import MAX_SAGA_ID_BYTES
+from sagas.settings import Settings
+from sagas.text.shell import saga_command
+
+_TIMEOUT = 15.0
+
+_SELECT = (
+    f"SELECT id, status, substr(saga, 1, {MAX_ENQUEUED_NAME}) AS saga, "
+    f"substr(saga_id, 1, {MAX_SAGA_ID_BYTES}) AS saga_id, "
+    f"substr(signal_name, 1, {MAX_ENQUEUED_NAME}) AS signal_name, {{now}} - created_at AS age, "
+    "substr(reason, 1, 1000) AS reason FROM saga_enqueued WHERE status IN :statuses ORDER BY id LIMIT :limit"
+)
+_RETRY = text(
+    f"UPDATE saga_enqueued SET status = '{NEW}', reason = NULL, dropped_at = NULL WHERE id = :id "
+    f"AND status IN ('{REFUSED}', '{DROPPED}')"
+)
+_RETRY_ALL = text(f"UPDATE saga_enqueued SET status = '{NEW}', reason = NULL WHERE status = '{REFUSED}'")
+_DROP = text(
+    f"UPDATE saga_enqueued SET status = '{DROPPED}', reason = :reason, dropped_at = :now WHERE id = :id "
+    f"AND status IN ('{NEW}', '{REFUSED}')"
+)
+_STATUS = text("SELECT status, saga_id FROM saga_enqueued WHERE id = :id")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRow:
+    """``age``: seconds since it was written. ``reason``: why it waits or is refused, or who dropped it, and why."""
+
+    connection: str
+    row: int
+    status: str
+    saga: str | None
+    saga_id: str | None
+    signal: str | None
+    age: float
+    reason: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "connection": self.connection,
+            "row": self.row,
+            "status": self.status,
+            "saga": self.saga,
+            "id": self.saga_id,
+            "signal": self.signal,
+            "age_seconds": round(self.age, 3),
+            "reason": self.reason,
+        }
+
+
+async def list_rows(settings: Settings, connection: str | None, statuses: Sequence[str], limit: int) -> list[ListedRow]:
+    """The oldest rows of these statuses. Raises UsageError without ``[enqueue]``, and SagaError for a database that
+    does not answer.
+    """
+    found: list[ListedRow] = []
+    for name in _names(settings, connection):
+        async with enqueued_database(settings, name) as engine:
+            found += await read_rows(name, engine, statuses, limit)
+    return found
+
+
+async def read_rows(name: str, engine: AsyncEngine, statuses: Sequence[str], limit: int) -> list[ListedRow]:
+    """The oldest rows of one database. Raises SQLAlchemyError."""
+    query = text(_SELECT.format(now=now_sql(engine.dialect.name)))
+    query = query.bindparams(bindparam("statuses", list(statuses), expanding=True), limit=limit)
+    async with engine.connect() as connection:
+        return [ListedRow(name, *row) for row in await connection.execute(query)]
+
+
+async def retry_row(settings: Settings, connection: str | None, row: int) -> str:
+    """Deliver a refused or dropped row again. Raises UsageError, RefusedError, and SagaError as :func:`list_rows`."""
+    name = _one_name(settings, connection)
+    async with enqueued_database(settings, name) as engine:
+        await _decide(engine, _RETRY, row, {"id": row}, "tried again")
+    return f"row {row} of {name} will be delivered"
+
+
+async def retry_refused(settings: Settings, connection: str | None) -> int:
+    """Deliver all refused rows again; their number. Raises UsageError and SagaError as :func:`list_rows`."""
+    count = 0
+    for name in _names(settings, connection):
+        async with enqueued_database(settings, name) as engine, engine.connect() as database:
+            count += (await database.execute(_RETRY_ALL)).rowcount
+    return count
+
+
+async def drop_row(settings: Settings, connection: str | None, row: int, *, reason: str, who: str) -> str:
+    """Never deliver this row. Raises UsageError, RefusedError, and SagaError as :func:`list_rows`."""
+    name = _one_name(settings, connection)
+    values = {"id": row, "reason": f"dropped: {who}: {reason}", "now": time.time()}
+    async with enqueued_database(settings, name) as engine:
+        before = await _decide(engine, _DROP, row, values, "dropped")
+    look = saga_command("show", before.saga_id) if before.saga_id is not None else "saga list"
+    late = f", unless a delivery was under way: {look}" if before.status == NEW else ""
+    return f"row {row} of {name} will not be delivered{late}"
+
+
+async def _decide(engine: AsyncEngine, statement: Any, row: int, values: Any, what: str) -> Any:
+    """The row as it was before."""
+    async with engine.connect() as database:
+        before = (await database.execute(_STATUS, {"id": row})).first()
+        if before is None:
+            raise UsageError(
+                f"there is no row {row}: it was delivered, or never written",
+                help="saga enqueued list    shows the rows",
+            )
+        if (await database.execute(statement, values)).rowcount != 1:
+            raise RefusedError(f"row {row} is {before.status}, so it cannot be {what}")
+    return before
+
+
+def _names(settings: Settings, connection: str | None) -> tuple[str, ...]:
+    names = settings.enqueue.connections
+    if not names:
+        raise UsageError(
+            "no database of the project has enqueued rows", help="set connections under [enqueue] in saga.toml"
+        )
+    if connection is None:
+        return names
+    if connection not in names:
+        raise UsageError(f"{connection} is not among the connections of [enqueue]", help=f"--connection {names[0]}")
+    return (connection,)
+
+
+def _one_name(settings: Settings, connection: str | None) -> str:
+    names = _names(settings, connection)
+    if len(names) > 1:
+        raise UsageError(
+            "the numbers of rows belong to their databases, and [enqueue] has several", help=f"--connection {names[0]}"
+        )
+    return names[0]
+
+
+@asynccontextmanager
+async def enqueued_database(settings: Settings, name: str) -> AsyncIterator[AsyncEngine]:
+    """The database of a connection. Raises SagaError if it does not answer the body in time."""
+    connection = settings.sql_connection(name)
+    databases = DatabaseConnections([connection], pool_size=1)
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            yield databases.engine(name)
+    except (SQLAlchemyError, OSError, TimeoutError) as error:
+        raise unusable(connection, f"the enqueued rows of {name} cannot be read", error) from error
+    finally:
+        await databases.close()
