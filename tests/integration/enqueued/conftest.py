@@ -72,9 +72,9 @@ class Shop:
             return list(result.all()) if result.returns_rows else []
 
     async def rows(self) -> list[tuple[str, str | None, str | None]]:
-        """Of each row its status, the id of its saga, and its reason."""
-        found = await self.sql("select status, saga_id, reason from saga_enqueued order by id")
-        return [(row[0], row[1], row[2]) for row in found]
+        """The status of each row, the id of its saga, and its reason."""
+        rows = await self.sql("select status, saga_id, reason from saga_enqueued order by id")
+        return [(row[0], row[1], row[2]) for row in rows]
 
     async def is_empty(self) -> bool:
         return not await self.rows()

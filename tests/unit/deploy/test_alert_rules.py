@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from prometheus_client import Metric
 from ruamel.yaml import YAML
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
+from saga_workers.enqueued.enqueued_table import EnqueuedTable
 from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
@@ -26,8 +29,9 @@ RULES = [
 def known() -> dict[str, Metric]:
     collected: dict[str, Metric] = {}
     client: Any = None  # nothing is asked
+    enqueued = EnqueuedMetrics({"shop": EnqueuedTable(create_async_engine("sqlite+aiosqlite://"))})
     gauges = (SagaGauges(client, []), OpenEffects(client, Settings(root=ROOT)))
-    for collector in (WorkerMetrics(), *gauges, RelayMetrics(), OutboxGauges([]), TriggerMetrics()):
+    for collector in (WorkerMetrics(), *gauges, RelayMetrics(), OutboxGauges([]), TriggerMetrics(), enqueued):
         for metric in collector.collect():
             collected[f"{metric.name}_total" if metric.type == "counter" else metric.name] = metric
     return collected

@@ -14,6 +14,7 @@ from sagas.definition.times import format_duration
 from sagas.settings.codec import CodecSettings
 from sagas.settings.connections import HttpService, SqlConnection
 from sagas.settings.forms import Variable, to_toml
+from sagas.settings.enqueue import EnqueueSettings
 from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES, KafkaSettings
 from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.model import Settings
@@ -39,6 +40,7 @@ TABLES: tuple[type[Table], ...] = (
     KafkaSettings,
     SparkTable,
     EffectTable,
+    EnqueueSettings,
     ServeSettings,
     ServeToken,
 )

@@ -105,8 +105,7 @@ class Deliverer:
         work = Deliveries(self._table, self._deliver, self._count, self._set_trouble)
         try:
             while not self._stop.is_set() and not lost.is_set():
-                found = await work.take_rows()
-                if found:
+                if await work.take_rows():
                     continue
                 if work.held.rows:
                     await work.wait_progress(self._stop, lost)

@@ -56,8 +56,10 @@ class HeldRows:
 
 
 class Deliveries:
-    """What one process does while it has the lease. ``deliver`` returns the outcome of a row that was read at a time of
-    this process, and None if the row stays; ``count`` is called with each outcome, ``report`` with what fails here.
+    """The deliveries of one process while it has the lease.
+
+    ``deliver`` returns the outcome of a row that was read at a time of this process, and None if the row stays;
+    ``count`` is called with each outcome, ``report`` with what fails here.
     """
 
     def __init__(

@@ -73,11 +73,11 @@ async def list_rows(settings: Settings, connection: str | None, statuses: Sequen
     """The oldest rows of these statuses. Raises UsageError without ``[enqueue]``, and SagaError for a database that
     does not answer.
     """
-    found: list[ListedRow] = []
+    listed: list[ListedRow] = []
     for name in _names(settings, connection):
         async with enqueued_database(settings, name) as engine:
-            found += await read_rows(name, engine, statuses, limit)
-    return found
+            listed += await read_rows(name, engine, statuses, limit)
+    return listed
 
 
 async def read_rows(name: str, engine: AsyncEngine, statuses: Sequence[str], limit: int) -> list[ListedRow]:
@@ -144,12 +144,12 @@ def _names(settings: Settings, connection: str | None) -> tuple[str, ...]:
 
 
 def _one_name(settings: Settings, connection: str | None) -> str:
-    names = _names(settings, connection)
-    if len(names) > 1:
+    first, *others = _names(settings, connection)
+    if others:
         raise UsageError(
-            "the numbers of rows belong to their databases, and [enqueue] has several", help=f"--connection {names[0]}"
+            "the numbers of rows belong to their databases, and [enqueue] has several", help=f"--connection {first}"
         )
-    return names[0]
+    return first
 
 
 @asynccontextmanager

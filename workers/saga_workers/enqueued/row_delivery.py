@@ -46,7 +46,7 @@ class RowRefused(Exception):
 
 
 class DeliveryUnavailable(Exception):
-    """What is needed for the delivery does not answer; the text says what. The row is tried again without limit."""
+    """A server or a setting that the delivery needs cannot be used; the text says which. It is tried without limit."""
 
 
 class RowDelivery:

@@ -93,8 +93,8 @@ async def test_refused_and_late_rows_are_in_the_list_of_what_is_stuck_in_doctor_
     assert code == 0
     assert "1 enqueued row was refused; row 1: the input of checkout is not valid" in err
     assert "1 enqueued row waits, the oldest for 12" in err
-    found = {result.check for result in await run_checks(shop.project.settings) if not result.ok}
-    assert "enqueued rows of shop" in found
+    failing = {result.check for result in await run_checks(shop.project.settings) if not result.ok}
+    assert "enqueued rows of shop" in failing
     metrics = EnqueuedMetrics({"shop": EnqueuedTable(shop.engine)})
     await metrics.refresh()
     registry = CollectorRegistry()
