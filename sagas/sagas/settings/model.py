@@ -125,6 +125,11 @@ class Settings(Table):
         return self.locks.connection or self.ledger.connection
 
     @property
+    def relay_delivers(self) -> bool:
+        """True if the relay delivers enqueued rows, and so has work also without Kafka."""
+        return bool(self.enqueue.connections) and self.enqueue.delivered_by == "relay"
+
+    @property
     def dev_folder(self) -> Path:
         return self.root / ".saga"
 

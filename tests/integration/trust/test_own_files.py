@@ -78,7 +78,7 @@ OWN_PACKAGE = {
     "saga_workers/participant/participant_test.py": "a consumer of Kafka",
     "sagas/settings/dev_stack.py:start_mark": "/proc",
     "sagas/settings/dev_stack.py:_boot_id": "/proc",
-    "saga_workers/relay/lease.py": "/proc",
+    "saga_workers/runtime/lease.py": "/proc",
 }
 REASONS = CHECKED_BEFORE | NAMED_BY_THE_USER | OWN_PACKAGE
 

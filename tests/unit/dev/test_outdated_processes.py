@@ -31,3 +31,13 @@ def test_a_change_concerns_only_those_who_read_the_file(changed: str, tmp_path: 
     (tmp_path / changed).write_text("# changed")
     outdated = [type(process) for process, data in zip(processes, before, strict=True) if process.is_outdated(data)]
     assert outdated == READERS[changed]
+
+
+def test_a_relay_that_delivers_enqueued_rows_reads_the_definitions(tmp_path: Path) -> None:
+    (tmp_path / "saga.toml").write_text(
+        '[connections.shop]\nurl = "sqlite:///shop.db"\n[enqueue]\nconnections = ["shop"]\n'
+    )
+    relay = RelayService(load_settings(tmp_path), DevFolder(tmp_path))
+    before = relay.prepare({})
+    (tmp_path / "order.saga.yaml").write_text("# new")
+    assert relay.is_outdated(before)

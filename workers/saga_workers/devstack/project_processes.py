@@ -27,6 +27,11 @@ class ProjectProcess(Service):
     start_attempts: ClassVar[int] = 1  # a failure is caused by the project's files, so a retry would not help
     grace: ClassVar[float] = 35.0  # seconds; a little more than the command's own grace period
 
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The endings of the files that this project has it read."""
+        return self.reads
+
     def ports(self) -> Mapping[str, int | None]:
         return {"health_port": None}
 
@@ -39,7 +44,7 @@ class ProjectProcess(Service):
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
-        for file in _project_files(self.settings.root, self.reads):
+        for file in _project_files(self.settings.root, self.endings):
             stat = file.stat()
             digest.update(f"{file}\0{stat.st_mtime_ns}\0{stat.st_size}\n".encode())
         digest.update(self.folder.toml.read_bytes() if self.folder.toml.exists() else b"")
@@ -65,8 +70,13 @@ class WorkerService(ProjectProcess):
 
 class RelayService(ProjectProcess):
     name: ClassVar[str] = "relay"
-    reads: ClassVar[tuple[str, ...]] = (".yaml", ".yml", ".toml")  # no code of the project
+    reads: ClassVar[tuple[str, ...]] = (".toml",)  # the settings: no definition, no code of the project
     after: ClassVar[tuple[str, ...]] = ("temporal", "postgres", "kafka")
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """With enqueued rows also those of definitions."""
+        return (*self.reads, ".yaml", ".yml") if self.settings.relay_delivers else self.reads
 
 
 class TriggerService(ProjectProcess):

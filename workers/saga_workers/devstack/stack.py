@@ -139,9 +139,7 @@ class Stack:
     @property
     def _kafka_services(self) -> set[str]:
         """Services that have nothing to do without Kafka."""
-        enqueue = self.settings.enqueue
-        delivers = bool(enqueue.connections) and enqueue.delivered_by == "relay"
-        return set(KAFKA_SERVICES) - ({RelayService.name} if delivers else set())
+        return set(KAFKA_SERVICES) - ({RelayService.name} if self.settings.relay_delivers else set())
 
     def _without_missing_kafka(self, pending: list[str]) -> list[str]:
         """Return those of ``pending`` that can start: without a broker, Kafka and what needs it are dropped, with a

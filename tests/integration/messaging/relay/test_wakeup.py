@@ -15,8 +15,8 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from saga_activities.connections import open_engine
-from saga_workers.relay import wakeup
 from saga_workers.relay.readers.window_reader import WindowReader
+from saga_workers.runtime import wakeup
 from saga_workers.runtime.wakeup import Wakeup
 from tests.helpers.database_servers import DatabaseServer
 from tests.helpers.kafka_broker import Broker
