@@ -480,11 +480,13 @@ def refuse_incomplete(settings: Settings, chosen: Collection[str], running: Coll
     from saga_workers.temporal.temporal_client import names_server
 
     own = [name for name in PROJECT_PROCESSES if name in chosen]
+    own_without_temporal = {"trigger"} if settings.relay_delivers else {"trigger", "relay"}
+    own_without_kafka = {"worker", "relay"} if settings.relay_delivers else {"worker"}
     needed = {
-        "temporal": "worker" in own and not names_server(settings),
+        "temporal": not own_without_temporal.issuperset(own) and not names_server(settings),
         "postgres": bool(own)
         and any(sql_connection.url_setting is None for sql_connection in settings.sql_connections()),
-        "kafka": own not in ([], ["worker"]) and settings.kafka.bootstrap_servers is None,
+        "kafka": not own_without_kafka.issuperset(own) and settings.kafka.bootstrap_servers is None,
     }
     missing = [name for name, is_needed in needed.items() if is_needed and name not in {*chosen, *running}]
     if missing:
