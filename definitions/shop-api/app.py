@@ -39,8 +39,10 @@ async def pay_order(request: Request) -> JSONResponse:
     """Write the payment, and signal the saga that waits for it."""
     order = request.path_params["order"]
     async with transactions.begin() as session:
-        paid = await session.execute(text("update orders set state = 'paid' where id = :order"), {"order": order})
-        if paid.rowcount == 0:
+        paid = await session.execute(
+            text("update orders set state = 'paid' where id = :order returning id"), {"order": order}
+        )
+        if paid.first() is None:
             return JSONResponse({"error": "there is no such order"}, 404)
         await enqueue_signal(session, f"order-{order}", "paid")
     return JSONResponse({"order": order, "state": "paid"}, 202)
