@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 from sagas.definition.times import format_duration
 from sagas.settings.codec import CodecSettings
 from sagas.settings.connections import HttpService, SqlConnection
-from sagas.settings.forms import Variable, to_toml
 from sagas.settings.enqueue import EnqueueSettings
+from sagas.settings.forms import Variable, to_toml
 from sagas.settings.kafka import ENGINE_PROPERTIES, REQUIRED_VALUES, KafkaSettings
 from sagas.settings.ledger import LedgerSettings, LockSettings
 from sagas.settings.model import Settings
