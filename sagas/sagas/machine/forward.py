@@ -80,6 +80,8 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
     except DefinitionError as error:
         entry = run.new_entry(record, None)
         record.running += 1
+        if step.for_each is None and has_effect(step) and not is_nested(step):
+            count_earlier_run(run, entry, step.do)
         attempt_ended(run, entry, evaluation.definition_outcome(error), 0)
         return
     record.results = [None] * len(record.items)

@@ -15,12 +15,14 @@ from saga_activities.guard.schema import create_tables
 from saga_activities.ledger.pauses import begin_pause, end_pause
 from saga_activities.ledger.schema import create_ledger
 from saga_workers.client import Client
+from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.run_reasons import reported_reasons
 from sagas import Step
 from sagas.protocol.saga_view import SagaView
 from sagas.protocol.standing_pause import PauseKind
 from sagas.settings import SqlConnection
 from sagas.settings.connections import async_url
+from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, wait_for_event
@@ -30,6 +32,12 @@ LINE = """
     steps:
       - {id: a, uses: book, compensate: unbook, retry: {max_attempts: 2, initial_interval: 10ms}}
       - {id: b, uses: book, compensate: unbook}
+"""
+WAITING = """
+    saga: waiting
+    steps:
+      - {id: a, uses: book, compensate: unbook}
+      - {id: go, uses: wait, with: {signal: go}}
 """
 OTHER = """
     saga: other
@@ -134,6 +142,41 @@ async def test_a_cancel_counts_and_the_undo_waits_too(env: Environment, orders: 
         story = await finished(client, saga)
     assert (story["state"], story["reason"]["kind"]) == ("COMPENSATED", "cancelled")
     assert env.log() == ["do a", "undo a"]
+
+
+@pytest.mark.parametrize("repeated", ["reset", "resumed"])
+async def test_a_step_that_is_held_in_a_repeated_run_is_undone(
+    env: Environment, orders: AsyncEngine, repeated: str
+) -> None:
+    """The run before has done it, and only its guard knows."""
+    async with env.serving(WAITING) as client:
+        saga = await begin(client, "waiting")
+        await until(lambda: waits(client, saga, "go"))
+        await pause(orders, "connection", "shop")
+        if repeated == "reset":
+            await run_changes.reset_run(client.temporal, saga)
+        else:
+            await run_changes.delete_run(client.temporal, saga)
+            await until(lambda: is_gone(client, saga))
+            await start_again(client, await client.locator.locate(saga), who="mia", reason="lost")
+        await held(client, saga, "a")
+        assert await client.cancel(saga) == "accepted"
+        await until(lambda: is_compensating(client, saga))
+        await end_pause(orders, "connection", "shop")
+        story = await finished(client, saga)
+    assert (story["state"], row(story, "a")["state"], await env.effects()) == ("COMPENSATED", "COMPENSATED", [])
+
+
+async def waits(client: Client, saga_id: str, step: str) -> bool:
+    return row(await client.show(saga_id), step)["state"] == "RUNNING"
+
+
+async def is_gone(client: Client, saga_id: str) -> bool:
+    return (await client.locator.locate(saga_id)).kind == "unknown"
+
+
+async def is_compensating(client: Client, saga_id: str) -> bool:
+    return (await client.view(saga_id)).state == "COMPENSATING"
 
 
 async def test_a_deadline_counts(env: Environment, orders: AsyncEngine) -> None:
