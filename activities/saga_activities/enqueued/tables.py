@@ -21,7 +21,7 @@ from saga_activities.input_limits import MAX_ENQUEUED_NAME
 NEW = "NEW"
 """Committed; it will be delivered. ``reason``: why the last attempt has failed."""
 REFUSED = "REFUSED"
-"""It can never be delivered as it is: ``reason`` says why, and an operator decides."""
+"""Never delivered as it is: ``reason`` says why, and an operator decides."""
 DROPPED = "DROPPED"
 """An operator has decided that it is never delivered; ``reason`` says who, and why."""
 
