@@ -23,6 +23,7 @@ ALL = {
     "warm": ("a small Spark job as a step, and in a bare session", ["--quick"]),
     "relay": ("events through the outbox and its relay, and a bare transactional producer", ["--quick"]),
     "triggers": ("sagas started by events, and by a client", ["--quick"]),
+    "enqueue": ("sagas that applications enqueue in their transactions, and a client that starts them", ["--quick"]),
     "hostile": ("what hostile inputs cost a process, and the starts of others", ["--quick"]),
     "signing": ("the CPU of signed calls, and of calls that nobody signs or verifies", ["--quick"]),
     "signatures": ("the CPU of all signatures of one call", []),
