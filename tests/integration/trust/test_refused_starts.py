@@ -1,14 +1,20 @@
-"""Starts that are refused, by any client, under the id of a saga: they change nothing, so they do not hide its end."""
+"""Starts by any client under the id of a saga that never become one: refused, or terminated before they are accepted.
+
+They change nothing, so they do not hide the end of the saga.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowFailureError
 
+from saga_activities.input_checks import INPUT_CHECKS
 from saga_cli.wait import wait_for_end
 from saga_workers.client import Client
 from saga_workers.interventions import undo
@@ -30,7 +36,8 @@ from tests.integration.bulk.conftest import bank as bank
 from tests.integration.bulk.conftest import bank_project as bank_project
 from tests.integration.trust.conftest import Shop
 
-REFUSED_STARTS = [("transfer", {"bad": 1}), ("nosuch", {})]
+Claim = Callable[[Client, str], Awaitable[None]]
+"""Starts a run under an id, that of a saga or of its undo, which never becomes a saga."""
 
 
 async def start_refused(client: Client, id: str, saga: str = "transfer", input: Any = None) -> None:
@@ -42,6 +49,36 @@ async def start_refused(client: Client, id: str, saga: str = "transfer", input: 
     described = await describe_run(client.temporal, id)
     assert described is not None
     assert described.run.status.name == "FAILED"
+
+
+async def start_refused_name(client: Client, id: str) -> None:
+    await start_refused(client, id, "nosuch", {})
+
+
+async def terminate_before_task(client: Client, id: str) -> None:
+    """Start a run as any client of Temporal may, and terminate it before its first workflow task."""
+    queue, later = client.project.settings.temporal.task_queue, timedelta(hours=1)
+    handle = await client.temporal.start_workflow("transfer", {"id": id}, id=id, task_queue=queue, start_delay=later)
+    await handle.terminate("test")
+
+
+async def terminate_before_check(client: Client, id: str) -> None:
+    """Start a run as any client of Temporal may, and terminate it while its input waits for a check."""
+    queue = client.project.settings.temporal.task_queue
+
+    async def is_waiting() -> bool:
+        described = await describe_run(client.temporal, id)
+        assert described is not None
+        return any(pending.attempt > 1 for pending in described.raw.pending_activities)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(INPUT_CHECKS, "is_busy", lambda caller: True)
+        handle = await client.temporal.start_workflow("transfer", {"id": id}, id=id, task_queue=queue)
+        await until(is_waiting)
+        await handle.terminate("test")
+
+
+NO_SAGA = [start_refused, start_refused_name, terminate_before_task, terminate_before_check]
 
 
 async def listed_states(client: Client, id: str, *states: str) -> list[str]:
@@ -89,19 +126,19 @@ async def wait_until_visible(client: Client, id: str, count: int) -> None:
     await until(is_visible)
 
 
-@pytest.mark.parametrize(("saga", "refused"), REFUSED_STARTS)
-async def test_the_run_before_it_is_the_saga(bank: Bank, saga: str, refused: dict[str, Any]) -> None:
+@pytest.mark.parametrize("claim", NO_SAGA)
+async def test_the_run_before_it_is_the_saga(bank: Bank, claim: Claim) -> None:
     id, input = new_transfer(bank)
     client = bank.client
     await complete(bank, id, input)
-    await start_refused(client, id, saga, refused)
-    await start_refused(client, id, saga, refused)
+    await claim(client, id)
+    await claim(client, id)
     await wait_until_visible(client, id, 3)
     view = await read_view(client.locator, id)
     assert (view.state, view.saga, view.incomplete, view.can_undo) == ("COMPLETED", "transfer", None, True)
     assert await listed_states(client, id) == ["COMPLETED"]
     assert await listed_states(client, id, "COMPLETED") == ["COMPLETED"]
-    assert await listed_states(client, id, "FAILED") == []
+    assert await listed_states(client, id, "FAILED", "TERMINATED") == []
     seen = await current_view(client.locator, id)
     assert seen is not None
     assert seen.state == "COMPLETED"
@@ -113,13 +150,14 @@ async def test_the_run_before_it_is_the_saga(bank: Bank, saga: str, refused: dic
     assert bank.balances() == {"a1": 100, "a2": 100}
 
 
-async def test_the_undo_before_it_is_the_undo(bank: Bank) -> None:
+@pytest.mark.parametrize("claim", [start_refused, start_refused_name, terminate_before_task])
+async def test_the_undo_before_it_is_the_undo(bank: Bank, claim: Claim) -> None:
     id, input = new_transfer(bank)
     client, queue = bank.client, bank.project.settings.temporal.task_queue
     await complete(bank, id, input)
     await undo(client.locator, id, reason="wrong", who="me", task_queue=queue)
     assert (await wait_for_end(client, id, "60s")).state == "COMPENSATED"
-    await start_refused(client, id + UNDO_SUFFIX)
+    await claim(client, id + UNDO_SUFFIX)
     await wait_until_visible(client, id + UNDO_SUFFIX, 2)
     assert (await read_view(client.locator, id)).state == "COMPENSATED"
     assert await listed_states(client, id) == ["COMPENSATED"]
@@ -127,13 +165,14 @@ async def test_the_undo_before_it_is_the_undo(bank: Bank) -> None:
         await undo(client.locator, id, reason="again", who="me", task_queue=queue)
 
 
-async def test_the_row_of_the_ledger_is_the_saga(bank: Bank) -> None:
+@pytest.mark.parametrize("claim", NO_SAGA)
+async def test_the_row_of_the_ledger_is_the_saga(bank: Bank, claim: Claim) -> None:
     """Temporal has deleted the run of the saga."""
     id, input = new_transfer(bank)
     client, queue = bank.client, bank.project.settings.temporal.task_queue
     await complete(bank, id, input)
     await delete(client, id)
-    await start_refused(client, id)
+    await claim(client, id)
     await wait_until_visible(client, id, 1)
     view = await read_view(client.locator, id)
     assert (view.state, view.source) == ("COMPLETED", "ledger")
@@ -159,10 +198,11 @@ async def test_a_terminated_saga_stays_stuck(bank: Bank) -> None:
     assert stuck == [id]
 
 
-async def test_a_deleted_saga_is_found(bank: Bank) -> None:
+@pytest.mark.parametrize("claim", NO_SAGA)
+async def test_a_deleted_saga_is_found(bank: Bank, claim: Claim) -> None:
     client, id = bank.client, await waiting_saga(bank)
     await delete(client, id)
-    await start_refused(client, id, "waiting")
+    await claim(client, id)
     await wait_until_visible(client, id, 1)
     deleted = await find_deleted(client.locator, bank.project.settings, suspects=[id])
     assert [(saga.saga_id, saga.saga, saga.holds) for saga in deleted] == [

@@ -21,7 +21,7 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
 from saga_workers.temporal.machine_query import verifying_keys
 from saga_workers.temporal.run_history import describe_bulk
-from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
+from saga_workers.temporal.saga_runs import describe_saga_run
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run
 from sagas.definition.saga_ids import workflow_id_problem
 from sagas.errors import SagaError, UsageError
@@ -75,9 +75,9 @@ class Locator:
             return Location(saga_id, run)
         outcome = None if run is None else await outcome_of(self, run.run)
         state = None if outcome is None else outcome.state
-        refused = run is not None and was_refused(run.run)
-        if run is None or outcome is None or refused or not outcome.is_believed or state in STARTED_AGAIN:
-            later = await self._beyond_temporal(saga_id, None if run is None or refused else run.run.close_time)
+        if run is None or outcome is None or run.never_accepted or not outcome.is_believed or state in STARTED_AGAIN:
+            closed_at = None if run is None or run.never_accepted else run.run.close_time
+            later = await self._beyond_temporal(saga_id, closed_at)
             if later.home is not None:
                 return later
             if run is None:

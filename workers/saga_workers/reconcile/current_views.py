@@ -9,7 +9,6 @@ from dataclasses import replace
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.temporal.claimed_states import may_be_undone
-from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunInfo, undoes
 from saga_workers.views.saga_view import bare_view, with_undo
 from sagas.protocol.saga_view import UNVERIFIED, SagaView
@@ -19,12 +18,12 @@ _CONCURRENCY = 32
 
 async def current_view(locator: Locator, saga_id: str) -> SagaView | None:
     """The view of one saga with that of its undo, as far as Temporal has it; None if it does not know the id, or only
-    from a run that was refused, while the ledger has the saga.
+    from a run that was never accepted, while the ledger has the saga.
     """
     location = await locator.within_temporal().locate(saga_id)
     if location.run is None:
         return None
-    if was_refused(location.run.run) and (await locator.locate(saga_id)).run is None:
+    if location.run.never_accepted and (await locator.locate(saga_id)).run is None:
         return None
     return await combined_view(locator, location.run.run, location.undo.run if location.undo else None)
 

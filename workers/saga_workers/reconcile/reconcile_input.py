@@ -25,7 +25,7 @@ from saga_workers.reconcile.current_views import combined_view, current_view, cu
 from saga_workers.reconcile.declared_columns import HELP, find_problems
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.databases import open_command_engine
-from saga_workers.temporal.saga_runs import was_refused
+from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import RunInfo, namespace_retention
 from saga_workers.views.bulk_view import claimed_view
 from saga_workers.views.saga_list import SagaFilter, list_saga_runs
@@ -109,12 +109,12 @@ async def _saga_views(
         where = f"ExecutionStatus = 'Running' OR CloseTime >= '{since}'"
     bases: dict[str, RunInfo] = {}
     undos: dict[str, RunInfo] = {}
-    refused: set[str] = set()
+    without_saga: set[str] = set()
     async for run in list_saga_runs(locator.temporal, SagaFilter(where=where, task_queue=settings.temporal.task_queue)):
         runs = undos if run.id.endswith(UNDO_SUFFIX) else bases
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
-        if was_refused(run):
-            refused.update([saga_id] if runs is bases else [])
+        if await was_never_accepted(locator.temporal, run):
+            without_saga.update([saga_id] if runs is bases else [])
             continue
         if runs is bases and saga_id in runs:
             older = min(runs[saga_id], run, key=lambda other: other.start_time)
@@ -126,7 +126,7 @@ async def _saga_views(
             bases[saga_id] = base.run
     for saga_id, run in bases.items():
         yield await combined_view(locator, run, undos.get(saga_id))
-    for saga_id in sorted(refused - bases.keys()):  # its run, if it has another one, ended before the window
+    for saga_id in sorted(without_saga - bases.keys()):  # its run, if it has one, ended before the window
         if (view := await current_view(locator, saga_id)) is not None:
             yield view
 

@@ -19,7 +19,7 @@ from saga_activities.guard.tables import guard_table
 from saga_workers.location.locator import Locator
 from saga_workers.location.traces import reading_tables
 from saga_workers.stuck.verdict import OVER
-from saga_workers.temporal.saga_runs import describe_saga_run, was_refused
+from saga_workers.temporal.saga_runs import describe_saga_run, was_never_accepted
 from saga_workers.temporal.temporal_runs import list_runs, namespace_retention
 from saga_workers.temporal.visibility_filter import has_literal, quote
 from sagas.settings import Settings
@@ -95,13 +95,13 @@ async def _read_portion(engine: AsyncEngine, after: str, limit: int) -> Sequence
 
 
 async def _without_run(temporal: Temporal, ids: Sequence[str]) -> list[str]:
-    """The ids of which Temporal has no run, neither open nor closed, but for refused ones."""
+    """The ids of which Temporal has no run, neither open nor closed, but for those that were never accepted."""
     # Only of these the store can be asked by their ids.
     literals = [id for id in ids if has_literal(id)]
     described = [await describe_saga_run(temporal, id) for id in set(ids) - set(literals)]
-    there = {saga.run.id for saga in described if saga is not None and not was_refused(saga.run)}
+    there = {saga.run.id for saga in described if saga is not None and not saga.never_accepted}
     for start in range(0, len(literals), _IDS_AT_ONCE):
         names = ", ".join(quote(id) for id in literals[start : start + _IDS_AT_ONCE])
         runs = list_runs(temporal, f"WorkflowId IN ({names})")
-        there |= {run.id async for run in runs if not was_refused(run)}
+        there |= {run.id async for run in runs if not await was_never_accepted(temporal, run)}
     return [id for id in ids if id not in there]

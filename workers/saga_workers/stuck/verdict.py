@@ -10,7 +10,6 @@ from saga_workers.location.location import BulkMember, Location
 from saga_workers.location.locator import Locator
 from saga_workers.temporal.machine_query import read_definition
 from saga_workers.temporal.run_history import first_input
-from saga_workers.temporal.saga_runs import was_refused
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo
 from saga_workers.views.saga_view import read_view
 from sagas.definition.times import format_timestamp
@@ -97,8 +96,8 @@ def verdict_of(location: Location) -> Verdict | None:
         return None  # it was undone or continued, and has ended
     if location.home is None or (member is not None and member.bulk is None):
         return "deleted"
-    if location.run is not None and was_refused(location.run.run):
-        return "deleted"  # a refused run is not that of the effects
+    if location.run is not None and location.run.never_accepted:
+        return "deleted"  # such a run is not that of the effects
     if row is not None:
         return "deleted" if undo is not None or row.view.state not in OVER else None
     if member is not None:

@@ -1,14 +1,21 @@
-"""Finds the run of a saga among the runs of its id: any client can start another one, which is then refused."""
+"""Finds the run of a saga among the runs of its id: any client can start another one, which tells nothing about it."""
 
 from __future__ import annotations
 
+from temporalio.api.enums.v1 import ContinueAsNewInitiator, EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client as Temporal
 from temporalio.client import WorkflowExecutionStatus
 
 from saga_workers.temporal.claimed_states import visible_state
+from saga_workers.temporal.run_history import readable_events
 from saga_workers.temporal.temporal_runs import RunDescription, RunInfo, describe_run, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
-from sagas.protocol.payloads import OUTCOME_MEMO
+from sagas.bulk.names import TAKE_ACTIVITY
+from sagas.protocol.payloads import LOAD_ACTIVITY, OUTCOME_MEMO, VERIFY_ACTIVITY
+
+_START_CHECKS = (LOAD_ACTIVITY, VERIFY_ACTIVITY, TAKE_ACTIVITY)
+"""The activities that decide whether a run may start."""
 
 
 def was_refused(run: RunInfo) -> bool:
@@ -16,18 +23,64 @@ def was_refused(run: RunInfo) -> bool:
     return run.ended_by_itself and visible_state(run) == "FAILED" and OUTCOME_MEMO not in run.raw.memo.fields
 
 
-async def describe_saga_run(temporal: Temporal, id: str) -> RunDescription | None:
-    """The newest run of an id that was not refused; if all were, the newest one. None if Temporal knows none.
+async def was_never_accepted(temporal: Temporal, run: RunInfo) -> bool:
+    """True if a closed run has never become a saga: it was refused, or closed from outside before it was accepted."""
+    return was_refused(run) or (run.ended_from_outside and not await _was_accepted(temporal, run))
 
-    A refused run changes nothing, so the run before it tells how the saga has ended.
+
+async def describe_saga_run(temporal: Temporal, id: str) -> RunDescription | None:
+    """The newest run of an id that has become a saga; if none has, the newest one, marked as ``never_accepted``. None
+    if Temporal knows none.
+
+    Such a run changes nothing, so the run before it tells how the saga has ended.
     """
     newest = await describe_run(temporal, id)
-    if newest is None or not was_refused(newest.run):
+    if newest is None or not await was_never_accepted(temporal, newest.run):
         return newest
     async for run in list_runs(temporal, keyword_condition("WorkflowId", id)):
         if run.id != id or was_refused(run) or run.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
             continue
         described = await describe_run(temporal, id, run.run_id)
-        if described is not None and not was_refused(described.run):  # the visibility store lags behind
+        if described is None:  # the visibility store lags behind
+            continue
+        if not await was_never_accepted(temporal, described.run):
             return described
-    return newest
+    return newest.as_never_accepted()
+
+
+async def _was_accepted(temporal: Temporal, run: RunInfo) -> bool:
+    """True if a workflow task of the run has gone on after its start was checked. Before that, it has done nothing.
+
+    True as well for a history that is deleted or cannot be read: the run may have done something.
+    """
+    accepted, check, events = False, 0, 0
+    async for event in readable_events(temporal, run):
+        events += 1
+        match event.event_type:
+            case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED if _continues(event):
+                return True
+            case EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED if accepted:
+                return True
+            case EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                accepted = not check
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED if _checks_start(event):
+                accepted, check = False, event.event_id
+            case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED if _completes(event, check):
+                check = 0
+            case _:
+                pass
+    return accepted or not events
+
+
+def _continues(event: HistoryEvent) -> bool:
+    """True if a worker has continued the run before as new, and not a client's retry policy or cron schedule."""
+    initiator = event.workflow_execution_started_event_attributes.initiator
+    return initiator == ContinueAsNewInitiator.CONTINUE_AS_NEW_INITIATOR_WORKFLOW
+
+
+def _checks_start(event: HistoryEvent) -> bool:
+    return event.activity_task_scheduled_event_attributes.activity_type.name in _START_CHECKS
+
+
+def _completes(event: HistoryEvent, scheduled: int) -> bool:
+    return event.activity_task_completed_event_attributes.scheduled_event_id == scheduled

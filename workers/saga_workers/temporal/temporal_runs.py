@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -111,10 +111,18 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
-    """A run with its pending work; ``raw`` has the pending activities and the pending workflow task."""
+    """A run with its pending work; ``raw`` has the pending activities and the pending workflow task.
+
+    ``never_accepted``: it has the id of a saga that it never was, and no other run of the id was it, see
+    :func:`saga_workers.temporal.saga_runs.describe_saga_run`.
+    """
 
     run: RunInfo
     raw: DescribeWorkflowExecutionResponse
+    never_accepted: bool = False
+
+    def as_never_accepted(self) -> RunDescription:
+        return replace(self, never_accepted=True)
 
 
 async def describe_run(temporal: Temporal, id: str, run_id: str = "") -> RunDescription | None:

@@ -16,7 +16,7 @@ from saga_workers.location.location import BulkMember
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import verified_view
 from saga_workers.temporal.claimed_states import closed_view, may_be_undone, visible_state
-from saga_workers.temporal.saga_runs import was_refused
+from saga_workers.temporal.saga_runs import was_never_accepted
 from saga_workers.temporal.temporal_runs import ENDED_FROM_OUTSIDE, RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition, list_condition, require_literals
 from saga_workers.views.answering import Workers
@@ -147,7 +147,7 @@ async def query_sagas(
 
     async def tell(run: RunInfo) -> SagaView:
         saga_id = run.id.removesuffix(UNDO_SUFFIX)
-        if was_refused(run):
+        if await was_never_accepted(temporal, run):
             with suppress(LedgerUnavailable, UsageError):
                 return await read_view(locator, saga_id, web_ui=web_ui, timeout=_QUERY_TIMEOUT, workers=workers)
         if ask_running and can_be_queried(run):
@@ -165,7 +165,7 @@ async def query_sagas(
             if criteria.states and view.state not in criteria.states:
                 continue
             if criteria.saga not in (None, view.saga):
-                continue  # the listed run was refused, and its id belongs to another saga
+                continue  # the listed run was never accepted, and its id belongs to another saga
             yield view
             count += 1
             if count >= limit:
@@ -233,7 +233,7 @@ async def ledger_views(
         views = [row.view for row in page if row.view.id not in without]
         locations = await asyncio.gather(*(in_temporal.locate(view.id) for view in views))
         for view, location in zip(views, locations, strict=True):
-            if location.run is None or was_refused(location.run.run):
+            if location.run is None or location.run.never_accepted:
                 yield view
         rows = replace(rows, before=(page[-1].started_at, page[-1].view.id))
 
