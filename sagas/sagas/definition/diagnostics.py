@@ -271,6 +271,9 @@ DIAGNOSTIC_CODES: dict[str, DiagnosticCode] = {
         "a confirmed step that nothing undoes, among others that can be undone",
         "give its `compensate` a `confirmed`, or remove that of the others: they cannot be undone without it",
     ),
+    "SAGA217": _error(
+        "a nested saga with errors", "correct the definition of that saga: its errors are reported there"
+    ),
     "SAGA220": _warning(
         "an unguarded pivot without `probe`",
         "if an attempt times out, its effect is unknown and the saga parks: add a `probe`",

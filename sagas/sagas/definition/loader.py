@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from sagas.definition.checks import check_draft
-from sagas.definition.checks.kinds import check_nested
+from sagas.definition.checks.kinds import check_nested, check_nested_definitions
 from sagas.definition.diagnostics import Diagnostic, Position, Report
 from sagas.definition.digest import digest_of
 from sagas.definition.model import Definition
@@ -65,7 +65,24 @@ def load_definitions(
         diagnostics += report.diagnostics
         if report.failed and drafts.get(draft.definition.saga) is draft:
             del definitions[draft.definition.saga]
+    diagnostics += _without_invalid_nested(drafts, definitions)
     return definitions, diagnostics
+
+
+def _without_invalid_nested(drafts: Mapping[str, SagaDraft], definitions: dict[str, Definition]) -> list[Diagnostic]:
+    """Remove the definitions that nest a saga which is not among them, at any level; returns why."""
+    diagnostics: list[Diagnostic] = []
+    removed = True
+    while removed:
+        removed = False
+        for name in list(definitions):
+            report = Report(drafts[name].file)
+            check_nested_definitions(drafts[name], definitions, report)
+            if report.failed:
+                del definitions[name]
+                removed = True
+                diagnostics += report.diagnostics
+    return diagnostics
 
 
 def _reason(error: OSError | UnicodeDecodeError) -> str:

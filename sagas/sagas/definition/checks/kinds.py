@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from sagas.builtins.messaging import EMITTERS
 from sagas.builtins.registry import BUILTINS
@@ -12,6 +12,7 @@ from sagas.definition.literal_values import input_mistakes
 from sagas.definition.model import ENGINE_ACTIONS, Definition, StepDefinition
 from sagas.definition.parser.builder import MAX_LOCAL_TIMEOUT, can_be_local
 from sagas.definition.parser.draft import SagaDraft, StepDraft
+from sagas.definition.parser.yaml_nodes import YamlNode
 
 _NOT_ON_A_PIVOT = ("compensate", "confirm", "for_each", "if")
 _WITHOUT = {
@@ -210,12 +211,7 @@ def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known
 
     ``all_known`` False: some file could not be read, so a missing saga may be defined in it.
     """
-    for step in draft.steps:
-        arguments = step.step.do.with_ or {}
-        name = arguments.get("name")
-        if step.step.do.uses != "saga" or not isinstance(name, str) or "${{" in name:
-            continue
-        position = step.parsed.node_of("with").value["name"]
+    for step, name, position in _nested_sagas(draft):
         child = sagas.get(name)
         if child is None and all_known:
             report.add("SAGA213", position, f"there is no saga `{name}`", suggestion_help(name, sagas) or None)
@@ -227,6 +223,23 @@ def check_nested(draft: SagaDraft, sagas: Mapping[str, Definition], *, all_known
             written = step.parsed.node_of("with").value.get("input")
             for place, message in input_mistakes(child, written):
                 report.add("SAGA215", place or position, f"`{step.id}` starts `{name}`: {message}")
+
+
+def check_nested_definitions(draft: SagaDraft, valid: Container[str], report: Report) -> None:
+    """Check that every saga named in a `uses: saga` is one of the ``valid`` ones: the saga could be started, and would
+    have to be undone at that step.
+    """
+    for _, name, position in _nested_sagas(draft):
+        if name not in valid:
+            report.add("SAGA217", position, f"there is no valid definition of the nested saga `{name}`")
+
+
+def _nested_sagas(draft: SagaDraft) -> Iterator[tuple[StepDraft, str, YamlNode]]:
+    """The steps with `uses: saga`, each with the name of the saga and its position, but for names that are computed."""
+    for step in draft.steps:
+        name = (step.step.do.with_ or {}).get("name")
+        if step.step.do.uses == "saga" and isinstance(name, str) and "${{" not in name:
+            yield step, name, step.parsed.node_of("with").value["name"]
 
 
 def _must_be_undone(step: StepDraft) -> bool:

@@ -49,6 +49,8 @@ ACROSS_FILES = {
     "`compensate.confirmed`, and the parent could still go backward after it.",
     "SAGA215": "`uses: saga` with `input: {sku: 7}`, and the schema of that saga says `sku: {type: string}`, or "
     "requires another field. An expression is not compared; the names of the fields are.",
+    "SAGA217": "`uses: saga` with `name: checkout`, and the definition of `checkout`, or of a saga that it nests, "
+    "has an error, or is in a file that has one. Neither of them can be started.",
     "SAGA213": "`uses: saga` with `name: chekout`, and the project has no saga of that name.",
 }
 

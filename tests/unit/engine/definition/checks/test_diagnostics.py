@@ -219,6 +219,31 @@ def test_an_unknown_nested_saga_is_reported(tmp_path: Path) -> None:
     assert diagnostics[0].help == "did you mean `child`?"
 
 
+GRANDPARENT = PARENT.replace("parent", "grandparent").replace("child", "parent")
+VALID_CHILD = "saga: child\nsteps:\n  - {id: a, uses: shop.tell, compensate: shop.tell}\n"
+
+
+@pytest.mark.parametrize("child", [VALID_CHILD.replace("uses", "use"), "saga: child\nsteps: [", VALID_CHILD + "x: 1\n"])
+def test_a_saga_that_nests_one_with_errors_is_not_valid(tmp_path: Path, child: str) -> None:
+    """At any level; its own errors are reported as well."""
+    _write(tmp_path, grandparent=GRANDPARENT, parent=PARENT, child=child, other=VALID_CHILD.replace("child", "other"))
+    definitions, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
+    assert list(definitions) == ["other"]
+    codes = _codes(diagnostics)
+    assert codes[0][1] == "child.saga.yaml"
+    assert codes[-2:] == [("SAGA217", "parent.saga.yaml", 5), ("SAGA217", "grandparent.saga.yaml", 5)]
+
+
+@pytest.mark.parametrize(("child", "valid"), [("shop.tell", True), ("shop.tel", False)])
+def test_sagas_that_nest_each_other(tmp_path: Path, child: str, valid: bool) -> None:
+    back = f"saga: child\nsteps:\n  - {{id: a, uses: {child}, compensate: shop.tell}}\n"
+    back += "  - {id: again, uses: saga, with: {name: parent}, if: input.again}\n"
+    _write(tmp_path, parent=PARENT, child=back)
+    definitions, diagnostics = load_definitions([tmp_path], ProjectContext(ACTIONS))
+    assert sorted(definitions) == (["child", "parent"] if valid else [])
+    assert [code for code, *_ in _codes(diagnostics)] == ([] if valid else ["SAGA401", "SAGA217"])
+
+
 SCHEMA = """
 saga: child
 input:
