@@ -58,6 +58,9 @@ MAX_WORKFLOW_ID_BYTES = 1000
 MAX_DURATION = 100 * 365.25 * 86400
 """Seconds; a timer of more would overflow what Temporal and Python calculate with."""
 
+MAX_RETRY_DELAY = 3600.0
+"""Seconds until the next attempt for which a participant may ask."""
+
 MAX_LOCK_KEYS = 100
 """Lock keys of one saga."""
 

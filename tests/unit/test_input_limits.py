@@ -31,6 +31,7 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
         "MAX_LABEL_BYTES": ("| labels of a saga | {} bytes", 1),
         "MAX_WORKFLOW_ID_BYTES": ("; {} for nested sagas", 1),
         "MAX_DURATION": ("| {} years |", YEAR),
+        "MAX_RETRY_DELAY": ("| delay before the next attempt that a participant asks for | {} hour", 3600),
         "MAX_LOCK_KEYS": ("| {} keys of", 1),
         "MAX_LOCK_KEY_LENGTH": ("keys of at most {} characters", 1),
         "MAX_CANCEL_WORDS": ("who sent it | {} characters", 1),

@@ -18,12 +18,10 @@ from saga_activities.http.request import InvalidRequestError
 from sagas.builtins.http_statuses import status_range, written_statuses
 from sagas.expressions import ExpressionError, compile_expression
 from sagas.expressions.values import OmittedValue, UnusableValue
+from sagas.input_limits import MAX_RETRY_DELAY
 from sagas.protocol.size_limits import measure
 from sagas.text.exact_json import RepeatedName, encode_json, readable_json
 from sagas.text.json_values import map_texts, parse_json
-
-MAX_RETRY_AFTER = 3600.0
-"""Seconds. Longer delays that a participant asks for are cut to this."""
 
 MAX_EXCERPT = 500
 _PASSING = (401, 407, 408, 409, 421, 423, 425, 429)
@@ -207,7 +205,7 @@ def check_patterns(arguments: Mapping[str, Any]) -> None:
 
 
 def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
-    """Seconds to wait as the participant asks, at most ``MAX_RETRY_AFTER``; None if it does not ask.
+    """Seconds to wait as the participant asks, at most ``MAX_RETRY_DELAY``; None if it does not ask.
 
     Source: RFC 9110 section 10.2.3, a number of seconds or a date.
     """
@@ -222,7 +220,7 @@ def retry_after(response: HttpResponse, now: Callable[[], datetime] = lambda: da
         if timestamp.tzinfo is None:
             timestamp = timestamp.replace(tzinfo=UTC)
         seconds = (timestamp - now()).total_seconds()
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
+    return min(max(seconds, 0.0), MAX_RETRY_DELAY)
 
 
 # `result` and `rejected_when` of an HTTP step: CEL expressions over `response`, compiled before the request is sent.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from sagas.actions.envelope import ENVELOPE
 from sagas.definition.saga_ids import UNDO_SUFFIX as UNDO_SUFFIX
-from sagas.input_limits import MAX_DURATION
+from sagas.input_limits import MAX_RETRY_DELAY
 from sagas.protocol.compression import compress, decompress
 from sagas.protocol.outcomes import Failure, Marker, Outcome
 from sagas.protocol.size_limits import MAX_MESSAGE_CHARACTERS, MAX_TYPE_CHARACTERS
@@ -307,10 +307,10 @@ def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _seconds(value: Any) -> float | None:
-    """The seconds in a field that any worker may fill; None if they are none."""
+def _retry_delay(value: Any) -> float | None:
+    """The seconds until the next attempt in a field that any worker may fill; None if they are none."""
     is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value <= MAX_DURATION else None
+    return float(min(value, MAX_RETRY_DELAY)) if is_number and value >= 0 else None
 
 
 def encode_failure(outcome: Outcome, attempt: int) -> dict[str, Any]:
@@ -343,7 +343,7 @@ def decode_failure(type: str | None, message: str, details: Any) -> Outcome:
     attempt = _count(details.get("attempt")) if isinstance(details, dict) else None
     ours = None if attempt is None else details
     repeats = (_count(ours.get("repeats")) or 0) if ours else 0
-    retry_after = _seconds(ours.get("retry_after")) if ours else None
+    retry_after = _retry_delay(ours.get("retry_after")) if ours else None
     clean = ours is not None and _typed(ours, "nothing_before", False)
     if ours is None or "details" not in ours:
         inner = details if ours is None else {name: value for name, value in ours.items() if name != "attempt"}

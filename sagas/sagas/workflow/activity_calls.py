@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.common import Priority, RawValue, RetryPolicy
-from temporalio.exceptions import FailureError
+from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 from sagas.builtins.callbacks import CALLBACK_ACTION
 from sagas.builtins.messaging import REQUEST
+from sagas.input_limits import MAX_DURATION, MAX_RETRY_DELAY
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.protocol.messages import Call, CallEnded
 from sagas.protocol.outcomes import Failure, Outcome, refused_value
@@ -99,10 +103,12 @@ class ActivityCalls:
         started = ""
         try:
             heartbeat = GUARDED_HEARTBEAT_TIMEOUT if beats else call.heartbeat
-            handle = _start_activity(call, RawValue(payload), self._activity_id(call.id), heartbeat)
+            handle = self._start_activity(call, payload, heartbeat)
             started = latest_call()
-            self._running[call.id] = handle
-            value = await (self._await_reply(handle, call.id) if _can_be_abandoned(call) else handle)
+            if _can_be_abandoned(call):
+                value = await self._await_reply(handle, call.id)
+            else:
+                value = await self._await_worker(handle, call, lambda: self._start_activity(call, payload, heartbeat))
         except FailureError as error:
             if is_ours:
                 outcome = outcome_of_failure(
@@ -155,6 +161,27 @@ class ActivityCalls:
         """A unique activity id: Temporal rejects a second activity with the id of one that is still open."""
         times = self._abandoned.get(id, 0)
         return f"{id}~{times}" if times else id
+
+    def _start_activity(self, call: Call, payload: Payload, heartbeat: float | None) -> workflow.ActivityHandle[Any]:
+        handle = self._running[call.id] = _start_activity(
+            call, RawValue(payload), self._activity_id(call.id), heartbeat
+        )
+        return handle
+
+    async def _await_worker(
+        self,
+        handle: workflow.ActivityHandle[Any],
+        call: Call,
+        start_again: Callable[[], workflow.ActivityHandle[Any]],
+    ) -> Any:
+        """Await the result of a call. While no worker takes it, it waits without limit, unless its author sets one."""
+        while True:
+            try:
+                return await handle
+            except ActivityError as error:
+                if call.retry.give_up_after is not None or call.id in self._cancelled or not _waited(error):
+                    raise
+            handle = start_again()
 
     async def _await_reply(self, handle: workflow.ActivityHandle[Any], id: str) -> Any:
         """Await the result of a request's attempt. Raises CancelledError when the attempt is abandoned."""
@@ -259,11 +286,31 @@ def _retry_policy(call: Call) -> RetryPolicy:
     )
 
 
+def _time_limit(call: Call) -> float | None:
+    """Seconds after which no further attempt of the call is made; None: the number of attempts alone ends it.
+
+    Temporal lets the failure of an attempt choose the delay before the next one, whatever the retry policy says. With
+    that a worker of another project may add :data:`MAX_RETRY_DELAY` to what all attempts may take.
+    """
+    policy = _retry_policy(call)
+    if call.retry.give_up_after is not None or call.local or policy.maximum_attempts == 1:
+        return call.retry.give_up_after
+    assert policy.maximum_interval is not None
+    longest = policy.maximum_attempts * (call.timeout + policy.maximum_interval.total_seconds())
+    return min(longest + MAX_RETRY_DELAY, MAX_DURATION)
+
+
+def _waited(error: ActivityError) -> bool:
+    """True if the time of a call ended while no worker had its attempt."""
+    return isinstance(error.cause, ActivityTimeoutError) and not error.started_event_id
+
+
 def _start_activity(
     call: Call, argument: RawValue, activity_id: str, heartbeat: float | None
 ) -> workflow.ActivityHandle[Any]:
     policy = _retry_policy(call)
-    give_up = None if call.retry.give_up_after is None else timedelta(seconds=call.retry.give_up_after)
+    limit = _time_limit(call)
+    give_up = None if limit is None else timedelta(seconds=limit)
     timeout = timedelta(seconds=call.timeout)
     if call.execution == "local":
         return workflow.start_local_activity(

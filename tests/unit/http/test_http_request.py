@@ -11,8 +11,9 @@ import pytest
 
 from saga_activities.http import response as response_module
 from saga_activities.http.request import InvalidRequestError, build_request, encode_key, redirect_target
-from saga_activities.http.response import MAX_RETRY_AFTER, HttpResponse, check_patterns, retry_after
+from saga_activities.http.response import HttpResponse, check_patterns, retry_after
 from sagas.builtins.http_statuses import classify_status
+from sagas.input_limits import MAX_RETRY_DELAY
 from sagas.text.json_values import parse_json
 
 BASE = "https://crm.example.com/v1/"
@@ -186,7 +187,7 @@ def test_wrong_patterns(pattern: Any) -> None:
         (" 0 ", 0.0),
         ("Sat, 21 Nov 2026 12:00:30 GMT", 30.0),
         ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0),
-        ("999999999", MAX_RETRY_AFTER),
+        ("999999999", MAX_RETRY_DELAY),
         ("soon", None),
         ("-5", None),
         ("", None),
