@@ -6,7 +6,6 @@ decorated functions of the modules that a project lists. Two projects in one pro
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -24,6 +23,7 @@ from sagas.actions.type_schemas import type_schema
 from sagas.errors import UsageError
 from sagas.text.author_errors import make_ordinary
 from sagas.text.author_values import text_of
+from sagas.text.thread_output import stdout_as_stderr
 
 ACTION_ATTRIBUTE = "__saga_action__"
 
@@ -194,7 +194,7 @@ def load_modules(names: Sequence[str], root: Path) -> list[tuple[str, ModuleType
     if str(root) not in sys.path:
         # Appended, so that a file of the project never shadows a module of the standard library.
         sys.path.append(str(root))
-    with contextlib.redirect_stdout(sys.stderr):  # a command may be about to print a JSON document
+    with stdout_as_stderr():  # a command may be about to print a JSON document
         return [(name, _load_file(name, root) if name.endswith(".py") else _load_module(name)) for name in names]
 
 
