@@ -35,6 +35,7 @@ from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, Tele
 from temporalio.service import KeepAliveConfig, RetryConfig, RPCError, RPCStatusCode, TLSConfig
 
 from saga_workers.temporal.data_converter import EXACT_CONVERTER, with_codec
+from saga_workers.temporal.native_threads import await_native_threads_at_exit
 from sagas.errors import SagaError, UsageError
 from sagas.protocol.payloads import LOCKS_SIGNAL
 from sagas.settings import Settings
@@ -71,6 +72,7 @@ async def connect(
     options = connect_options(settings, env)
     address = options.pop("target_host")
     _log_like_the_rest()
+    await_native_threads_at_exit()
     try:
         # Without the interceptor a start would lose the definition and the generation in its headers.
         async with asyncio.timeout(_CONNECT_TIMEOUT):

@@ -43,6 +43,7 @@ from saga_workers.schedules.scheduled_starts import ScheduledStarts
 from saga_workers.start.saga_starter import SagaStarter
 from saga_workers.temporal.data_converter import check_codec, project_client, with_codec
 from saga_workers.temporal.machine_query import verifying_keys
+from saga_workers.temporal.native_threads import await_native_threads_at_exit
 from saga_workers.temporal.run_interceptor import RunInterceptor
 from saga_workers.temporal.search_attributes import existing_attributes
 from saga_workers.temporal.server_clock import measure_server_clock
@@ -98,6 +99,7 @@ class SagaPlugin(SimplePlugin):
     def __init__(
         self, project: Project | None = None, *, metrics: WorkerMetrics | None = None, tracing: Tracing | None = None
     ) -> None:
+        await_native_threads_at_exit()
         self._project = project or Project(load_settings())
         self._trust = WorkerTrust(self._project)
         self._cached_runs = CachedRuns(self._project.settings.worker.max_cached_bytes)
