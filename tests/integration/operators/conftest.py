@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import Metric
 
+from saga_activities import standing_pauses
 from saga_activities.connections import open_engine
 from saga_activities.guard.two_phase import prepared
 from saga_workers.reconcile.late_replies import find_late_replies
@@ -60,6 +61,7 @@ def observed(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_reasons, "MANY_ATTEMPTS", 2)
         patch.setattr(run_reasons, "DUE", 1.0)
+        patch.setattr(standing_pauses, "MAX_AGE", 0.0)
         patch.setattr(prepared, "STUCK_AFTER", 1.0)
         folder = tmp_path_factory.mktemp("operators") / uuid.uuid4().hex[:8]
         yield asyncio.run(observe(folder, temporal.address, new_database(postgres_server)))
@@ -110,7 +112,8 @@ async def run_doctors(stack: Stack) -> dict[str, list[dict[str, Any]]]:
 
 
 async def read_metrics(stack: Stack) -> list[Metric]:
-    gauges = SagaGauges(stack.client.temporal, stack.client.project.definitions.values())
+    pauses = stack.ledger.locator.ledger.pauses
+    gauges = SagaGauges(stack.client.temporal, stack.client.project.definitions.values(), pauses)
     await gauges.refresh()
     metrics = [*stack.plugin.metrics.collect(), *gauges.collect()]
     effects = [OpenEffects(client.temporal, client.project.settings) for client in (stack.client, stack.ledger)]

@@ -98,6 +98,12 @@ async def paused(stack: Stack) -> str:
     return id
 
 
+async def paused_by_name(stack: Stack) -> str:
+    words = ("pause", "--saga", "held-by-name", "--reason", "a test")
+    assert (await stack.saga(*words, config="ledger.toml")).code == 0
+    return await stack.start("held-by-name", client=stack.ledger)
+
+
 async def waits_for_a_parked_saga(stack: Stack) -> str:
     """The holder is stuck because it is parked; the second one, because it waits for its lock."""
     holder = await waiting(stack, "locked", key="shared")
@@ -270,6 +276,14 @@ STATES = (
     State("no worker polls the task queue of a saga", without_worker, "no worker polls", "workers", config="idle.toml"),
     State("its workflow task fails", failing_task, "its workflow task fails", "sagas", config="broken.toml"),
     State("a saga is paused", paused, "paused by", "sagas"),
+    State(
+        "its connection, or all sagas of its name, are paused",
+        paused_by_name,
+        "paused with all sagas of held-by-name",
+        "pauses",
+        metric="saga_paused",
+        config="ledger.toml",
+    ),
     State("a saga waits for a lock of a stuck saga", waits_for_a_parked_saga, "waits for", "sagas"),
     State(
         "a run was terminated", terminated, "terminated with open effects", "sagas", "open_effects", "saga_open_effects"

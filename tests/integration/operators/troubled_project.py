@@ -67,6 +67,7 @@ DEFINITIONS: Mapping[str, str] = {
           - {id: ask, uses: refuse, effect: none}
     """,
     "parent": "steps: [{id: inner, uses: saga, with: {name: undo-parks, input: {}}}]",
+    "held-by-name": f"steps: [{BOOKED}]",
     "given-up": f"steps: [{BOOKED}, {{id: ask, uses: refuse, compensate: unbook}}]",
     "pivot-passed": "steps: [{id: take, uses: book, pivot: true}, {id: ask, uses: refuse, on_failure: park}]",
     "late": f"warn_after: 1s\nsteps: [{BOOKED}, {WAITS}]",
