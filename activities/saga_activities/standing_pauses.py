@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sagas.builtins.callbacks import CALLBACK_ACTION
 from sagas.builtins.messaging import REPLY_PROBE, REQUEST
-from sagas.builtins.spark import SPARK
+from sagas.builtins.spark import RECONCILE, SPARK
 from sagas.errors import SagaError
 from sagas.protocol.outcomes import Outcome
 from sagas.protocol.payloads import CLOSE_NESTED, NOTIFICATION_PREFIX, Invocation
@@ -31,18 +31,27 @@ _SHORTEST_INTERVAL, _LONGEST_INTERVAL = 1.0, 60.0
 """Seconds until an attempt asks again: a tenth of the pause so far, within these limits."""
 
 ReadPauses = Callable[[], Awaitable[Sequence[StandingPause]]]
+EnclosingNames = Callable[[str], Awaitable[Collection[str]]]
 
 
 class StandingPauses:
     """The standing pauses as this process knows them.
 
-    ``connection_of`` returns the connection of a Python action, ``outbox`` is that of requests. While the ledger does
-    not answer, what was read last counts: no saga waits for the ledger.
+    ``connection_of`` returns the connection of a Python action, ``enclosing_names`` the names of the sagas in which the
+    saga with an id is nested; ``outbox`` is the connection of requests. While the ledger does not answer, what was read
+    last counts: no saga waits for the ledger.
     """
 
-    def __init__(self, read: ReadPauses, connection_of: Callable[[str], str | None], outbox: str | None = None) -> None:
+    def __init__(
+        self,
+        read: ReadPauses,
+        connection_of: Callable[[str], str | None],
+        enclosing_names: EnclosingNames,
+        outbox: str | None = None,
+    ) -> None:
         self._read = read
         self._connection_of = connection_of
+        self._enclosing_names = enclosing_names
         self._outbox = outbox
         self._pauses: Sequence[StandingPause] = ()
         self._read_at: float | None = None
@@ -78,6 +87,8 @@ class StandingPauses:
         if not pauses:
             return None
         needed = {("saga", saga), *(("connection", name) for name in self._connections(invocation))}
+        if any(pause.kind == "saga" for pause in pauses):
+            needed |= {("saga", name) for name in await self._enclosing_names(invocation.saga_id)}
         pause = next((pause for pause in pauses if (pause.kind, pause.name) in needed), None)
         return None if pause is None else held_outcome(pause, attempt, _interval(pause))
 
@@ -95,14 +106,14 @@ class StandingPauses:
             return set(arguments["connections"])
         if action in ("http", "sql"):
             return {name for name in (arguments.get("connection"),) if isinstance(name, str)}
-        if action.partition(".")[0] == SPARK:
+        if action.partition(".")[0] in (SPARK, RECONCILE):
             return set(_named_connections(arguments))
         name = self._outbox if action in (REQUEST, REPLY_PROBE) else self._connection_of(action)
         return set() if name is None else {name}
 
 
 def _named_connections(arguments: Any) -> list[str]:
-    """The connections that inputs and outputs of a Spark job name."""
+    """The connections that inputs and outputs of a Spark job, or the sides of a comparison, name."""
     if isinstance(arguments, Mapping):
         own = [value for name, value in arguments.items() if name == "connection" and isinstance(value, str)]
         return own + [name for value in arguments.values() for name in _named_connections(value)]

@@ -6,7 +6,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from saga_activities import standing_pauses
+from saga_activities.guard.schema import create_tables
+from saga_activities.ledger.schema import create_ledger
+from sagas.settings import SqlConnection
+from sagas.settings.connections import async_url
 from sagas.workflow import activity_calls
 from tests.helpers.processes import TemporalServer
 from tests.integration.engine.environment import Environment, open_environment
@@ -24,3 +30,17 @@ async def env(patient_heartbeats: None, temporal: TemporalServer, tmp_path: Path
     environment = await open_environment(tmp_path, temporal.address)
     yield environment
     await environment.engine.dispose()
+
+
+@pytest.fixture
+async def orders(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
+    """The database of the ledger of ``env``, whose worker reads it before each attempt."""
+    monkeypatch.setattr(standing_pauses, "MAX_AGE", 0.0)
+    url = async_url(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path)
+    engine = create_async_engine(url)
+    await create_tables(engine)
+    await create_ledger(engine)
+    env.connections["records"] = SqlConnection(name="records", root=tmp_path, url=url)
+    env.ledger = "records"
+    yield engine
+    await engine.dispose()

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from saga_activities import standing_pauses
-from saga_activities.guard.schema import create_tables
-from saga_activities.ledger.pauses import begin_pause, end_pause
-from saga_activities.ledger.schema import create_ledger
+from saga_activities.ledger.pauses import end_pause
 from saga_workers.client import Client
 from saga_workers.stuck.resumption import start_again
 from saga_workers.stuck.run_reasons import reported_reasons
 from sagas import Step
-from sagas.protocol.saga_view import SagaView
-from sagas.protocol.standing_pause import PauseKind
-from sagas.settings import SqlConnection
-from sagas.settings.connections import async_url
 from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, gate, handle, row, run_saga, wait_for_event
+from tests.integration.engine.pausing import asked_again, held, pause
 
 LINE = """
     saga: line
@@ -39,49 +30,28 @@ WAITING = """
       - {id: a, uses: book, compensate: unbook}
       - {id: go, uses: wait, with: {signal: go}}
 """
+PARENT = """
+    saga: parent
+    steps:
+      - {id: child, uses: saga, with: {name: middle}}
+"""
+MIDDLE = """
+    saga: middle
+    steps:
+      - {id: y, uses: book, compensate: unbook}
+      - {id: inner, uses: saga, with: {name: inner}}
+"""
+INNER = """
+    saga: inner
+    steps:
+      - {id: a, uses: work, compensate: unwork}
+      - {id: b, uses: work, compensate: unwork}
+"""
 OTHER = """
     saga: other
     steps:
       - {id: x, uses: work, effect: none}
 """
-
-
-@pytest.fixture
-async def orders(env: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
-    """The database of the ledger of ``env``, whose worker reads it before each attempt."""
-    monkeypatch.setattr(standing_pauses, "MAX_AGE", 0.0)
-    url = async_url(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path)
-    engine = create_async_engine(url)
-    await create_tables(engine)
-    await create_ledger(engine)
-    env.connections["records"] = SqlConnection(name="records", root=tmp_path, url=url)
-    env.ledger = "records"
-    yield engine
-    await engine.dispose()
-
-
-async def pause(orders: AsyncEngine, kind: PauseKind, name: str) -> None:
-    assert await begin_pause(orders, kind, name, who="mia", reason="a move", since=datetime.now(UTC))
-
-
-async def held(client: Client, saga_id: str, *ids: str) -> SagaView:
-    """Wait until exactly these are held back by a standing pause."""
-
-    async def seen() -> SagaView | None:
-        view = await client.view(saga_id)
-        return view if view.paused is not None and view.paused.kind and set(view.paused.held) == set(ids) else None
-
-    return await until(seen)
-
-
-async def asked_again(client: Client, saga_id: str, times: int) -> None:
-    """Wait until a step has been held back this many times."""
-
-    async def seen() -> bool:
-        view = await client.view(saga_id)
-        return any(((step.error and step.error.details) or {}).get("uncounted", 0) >= times for step in view.steps)
-
-    await until(seen)
 
 
 async def test_a_saga_that_starts_later_waits_for_a_connection(env: Environment, orders: AsyncEngine) -> None:
@@ -196,6 +166,31 @@ async def test_a_paused_name_holds_only_its_own_sagas(env: Environment, orders: 
         await end_pause(orders, "saga", "other")
         assert (await finished(client, saga))["state"] == "COMPLETED"
     assert env.log() == ["do a", "do b", "do x"]
+
+
+async def test_a_paused_name_holds_the_sagas_nested_in_its_own(env: Environment, orders: AsyncEngine) -> None:
+    """At any depth, in both directions, and no other saga of these names."""
+    move, begun, go = gate()
+    env.plan["do a"] = [move, 7]
+    async with env.serving(PARENT, MIDDLE, INNER) as client:
+        await pause(orders, "saga", "parent")
+        saga = await begin(client, "parent")
+        middle, inner = f"{saga}/child", f"{saga}/child/inner"
+        view = await held(client, middle, "y")
+        assert view.pause_text is not None
+        assert view.pause_text.startswith("paused with all sagas of parent by mia")
+        await end_pause(orders, "saga", "parent")
+        await wait_for_event(begun)
+        await pause(orders, "saga", "parent")
+        go.set()
+        await held(client, inner, "b")
+        assert (await run_saga(client, "inner"))["state"] == "COMPLETED"
+        await client.cancel(saga, reason="enough")
+        await held(client, inner, "a")
+        assert [what for what in env.log() if what.startswith("undo")] == []
+        await end_pause(orders, "saga", "parent")
+        assert (await finished(client, saga))["state"] == "COMPENSATED"
+    assert env.log() == ["do y", "do a", "do a", "do b", "undo a", "undo y"]
 
 
 @pytest.mark.parametrize(

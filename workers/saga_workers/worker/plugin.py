@@ -52,6 +52,7 @@ from saga_workers.views.parked_holders import is_parked
 from saga_workers.worker.before_reset import look_before_reset
 from saga_workers.worker.cached_runs import CachedRuns, CachedRunsInterceptor
 from saga_workers.worker.earlier_children import look_up_earlier_child
+from saga_workers.worker.enclosing_sagas import EnclosingSagas
 from saga_workers.worker.last_state import LastStates
 from saga_workers.worker.metric_labels import MetricLabels
 from saga_workers.worker.signed_activities import SignedActivitiesInterceptor
@@ -150,7 +151,8 @@ class SagaPlugin(SimplePlugin):
         kafka = self._project.settings.kafka
         bodies = ActionBodies(self._project.actions, max_event_bytes=kafka.max_message_bytes)
         requests = KafkaRequestAction(databases, kafka)
-        self.pauses = StandingPauses(self._ledger.pauses, bodies.connection, kafka.outbox)
+        enclosing = EnclosingSagas(client)
+        self.pauses = StandingPauses(self._ledger.pauses, bodies.connection, enclosing.names, kafka.outbox)
         images = partial(_image_connections, self._project)
         callbacks = CallbackAddresses(settings.serve.public_url, self._trust.keys)
         dispatcher = Dispatcher(bodies, databases, http, spark_performers(spark), requests, images, callbacks)
