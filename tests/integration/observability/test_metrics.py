@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 import uuid
@@ -26,9 +25,14 @@ from saga_workers.worker.worker_metrics import SagaGauges, WorkerMetrics
 from sagas.project import Project
 from tests.helpers.local_worker import finished
 from tests.helpers.processes import TemporalServer, WorkerProcess
+from tests.helpers.waiting import until
 from tests.integration.observability.shop import connect, make_shop
 
 ROOT = Path(__file__).parents[3]
+
+
+Sample = tuple[str, frozenset[tuple[str, str]]]
+"""The name of a metric, and its labels with their values."""
 
 
 @dataclass
@@ -37,7 +41,7 @@ class Shop:
     worker: WorkerProcess
     project: Project
 
-    def scrape(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    def scrape(self) -> dict[Sample, float]:
         """Every sample by its name and labels."""
         status, text = http_get(self.worker.health_port, "/metrics")
         assert status == 200, text
@@ -52,7 +56,7 @@ class Shop:
         return await finished(self.client, run.id)
 
 
-def sample(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+def sample(name: str, **labels: str) -> Sample:
     return name, frozenset(labels.items())
 
 
@@ -71,10 +75,11 @@ async def test_metrics_count_completed_compensated_and_parked_sagas(shop: Shop) 
     assert (await shop.run("apple", 100))["state"] == "COMPLETED"
     assert (await shop.run("pear", 1))["state"] == "COMPENSATED"
     assert (await shop.run("glued", 1))["state"] == "PARKED"
-    await asyncio.sleep(1.5)  # the parked one is overdue after a second, and visibility lags behind
-
-    metrics = shop.scrape()
     saga = {"saga": "checkout"}
+    # The parked one is overdue after a second, visibility lags behind, and the gauges are as old as the worker allows.
+    metrics = await until(
+        lambda: with_gauges(shop, sample("saga_overdue", **saga), sample("saga_parked", **saga, step="reserve"))
+    )
     assert metrics[sample("saga_started_total", **saga)] == 3
     assert metrics[sample("saga_finished_total", **saga, state="COMPLETED", reason="")] == 1
     assert metrics[sample("saga_finished_total", **saga, state="COMPENSATED", reason="rejected")] == 1
@@ -96,6 +101,12 @@ async def test_metrics_count_completed_compensated_and_parked_sagas(shop: Shop) 
     assert metrics[sample("saga_parked_oldest_seconds", **saga)] > 0
     assert metrics[sample("saga_overdue", **saga)] >= 1
     assert metrics[sample("saga_parked_oldest_seconds", **saga)] < time.time() - before + 3600
+
+
+def with_gauges(shop: Shop, *names: Sample) -> dict[Sample, float] | None:
+    """The metrics of the worker; None as long as one of these is missing or 0."""
+    metrics = shop.scrape()
+    return metrics if all(metrics.get(name) for name in names) else None
 
 
 async def test_a_replayed_history_is_not_counted_again(shop: Shop) -> None:
@@ -127,7 +138,6 @@ async def test_a_run_taken_over_is_counted_once(shop: Shop) -> None:
 
 async def test_parked_since_is_when_it_parked(shop: Shop) -> None:
     story = await shop.run("glued", 1)
-    await asyncio.sleep(1.5)
     standing = SagaGauges(shop.client.temporal, shop.project.definitions.values())
     handle = shop.client.temporal.get_workflow_handle(story["id"])
     described = await handle.describe()
