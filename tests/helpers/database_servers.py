@@ -134,7 +134,7 @@ def postgres() -> Iterator[DatabaseServer]:
 
 
 @contextmanager
-def mariadb() -> Iterator[DatabaseServer]:
+def mariadb(*options: str) -> Iterator[DatabaseServer]:
     """A MariaDB of its own from the distribution's package; skips the test when it is not installed."""
     program = shutil.which("mariadbd") or shutil.which("mysqld") or shutil.which("mariadbd", path="/usr/sbin")
     install = shutil.which("mariadb-install-db") or shutil.which("mysql_install_db")
@@ -151,7 +151,7 @@ def mariadb() -> Iterator[DatabaseServer]:
         assert made.returncode == 0, f"mariadb-install-db failed: {made.stdout}{made.stderr}"
         argv = [program, *common, f"--bind-address={HOST}", f"--port={port}", f"--socket={folder}/socket"]
         argv += [f"--pid-file={folder}/pid", "--max-connections=200", "--innodb-flush-log-at-trx-commit=1"]
-        argv += ["--innodb-buffer-pool-size=64M", "--skip-name-resolve"]
+        argv += ["--innodb-buffer-pool-size=64M", "--skip-name-resolve", *options]
         server = DatabaseServer("mariadb", port, folder, argv, "root", "mysql")
         try:
             server.start()

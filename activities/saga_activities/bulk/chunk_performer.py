@@ -30,6 +30,7 @@ from saga_activities.guard.database_errors import (
     is_lock_timeout,
     is_refused_write,
 )
+from saga_activities.guard.ended_transactions import TransactionVanished
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.guard import Guard
 from saga_activities.guard.script_transactions import (
@@ -155,7 +156,8 @@ class ChunkPerformer:
             except Exception as error:  # noqa: BLE001 - becomes an outcome
                 outcome, classified = outcome_of_error(error), classify_database_error(error)
                 concerns_all = (
-                    isinstance(error, BelowWatermark | ChangesKept) or (classified or _NO_ERROR).connection_lost
+                    isinstance(error, BelowWatermark | ChangesKept | TransactionVanished)
+                    or (classified or _NO_ERROR).connection_lost
                 )
                 if classified is None or not classified.infrastructure or is_lock_timeout(error):
                     break
@@ -301,6 +303,8 @@ class ChunkPerformer:
             classified = classify_database_error(cause)
             if classified is not None and classified.infrastructure and not is_refused_write(cause):
                 raise
+            if session.ended:
+                raise cause from error
             await tx.back_to_savepoint()
             refused = is_refused_write(cause)
             item.outcome = refused_write_outcome(cause) if refused else _outcome_of_error(error, session.first_error)

@@ -24,6 +24,7 @@ from saga_activities.bulk.guard_scripts import BodyRun, EntryScript
 from saga_activities.bulk.result_room import MAX_RESULTS_BYTES, result_size
 from saga_activities.bulk.statement_block import BlockCall, BlockEnd, run_block
 from saga_activities.guard.database_errors import classify_database_error, is_lock_timeout
+from saga_activities.guard.ended_transactions import TransactionVanished
 from saga_activities.guard.guard import keep_alive
 from saga_activities.guard.sql_session import StatementResult
 from saga_activities.guard.transaction import ChangesKept
@@ -159,7 +160,7 @@ class ChunkEffects:
             ]
             events = [self._bodies.prepared(item, script.invocation, self._attempt) for script, item in done]
         except Exception as error:
-            _raise_if_transaction_lost(error)
+            _raise_if_transaction_lost(session.first_error or error)
             raise NeedsSavepoints from error  # each item on its own, so that only the one at fault fails
         finally:
             await session.close()
@@ -231,13 +232,18 @@ class ChunkEffects:
             async with limit:
                 result = await body(session)
             session.check_statements()
-        except Exception as error:  # noqa: BLE001 - becomes the outcome of this item
+        except Exception as error:
             statement_error = session.first_error
             await session.close()
             if statement_error is not None or not isinstance(
                 error, TimeoutError
             ):  # that of an action is not the database's
                 _raise_if_transaction_lost(statement_error or error)
+            # After a timeout `statement_error` is the cancellation of a statement.
+            own = isinstance(error, Rejected | TimeoutError) and not is_lock_timeout(statement_error or error)
+            cause = error if statement_error is None or own else statement_error
+            if session.ended:
+                raise cause from error  # there is no savepoint any more: the chunk is repeated in parts
             await self._tx.back_to_savepoint()
             if self._tx.kept_changes:
                 script.fail(ChangesKept(str(error)))
@@ -245,9 +251,7 @@ class ChunkEffects:
             if limit.expired() and remaining < script.invocation.timeout and not first:
                 script.postpone()  # the time of the chunk has run out, not its own; the first one gets all there is
                 return
-            # After a timeout `statement_error` is the cancellation of a statement.
-            own = isinstance(error, Rejected | TimeoutError) and not is_lock_timeout(statement_error or error)
-            script.fail(error if statement_error is None or own else statement_error)
+            script.fail(cause)
             return
         await session.close()
         script.go_on(result)
@@ -285,7 +289,8 @@ def _take_ends(scripts: Sequence[EntryScript], statements: Sequence[SharedStatem
 def _raise_if_transaction_lost(error: BaseException) -> None:
     """Raise an error that no savepoint can contain: the connection or the whole transaction is lost."""
     classified = classify_database_error(error)
-    if classified is not None and classified.infrastructure and not is_lock_timeout(error):
+    is_lost = classified is not None and classified.infrastructure and not is_lock_timeout(error)
+    if is_lost or isinstance(error, TransactionVanished):
         raise error
 
 

@@ -279,11 +279,11 @@ class PostgresSqlSession(SqlSession):
         super().__init__(connection)
         self._raw = raw
 
-    async def _execute(
+    async def _send(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> StatementResult:
         if not isinstance(statement, ParsedSql) or not isinstance(parameters, Mapping):
-            return await super()._execute(statement, parameters)
+            return await super()._send(statement, parameters)
         query = statement.render("pyformat").text
         try:
             return await read_result(await self._raw.execute(cast("Any", query), parameters))

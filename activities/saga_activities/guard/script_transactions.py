@@ -18,6 +18,7 @@ from saga_activities.action_errors import action_failure
 from saga_activities.concurrency import uncancellable
 from saga_activities.guard import commit_wait, database_errors, rules
 from saga_activities.guard.commit_wait import await_commit
+from saga_activities.guard.ended_transactions import TransactionEnded, TransactionVanished
 from saga_activities.guard.entry_key import EntryKey
 from saga_activities.guard.mysql import MysqlTransaction
 from saga_activities.guard.postgresql import PostgresTransaction
@@ -251,7 +252,11 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     heal wins over what an action raises instead, unless it has a meaning of its own.
     """
     if isinstance(error, ChangesKept):
-        return _kept_changes(text_of(error))
+        return _unknown_effect(_kept_changes(text_of(error)))
+    if isinstance(error, TransactionVanished) or isinstance(statement_error, TransactionVanished):
+        return _unknown_effect(text_of(error if statement_error is None else statement_error))
+    if isinstance(error, TransactionEnded) and statement_error is not None:
+        error = statement_error
     failed_statement = None if statement_error is None else database_errors.classify_database_error(statement_error)
     if failed_statement is not None and failed_statement.infrastructure:
         return database_errors.failed_outcome(failed_statement, statement_error)
@@ -307,14 +312,17 @@ def outcome_of_error(error: BaseException, statement_error: BaseException | None
     return Outcome("failed", failure=action_failure(error))
 
 
-def _kept_changes(why: str) -> Outcome:
-    """The outcome of a rollback that has left changes: a retry would repeat them, and nobody can say that nothing
-    happened.
-    """
-    message = (
+def _kept_changes(why: str) -> str:
+    return (
         "the attempt was rolled back, and the database kept its changes to a table without transactions (warning 1196):"
         f" find the rows that it wrote, and convert the table to InnoDB; rolled back because {why}"
     )
+
+
+def _unknown_effect(message: str) -> Outcome:
+    """The outcome of an attempt that has left changes: a retry would repeat them, and nobody can say that nothing
+    happened.
+    """
     return Outcome("unknown", failure=Failure("Parked", message[:1000]), retryable=False, park_reason=message[:1000])
 
 

@@ -27,6 +27,12 @@ from saga_activities.guard.database_errors import (
     classify_database_error,
     refused_text,
 )
+from saga_activities.guard.ended_transactions import (
+    TransactionEnded,
+    TransactionVanished,
+    is_open,
+    is_open_after_error,
+)
 from saga_activities.guard.table_engines import table_problem
 from saga_activities.parameters.compared_columns import paired_problem
 from saga_activities.parameters.exact_parameters import (
@@ -117,7 +123,8 @@ class SqlSession:
     """Runs single statements with named ``:parameters`` in the guard's transaction.
 
     Every method takes the parameters as one mapping or by name. After a failed statement the transaction cannot
-    commit, on any database, even if the action catches the error: a partial effect must not become visible.
+    commit, on any database, even if the action catches the error: a partial effect must not become visible. If the
+    database has ended the transaction with this error, TransactionEnded refuses every later statement.
     Raises :class:`RefusedStatement` for transaction control, DDL, several statements in one string, and parameters that
     are not exactly those of the statement; then nothing is sent. Raises SQLAlchemy's errors for errors of the database.
     """
@@ -138,6 +145,8 @@ class SqlSession:
         self.writes_images = False
         """True while parameters are images of rows, which the database itself has written and which are read again."""
         self.first_error: BaseException | None = None
+        self.ended = False
+        """True once the database has ended the transaction by itself: then no statement is sent any more."""
         self.refusal: str | None = None
         """Why this session must run no statement of an action."""
 
@@ -198,7 +207,11 @@ class SqlSession:
             yield
         except Exception as error:
             classified = classify_database_error(error)
-            if failed_before or (classified is not None and (classified.infrastructure or classified.timed_out)):
+            if (
+                self.ended
+                or failed_before
+                or (classified is not None and (classified.infrastructure or classified.timed_out))
+            ):
                 raise
             await self.control(f"ROLLBACK TO SAVEPOINT {name}")
             self.first_error = None
@@ -212,8 +225,9 @@ class SqlSession:
         async with self._lock:
             if self._closed:
                 raise AttemptOver()
-            # Without parameters a driver takes `%` as it is.
-            run = await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+            async with self._noticing_end():
+                # Without parameters a driver takes `%` as it is.
+                run = await self._connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
             return run.rowcount
 
     def forbid_commit(self, error: BaseException) -> None:
@@ -237,6 +251,8 @@ class SqlSession:
         async with self._lock:
             if self._closed:
                 raise AttemptOver()
+            if self.ended:
+                raise TransactionEnded()
             self._running.add(task)
             self.used = True
             given, prepared = None, None
@@ -336,7 +352,8 @@ class SqlSession:
 
     async def _described(self, query: str) -> Sequence[tuple[str, int]]:
         """The names and types of the columns of a query of MySQL or MariaDB."""
-        result = await self._connection.exec_driver_sql(*self._bound(parse_sql(query, self._dialect), {}))
+        async with self._noticing_end():
+            result = await self._connection.exec_driver_sql(*self._bound(parse_sql(query, self._dialect), {}))
         description: Any = result.cursor.description if result.cursor is not None else ()
         return [(name, kind) for name, kind, *_ in description or ()]
 
@@ -365,6 +382,30 @@ class SqlSession:
                     raise UnboundParameters(f"the parameter {name} is {number}: give a Decimal for this column")
 
     async def _execute(
+        self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> StatementResult:
+        async with self._noticing_end():
+            return await self._send(statement, parameters)
+
+    @asynccontextmanager
+    async def _noticing_end(self) -> AsyncIterator[None]:
+        """Send what the block sends only if the transaction is still there, and notice if that ends it."""
+        if self.ended:
+            raise TransactionEnded()
+        was_open = is_open(self._connection)
+        try:
+            yield
+        except Exception as error:
+            self.ended = was_open and not await is_open_after_error(self._connection)
+            if self.ended:
+                self.forbid_commit(error)
+            raise
+        if was_open and not is_open(self._connection):
+            self.ended = True
+            self.forbid_commit(TransactionVanished())
+            raise TransactionVanished()
+
+    async def _send(
         self, statement: ParsedSql | Executable, parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> StatementResult:
         try:

@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from saga_activities.messaging import inbox
 from saga_workers.trigger import consumed_record
 from saga_workers.trigger.commands import CommandHandler
 from saga_workers.trigger.consumed_record import ConsumedRecord
+from saga_workers.trigger.consumer import ConsumerFailed
 from saga_workers.trigger.dead_letters import DeadLetters
+from saga_workers.trigger.retry import PoisonMessage
 from saga_workers.trigger.trigger_metrics import TriggerMetrics
 from sagas import Message, Rejected, consumer
 from sagas.actions.consumers import HANDLER_ATTRIBUTE, message_id
@@ -171,6 +174,43 @@ async def test_a_rejection_leaves_only_its_reply(setup: ConsumerSetup) -> None:
     assert await setup.outbox(f"{setup.topic}-told") == []
     assert await setup.outbox(answers) == [{"reason": "no budget left", "details": {"limit": 100}}]
     assert await setup.inbox() == [(setup.message_id(1), "REJECTED")]
+
+
+@pytest.mark.parametrize("last", ["return", "reject"])
+async def test_a_handler_that_catches_the_end_of_its_transaction(setup: ConsumerSetup, last: str) -> None:
+    """Nothing that it writes after the database has ended the transaction stays, and the message is not handled."""
+    await _make_full(setup)
+
+    def book(message: Message) -> None:
+        for statement in ("insert into effect values (:n, 'a', 1)", "insert into full_seat values (:n)"):
+            with suppress(Exception):
+                message.sql.execute(statement, n=setup.name)
+        with suppress(Exception):
+            message.newer("order", 1)
+        with suppress(Exception):
+            message.sql.execute("insert into effect values (:n, 'b', 1)", n=setup.name)
+        if last == "reject":
+            raise Rejected("no seats left")
+
+    handle = setup.consuming(book)
+    if last == "reject":
+        await handle(setup.record(1, {}))
+    else:
+        with pytest.raises((ConsumerFailed, PoisonMessage), match="full_seats"):
+            await handle._attempt(setup.record(1, {}), 1)
+    assert await setup.effects() == []
+    assert [status for _, status in await setup.inbox()] == (["REJECTED"] if last == "reject" else [])
+
+
+async def _make_full(setup: ConsumerSetup) -> None:
+    """A table that refuses every row; on SQLite that ends the transaction."""
+    is_file = setup.engine.dialect.name == "sqlite"
+    refusal = "" if is_file else ", constraint full_seats check (n = 'nobody')"
+    async with setup.engine.begin() as connection:
+        await connection.execute(text(f"create table full_seat (n varchar(100){refusal})"))
+        if is_file:
+            full = "create trigger full_ before insert on full_seat begin select raise(rollback, 'full_seats'); end"
+            await connection.execute(text(full))
 
 
 async def test_a_plain_function_has_the_same_transaction(setup: ConsumerSetup) -> None:
