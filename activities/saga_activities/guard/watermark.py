@@ -26,6 +26,11 @@ _SELECT_WATERMARK = text("SELECT watermark FROM saga_watermark WHERE id = 1")
 _RAISE_WATERMARK = text(
     "UPDATE saga_watermark SET watermark = :mark, raised_at = :now WHERE id = 1 AND watermark < :mark"
 )
+RESET = "update saga_watermark set watermark = {now} where id = 1"
+"""Takes back a watermark in the future, and leaves it at the present time: every saga that was purged below it has
+started earlier, so its late attempts are still refused.
+"""
+
 _SAGA_TABLES = ("saga_guard", "saga_request", "saga_image")
 """The tables that are purged. The watermark refuses late attempts of purged sagas: guarded steps and requests alike."""
 

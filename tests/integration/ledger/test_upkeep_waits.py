@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import psycopg
@@ -48,12 +49,12 @@ async def test_the_holder_of_a_lock_is_named(
     with psycopg.connect(url, autocommit=True, application_name="report") as holder:
         holder.execute(sql.SQL(held))  # pyright: ignore[reportArgumentType]
         with caplog.at_level(logging.WARNING, "saga.upkeep"):
-            assert await maintain_ledger(databases, "shop", DAY) is None
+            assert await maintain_ledger(databases, "shop", DAY, time.time()) is None
         [warning] = [record.getMessage() for record in caplog.records if record.name == "saga.upkeep"]
         assert warning.startswith(
             "ledger not purged: shop: the upkeep of the ledger has waited 3 s for a lock; "
             f"it is held by process {holder.info.backend_pid} (user saga, report)"
         )
         assert warning.endswith(by)
-    assert await maintain_ledger(databases, "shop", DAY) is not None
+    assert await maintain_ledger(databases, "shop", DAY, time.time()) is not None
     await databases.close()

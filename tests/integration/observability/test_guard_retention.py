@@ -21,7 +21,11 @@ from saga_activities.guard.guard import Guard
 from saga_activities.guard.schema import create_tables
 from saga_activities.guard.sql_session import SqlSession
 from saga_workers.client import Client
+from saga_workers.doctor import checks
+from saga_workers.doctor.doctor_result import DoctorResult
 from saga_workers.runtime.logs import record_context
+from saga_workers.temporal import server_time
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.worker.guard_retention import HORIZON_MARGIN, GuardRetention, longest_attempt, retention_horizon
 from saga_workers.worker.plugin import SagaPlugin
 from sagas import action
@@ -262,6 +266,61 @@ async def seen(client: Client, saga_id: str, status: str = "Running") -> None:
     async with asyncio.timeout(LIMIT):
         while (await client.temporal.count_workflows(query)).count == 0:  # noqa: ASYNC110 - another process knows
             await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("days", [60, 800])
+async def test_a_worker_whose_clock_is_ahead_purges_nothing_early(
+    shop: Shop, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watermark in the future would end every saga as late until then."""
+    client, connections = shop
+    real, now = time.time, time.time()
+    assert await old_do(connections.guard("shop"), "recent", now - 20 * DAY) == "done"
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: real() + days * DAY)
+        await upkeep(shop).run_once()
+        by_server = await ServerTime(client.temporal).now()
+    assert by_server is not None
+    assert abs(by_server - real()) < 60.0
+    assert await watermark.read(connections.engine("shop")) < real() - 29 * DAY
+    assert "recent" in await remembered(connections)
+    assert await old_do(connections.guard("shop"), "new", real()) == "done"
+
+
+async def test_nothing_is_purged_without_the_time_of_the_server(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def unknown(_: object) -> None:
+        return None
+
+    _, connections = shop
+    monkeypatch.setattr(server_time, "measure_server_clock", unknown)
+    assert await old_do(connections.guard("shop"), "ancient", time.time() - 40 * DAY) == "done"
+    assert await upkeep(shop).run_once() == []
+    assert "ancient" in await remembered(connections)
+    assert "nothing is purged by age" in caplog.text
+
+
+async def test_the_doctor_names_a_watermark_in_the_future_and_the_way_out(shop: Shop) -> None:
+    client, connections = shop
+    connection = client.project.settings.connection("shop")
+    assert isinstance(connection, SqlConnection)
+    engine = connections.engine("shop")
+    assert not [result for result in await checked(connection) if result.check == "watermark of shop"]
+    await watermark.raise_to(engine, time.time() + 30 * DAY)
+    assert await old_do(connections.guard("shop"), "refused", time.time()) == "late"
+    [result] = [result for result in await checked(connection) if result.check == "watermark of shop"]
+    assert not result.ok
+    assert "in the future" in result.message
+    assert result.help is not None
+    async with engine.connect() as opened:
+        await opened.execute(text(result.help.partition("run there: ")[2]))
+    assert await old_do(connections.guard("shop"), "accepted", time.time() + 10) == "done"
+    assert await old_do(connections.guard("shop"), "purged", time.time() - DAY) == "late"
+
+
+async def checked(connection: SqlConnection) -> list[DoctorResult]:
+    return await checks._check_database(connection, spark=False, two_phase=False)
 
 
 async def test_concurrent_retention_rounds_are_safe(shop: Shop) -> None:

@@ -30,6 +30,7 @@ from saga_workers.temporal.temporal_runs import count_pollers
 from saga_workers.topics.kafka_use import uses_kafka
 from saga_workers.views.prepared import two_phase_connections
 from saga_workers.worker.spark_support import has_spark_steps
+from sagas.definition.times import format_timestamp
 from sagas.errors import SagaError
 from sagas.project import Project
 from sagas.settings import HttpService, Settings, SqlConnection
@@ -319,7 +320,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 
-    from saga_activities.guard import outbox_postgresql
+    from saga_activities.guard import outbox_postgresql, watermark
     from saga_activities.guard.tables import now_sql
     from saga_activities.messaging.outbox import NEW
     from saga_activities.table_names import table_names
@@ -334,7 +335,9 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
     try:
         async with asyncio.timeout(15), engine.connect() as database:
             tables = await table_names(database)
-            skew = float((await database.execute(text(now))).scalar_one()) - time.time()
+            database_time = float((await database.execute(text(now))).scalar_one())
+            skew = database_time - time.time()
+            mark = await watermark.read(engine) if "saga_watermark" in tables else 0.0
             ours = tables.issuperset(outbox_postgresql.needed_tables(engine.dialect.name))
             waiting, lag = (await list_undecided(engine), await read_lag(engine)) if ours else ([], OutboxLag())
             prepared = await check_two_phase(connection.name, engine) if two_phase else []
@@ -355,6 +358,7 @@ async def _check_database(connection: SqlConnection, *, spark: bool, two_phase: 
             "saga setup" if absent else None,
         ),
         _clock_result(connection.name, skew),
+        *_watermark_results(connection.name, mark, max(database_time, time.time())),
         *_event_results(connection.name, waiting, lag.total(NEW)),
         *prepared,
         *rights,
@@ -391,6 +395,20 @@ async def _check_declared_columns(settings: Settings, *, without: Collection[str
     if not problems:
         return [DoctorResult("reconcile", True, "the tables and columns of [[reconcile.effects]] can be read")]
     return [DoctorResult("reconcile", False, problem, HELP) for problem in problems]
+
+
+def _watermark_results(name: str, mark: float, now: float) -> Iterator[DoctorResult]:
+    """A result for a watermark in the future only: a purge has used a wrong clock, and the mark never goes down."""
+    from saga_activities.guard.watermark import RESET
+
+    if mark > now + _MAX_CLOCK_SKEW:
+        until = format_timestamp(mark)
+        yield DoctorResult(
+            f"watermark of {name}",
+            False,
+            f"it is in the future, at {until}: until then every step over this connection ends as late",
+            f"correct the clocks, then run there: {RESET.format(now=int(now))}",
+        )
 
 
 def _event_results(name: str, waiting: Sequence[UndecidedEvent], new: WaitingEvents) -> Iterator[DoctorResult]:

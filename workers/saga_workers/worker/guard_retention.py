@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -24,6 +23,7 @@ from saga_workers.location.verified_outcomes import outcome_of
 from saga_workers.runtime.database_access import driver_message
 from saga_workers.runtime.logs import fields
 from saga_workers.temporal.claimed_states import carried_start, closed_view
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from sagas.definition.model import Definition
 from sagas.errors import SagaError
@@ -69,6 +69,7 @@ class GuardRetention:
         self._retention = retention
         self._longest_transaction = longest_transaction
         self._locks = locks
+        self._time = ServerTime(locator.temporal)
 
     async def run_forever(self) -> None:
         """One round now and one every hour. An error is logged, and the next round tries again."""
@@ -78,7 +79,9 @@ class GuardRetention:
 
     async def run_once(self) -> list[CleanupResult]:
         """One round over all databases; errors are logged."""
-        now = time.time()
+        now = await self._time.now()
+        if now is None:
+            return []
         try:
             oldest = await retention_horizon(self._locator, before=now - self._retention + HORIZON_MARGIN)
         except RPCError as error:

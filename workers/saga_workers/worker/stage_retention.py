@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from sqlalchemy.exc import SQLAlchemyError
 from temporalio.service import RPCError
@@ -16,6 +15,7 @@ from saga_spark.staging.stage_area import SagaLiveness, clean_up_stage, drop_und
 from saga_workers.location.locator import Locator
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.saga_runs import describe_saga_run
+from saga_workers.temporal.server_time import ServerTime
 from sagas.errors import SagaError
 
 log = logging.getLogger("saga.spark")
@@ -30,11 +30,13 @@ async def clean_stage_periodically(
     """Clean up in rounds, forever; errors are logged. ``undo_window``: seconds for which a saga can be undone."""
 
     assert settings.ledger is not None
+    server_time = ServerTime(locator.temporal)
     while True:
         try:
             engine = databases.engine(settings.ledger)
             await clean_up_stage(engine, settings, lambda saga_id: liveness_of(locator, saga_id))
-            await drop_undo_data(engine, settings, before=time.time() - undo_window)
+            if (now := await server_time.now()) is not None:
+                await drop_undo_data(engine, settings, before=now - undo_window)
         except RPCError as error:
             log.warning("stage area not cleaned up, Temporal does not answer: %s", error.message)
         except (SagaError, SQLAlchemyError, OSError) as error:

@@ -29,6 +29,7 @@ from saga_workers.runtime.background import start_background
 from saga_workers.runtime.health import health_server, temporal_readiness
 from saga_workers.runtime.shutdown import stop_on_signals
 from saga_workers.schedules.schedule_setup import set_up_when_worker_starts
+from saga_workers.temporal.server_time import ServerTime
 from saga_workers.temporal.temporal_client import connect
 from saga_workers.worker.guard_retention import CLEANUP_INTERVAL, GuardRetention, longest_attempt
 from saga_workers.worker.open_effects import OpenEffects
@@ -142,7 +143,7 @@ async def _run_retention(project: Project, client: Client, retention: timedelta)
         clearing = clean_stage_periodically(locator, databases, spark_settings(project.settings), undo_window=window)
         tasks.add(start_background(clearing, "clean-up of the stage area"))
     if (ledger := project.settings.ledger).connection is not None:
-        upkeep = maintain_ledger_forever(databases, ledger.connection, ledger.retention)
+        upkeep = maintain_ledger_forever(databases, ledger.connection, ledger.retention, ServerTime(client))
         tasks.add(start_background(upkeep, "purge of the ledger"))
     try:
         yield

@@ -1,0 +1,45 @@
+"""The time by Temporal's clock, which decides what is old enough to be deleted.
+
+A worker with a wrong clock must not delete what others share, nor raise a watermark into the future.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from temporalio.client import Client
+
+from saga_workers.temporal.server_clock import measure_server_clock
+
+log = logging.getLogger("saga.upkeep")
+
+_VALID = 600.0
+"""Seconds until the clocks are compared again."""
+
+_TRIES = 3
+
+
+class ServerTime:
+    """Seconds since the epoch by the server's clock. It continues by the monotonic clock, which nobody sets."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._offset: float | None = None
+        self._measured = 0.0
+
+    async def now(self) -> float | None:
+        """The time; None if the clocks could not be compared yet: then nothing may be deleted by age."""
+        if self._offset is None or time.monotonic() - self._measured > _VALID:
+            await self._measure()
+        return None if self._offset is None else self._offset + time.monotonic()
+
+    async def _measure(self) -> None:
+        for _ in range(_TRIES):
+            ahead = await measure_server_clock(self._client)
+            if ahead is not None:
+                self._measured = time.monotonic()
+                self._offset = time.time() + ahead - self._measured
+                return
+        if self._offset is None:
+            log.warning("nothing is purged by age, the clock could not be compared with that of the Temporal server")
