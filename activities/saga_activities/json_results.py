@@ -13,8 +13,9 @@ from uuid import UUID
 from pydantic_core import to_jsonable_python
 
 from saga_activities.result_columns import DatabaseInterval
-from sagas.input_limits import MAX_INTEGER_BITS, MAX_JSON_DEPTH
+from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.exact_json import decimal_problem
+from sagas.text.exact_numbers import has_too_many_digits
 from sagas.text.json_values import names_problem
 
 
@@ -83,7 +84,7 @@ def json_number(value: int | float | Decimal) -> int | Decimal:
     """The number with its exact digits. Raises :class:`UnusableResult` for one that JSON cannot express, or nobody
     could read again."""
     if isinstance(value, int):
-        if value.bit_length() > MAX_INTEGER_BITS:
+        if has_too_many_digits(value):
             raise UnusableResult("a result must not contain an integer of more than 4,000 digits")
         return int(value)
     number = Decimal(float.__repr__(value)) if isinstance(value, float) else value

@@ -40,14 +40,15 @@ TOO_DEEP = "nested deeper than 100 levels"
         (nested(100_000), f"it is {TOO_DEEP}"),
         ({"a": [0.5, float("nan")]}, "nan is not a JSON number"),
         ([float("-inf")], "-inf is not a JSON number"),
-        (10**3999, None),
+        (10**4000 - 1, None),
+        (1 - 10**4000, None),
         (10**4000, "it has an integer of more than 4,000 digits"),
         ({"a": ["\ud800"]}, "it contains half a surrogate pair"),
         ([{"\udc00": 1}], "it contains half a surrogate pair"),
         ({"ä": ["€", "\U0001f600"]}, None),
     ],
-    ids=["at the bound", "beyond it", "far beyond it", "nan", "inf", "digits", "too many digits", "half a pair",
-         "half a pair in a key", "characters of all lengths"],
+    ids=["at the bound", "beyond it", "far beyond it", "nan", "inf", "digits", "digits and a sign",
+         "too many digits", "half a pair", "half a pair in a key", "characters of all lengths"],
 )  # fmt: skip
 def test_a_value_is_refused_with_a_reason(value: Any, problem: str | None) -> None:
     assert json_problem(value) == problem

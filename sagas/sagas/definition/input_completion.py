@@ -23,7 +23,7 @@ _CONDITIONS = ("if", "anyOf", "oneOf", "dependentSchemas", "unevaluatedPropertie
 """Keywords by which it depends on a value which schemas apply to it, or to its parts."""
 
 _TEXT_PER_STEP = 32
-"""Characters of a default that is filled in, for one step."""
+"""Characters of a default that is filled in, or digits of an integer that an exponent stands for, for one step."""
 
 _NAMES_PER_STEP = 8
 """Names that are passed by, for one step."""
@@ -293,9 +293,10 @@ def same_default(nodes: list[SchemaNode]) -> bool:
 
 class _Integers(_Everything):
     def _leaf(self, nodes: list[SchemaNode], value: Any) -> Any:
-        return (
-            int(value) if isinstance(value, Decimal) and is_whole(value) and any(map(wants_integer, nodes)) else value
-        )
+        if not (isinstance(value, Decimal) and is_whole(value) and any(map(wants_integer, nodes))):
+            return value
+        charge(max(value.adjusted(), 0) // _TEXT_PER_STEP)  # 1e999 becomes a thousand digits
+        return int(value)
 
     def _of_element(self, nodes: list[SchemaNode], value: list[Any], index: int) -> list[SchemaNode]:
         containing = [part for node in nodes if (part := node.part("contains")) is not None and self._matters(part)]

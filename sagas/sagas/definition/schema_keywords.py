@@ -6,8 +6,10 @@ the keyword's value. None if there is nothing to check.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -28,6 +30,12 @@ _TEXT_PER_STEP = 32
 
 _NAMES_PER_STEP = 16
 """Names and parts that a keyword passes by, for one step."""
+
+_DIGITS_PER_STEP = 128
+"""Digits for which the exponent of a decimal stands, for one step."""
+
+_BITS_SHIFT = 20
+"""The conversion of an integer of 1,024 bits to decimal digits takes less than a step, and grows with their square."""
 
 _HASHED = frozenset({str, int, Decimal})
 """Types of which equal JSON values, and no others, are equal in Python."""
@@ -65,6 +73,21 @@ def _reference(fits_of: FitsOf, node: SchemaNode, reference: str) -> Fits:
 
 def _limit(fits: Callable[[Any, Any], bool]) -> Any:
     return lambda fits_of, node, limit: lambda value: fits(value, limit)
+
+
+def _compare_numbers(fits: Callable[[Any, Any], bool], value: int | Decimal, limit: int | Decimal) -> bool:
+    """Return whether a number fits a limit, and count what is above a step: an integer of many digits becomes a
+    decimal, and the quotient of two decimals may have all the digits for which their exponents stand.
+    """
+    if steps := _number_steps(value) + _number_steps(limit):
+        charge(steps)
+    return fits(value, limit)
+
+
+def _number_steps(number: int | Decimal) -> int:
+    if isinstance(number, Decimal):
+        return abs(number.adjusted()) // _DIGITS_PER_STEP
+    return number.bit_length() ** 2 >> _BITS_SHIFT
 
 
 def _enum(fits_of: FitsOf, node: SchemaNode, listed: Any) -> Fits:
@@ -311,18 +334,23 @@ def _applied(fits_of: FitsOf, node: SchemaNode, value: Any) -> list[SchemaNode]:
 
 _OBJECT, _ARRAY, _STRING = TYPES["object"], TYPES["array"], TYPES["string"]
 
+_NUMBER_LIMITS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+    "multipleOf": is_multiple,
+}
+"""Keywords that compare a number with another one, and the rule."""
+
 LIMITS: Mapping[str, tuple[frozenset[type], Callable[[Any, Any], bool]]] = {
-    "minimum": (NUMBERS, lambda value, limit: value >= limit),
-    "maximum": (NUMBERS, lambda value, limit: value <= limit),
-    "exclusiveMinimum": (NUMBERS, lambda value, limit: value > limit),
-    "exclusiveMaximum": (NUMBERS, lambda value, limit: value < limit),
+    **{keyword: (NUMBERS, partial(_compare_numbers, fits)) for keyword, fits in _NUMBER_LIMITS.items()},
     "minLength": (_STRING, lambda value, limit: len(value) >= limit),
     "maxLength": (_STRING, lambda value, limit: len(value) <= limit),
     "minItems": (_ARRAY, lambda value, limit: len(value) >= limit),
     "maxItems": (_ARRAY, lambda value, limit: len(value) <= limit),
     "minProperties": (_OBJECT, lambda value, limit: len(value) >= limit),
     "maxProperties": (_OBJECT, lambda value, limit: len(value) <= limit),
-    "multipleOf": (NUMBERS, is_multiple),
 }
 """Keywords that compare a value with a number: the types to which they apply, and the rule."""
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from sagas.expressions.errors import LimitError
-from sagas.input_limits import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS
+from sagas.input_limits import MAX_INTEGER_DIGITS
+from sagas.text.exact_numbers import has_too_many_digits
 
 MAX_STEPS = 100_000
 """Steps of one evaluation: an iteration, an element that a function reads, 1 KiB of text, or as much other work. A step
@@ -167,7 +168,7 @@ def raise_too_many_steps(offset: int = -1) -> NoReturn:
 
 def check_integer(value: int) -> int:
     """Return the integer; raises LimitError if it has too many digits."""
-    if value.bit_length() > MAX_INTEGER_BITS:
+    if has_too_many_digits(value):
         raise LimitError(f"an integer of more than {MAX_INTEGER_DIGITS:,} digits is refused")
     return value
 

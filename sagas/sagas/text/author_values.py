@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Any
 
 from sagas.input_limits import MAX_INTEGER_DIGITS, MAX_JSON_DEPTH
-from sagas.text.json_values import MAX_INTEGER_BITS, encodable, json_problem
+from sagas.text.exact_numbers import has_too_many_digits
+from sagas.text.json_values import encodable, json_problem
 
 RAISED_AT = "raised_at"
 """The field of an error's details with the file and the line in the author's code that raised it."""
@@ -21,7 +22,7 @@ def text_of(value: Any) -> str:
 
     An exception that is a dataclass has no text of its own: its fields are.
     """
-    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+    if isinstance(value, int) and has_too_many_digits(value):
         return f"(an integer of more than {MAX_INTEGER_DIGITS:,} digits)"
     try:
         text = str(value)

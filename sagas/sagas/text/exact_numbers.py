@@ -7,11 +7,20 @@ from collections.abc import Iterator, Mapping
 from decimal import Context, Decimal
 from typing import Any
 
+from sagas.input_limits import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS
 from sagas.text.exact_json import canonical_json
 
 _EXACT = Context(prec=20_000)
 """A precision with more digits than the quotient of any two numbers that the engine takes."""
 
+_WRITTEN_OUT_DIGITS = 20
+_WRITTEN_OUT = 10**_WRITTEN_OUT_DIGITS
+"""The smallest integer of which :func:`comparable` writes the zeros at the end as an exponent: 1e999 is five characters
+of an input, and would be a thousand of its digest.
+"""
+
+
+_LARGEST_INTEGER = 10**MAX_INTEGER_DIGITS - 1
 
 BINARY = "x-binary"
 """The keyword of a schema for a number that is kept as a double."""
@@ -22,6 +31,11 @@ def is_whole(value: Any) -> bool:
     if isinstance(value, Decimal):
         return value.is_finite() and value == value.to_integral_value()
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def has_too_many_digits(number: int) -> bool:
+    """Return whether an integer has more than :data:`MAX_INTEGER_DIGITS` digits, without writing them."""
+    return number.bit_length() > MAX_INTEGER_BITS and abs(number) > _LARGEST_INTEGER
 
 
 def is_exact_double(number: int | Decimal) -> bool:
@@ -55,14 +69,38 @@ def is_multiple(number: int | Decimal, divisor: int | Decimal) -> bool:
 
 
 def comparable(value: Any) -> Any:
-    """The JSON value with one form for each number, so that equal values have equal texts."""
+    """The JSON value with one form for each number, so that equal values have equal texts.
+
+    The form of a number is hardly longer than the number as it was written, and takes no more work.
+    """
     if isinstance(value, Mapping):
         return {key: comparable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [comparable(item) for item in value]
     if isinstance(value, Decimal):
-        return int(value) if is_whole(value) else value.normalize(_EXACT)
+        return _comparable_decimal(value)
+    if isinstance(value, int) and not -_WRITTEN_OUT < value < _WRITTEN_OUT:
+        return _comparable_integer(value)
     return value
+
+
+def _comparable_decimal(number: Decimal) -> int | Decimal:
+    if not number:
+        return 0
+    if is_whole(number) and number.adjusted() < _WRITTEN_OUT_DIGITS:
+        return int(number)
+    return number.normalize(_EXACT)
+
+
+def _comparable_integer(number: int) -> int | Decimal:
+    """The integer, or the decimal with an exponent if it ends in zeros. Python takes far longer to make a decimal of an
+    integer than to write its digits.
+    """
+    if number % 10:
+        return number
+    written = str(number)
+    digits = written.rstrip("0")
+    return Decimal(f"{digits}E{len(written) - len(digits)}")
 
 
 def is_equal(first: Any, other: Any) -> bool:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from sagas.input_limits import MAX_INTEGER_BITS, MAX_INTEGER_DIGITS, MAX_JSON_DEPTH
+from sagas.input_limits import MAX_INTEGER_DIGITS, MAX_JSON_DEPTH
 from sagas.text.exact_json import decimal_problem, decode_unambiguous
+from sagas.text.exact_numbers import has_too_many_digits
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 """A string of JSON. One without an end takes all that follows, or each escaped quote in it would be tried again."""
@@ -51,7 +52,7 @@ def json_problem(
                 waiting.append(item)
                 depths.append(depth + 1)
             elif isinstance(item, int):
-                if item.bit_length() > MAX_INTEGER_BITS:
+                if has_too_many_digits(item):
                     return f"it has an integer of more than {MAX_INTEGER_DIGITS:,} digits"
             elif item is not None and (problem := _number_problem(item)) is not None:
                 return problem
