@@ -24,8 +24,9 @@ from sagas.definition.schema_nodes import (
 from sagas.expressions import ANY_ELEMENT
 from sagas.input_limits import MAX_INTEGER_DIGITS
 from sagas.text.exact_json import canonical_json, decode_json, value_text
-from sagas.text.masked_texts import QUOTED, TextMask
+from sagas.text.masked_texts import TextMask
 from sagas.text.printable import MASK
+from sagas.text.text_search import QUOTED
 
 SENSITIVE_KEYWORD = "x-sensitive"
 

@@ -13,41 +13,57 @@ from urllib.parse import quote, quote_plus
 
 from sagas.text.exact_json import escaped, readable_json, value_text
 from sagas.text.printable import MASK
-
-QUOTED = 40
-"""Characters that messages quote of a long value."""
+from sagas.text.text_search import QUOTED, TextSearch
 
 MAX_FORMS = 1_000
 """Texts that are searched for in several notations."""
 
-MAX_COMPARISONS = 1_000_000
-"""Comparisons with a text of up to 1,000 characters. They take a tenth of a second, also of a workflow task."""
+MAX_LOOKUPS = 1_000_000
+"""Lookups for one message, or for one document. They take a tenth of a second, also of a workflow task."""
 
 
 def mask_texts(message: str, texts: Iterable[str]) -> str:
     """The message with `•••` in place of these texts, where they are not parts of longer words.
 
-    The first :data:`MAX_FORMS` of them are also found as they are written in JSON, Python, SQL and URLs.
+    The first :data:`MAX_FORMS` of them are also found as they are written in JSON, Python, SQL and URLs. A message for
+    which that takes more than :data:`MAX_LOOKUPS` is masked as a whole.
     """
+    given = tuple(texts)
+    return _masked(message, given, MAX_LOOKUPS)[0] if given else message
+
+
+def _masked(message: str, texts: tuple[str, ...], most: int) -> tuple[str, int]:
+    """The masked message, and how many lookups it took."""
+    long, short = _searches(texts)
+    message, taken = long.masked(message, most)
+    message, more = short.masked(message, most - taken)
+    return message, taken + more
+
+
+@lru_cache(maxsize=8)
+def _searches(texts: tuple[str, ...]) -> tuple[TextSearch, TextSearch]:
+    """The searches for the long texts and for the short ones, which are found as whole words only."""
+    forms: tuple[set[str], set[str]] = (set(), set())
     for number, text in enumerate(texts):
-        for form in _forms(text) if number < MAX_FORMS else (text,):
-            if form in message:
-                whole = rf"(?<!\w){re.escape(form)}(?!\w)" if len(text) < QUOTED else re.escape(form)
-                message = re.sub(whole, MASK, message)
-    return message
+        forms[len(text) < QUOTED].update(_forms(text) if number < MAX_FORMS else (text,))
+    return TextSearch(forms[0], whole=False), TextSearch(forms[1], whole=True)
 
 
 class TextMask:
-    """Masks texts in the strings of a document; beyond :data:`MAX_COMPARISONS` it masks all strings."""
+    """Masks texts in the strings of a document; beyond :data:`MAX_LOOKUPS` it masks all strings."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = tuple(texts)
-        self._forms = len(self._texts) + sum(len(_forms(text)) - 1 for text in self._texts[:MAX_FORMS])
-        self._left = MAX_COMPARISONS
+        self._left = MAX_LOOKUPS
 
     def text(self, text: str) -> str:
-        self._left -= self._forms * (1 + len(text) // 1_000)
-        return MASK if self._left < 0 else mask_texts(text, self._texts)
+        if not self._texts:
+            return text
+        if self._left < 0:
+            return MASK
+        masked, taken = _masked(text, self._texts, self._left)
+        self._left -= taken
+        return masked
 
     def value(self, value: Any) -> Any:
         """The JSON value; the names in its objects stay."""
@@ -74,22 +90,28 @@ class TextMask:
         return value
 
 
-_of_attempt: ContextVar[Sequence[str]] = ContextVar("masked_texts", default=())
+_of_attempt: ContextVar[list[str] | None] = ContextVar("masked_texts", default=None)
 
 
 @contextlib.contextmanager
 def masking(texts: Sequence[str]) -> Iterator[None]:
     """Mask these texts in all that the current task logs and reports, see :func:`sagas.settings.masking.mask`."""
-    token = _of_attempt.set(texts)
+    token = _of_attempt.set(list(texts))
     try:
         yield
     finally:
         _of_attempt.reset(token)
 
 
-def texts_of_attempt() -> Sequence[str]:
-    """The texts of :func:`masking`."""
-    return _of_attempt.get()
+def mask_in_attempt(*texts: str) -> None:
+    """Mask these texts, too, from now to the end of :func:`masking`; outside of it there is no attempt."""
+    if (masked := _of_attempt.get()) is not None:
+        masked[:0] = texts  # before others, of which there may be more than have several notations
+
+
+def texts_of_attempt() -> tuple[str, ...]:
+    """The texts of :func:`masking` and :func:`mask_in_attempt`."""
+    return tuple(_of_attempt.get() or ())
 
 
 _PLAIN = re.compile(r"[\w.-]+", re.ASCII)
