@@ -39,6 +39,8 @@ from sagas.protocol.outcomes import Failure, Outcome, refused_value, rejection
 from sagas.protocol.payloads import CLOSE_NESTED, RECORD_RESULT, SKIP_RESTORE, Invocation, arguments_hash
 from sagas.protocol.size_limits import limit_size
 from sagas.text.author_values import text_of
+from sagas.text.masked_texts import mask_in_attempt
+from sagas.text.text_search import QUOTED
 
 IDLE_TRANSACTION_TIMEOUT = 30.0
 """Seconds of idleness after which the guarded transaction of a prepared action ends: such an action works outside the
@@ -233,14 +235,15 @@ class Dispatcher:
     async def _run_unguarded(self, invocation: Invocation, attempt: AttemptContext) -> Outcome:
         if invocation.action == CALLBACK_ACTION:
             participant = invocation.arguments.get("connection") or "the participant"
-            return read_callback(invocation.arguments, participant, invocation.sensitive_texts)
+            return read_callback(invocation.arguments, participant)
         if invocation.action == "http":
             request = {name: value for name, value in invocation.arguments.items() if name != "connection"}
-            address, secrets = None, invocation.sensitive_texts
+            address = None
             if CALLBACK in request:
                 address = self._callbacks.address(invocation.saga_id, invocation.key)
                 request = request_of(request, address)
-                secrets = (*secrets, address, address.rpartition("/")[2])  # a participant may quote it
+                token = address.rpartition("/")[2]
+                mask_in_attempt(address, token, token[:QUOTED])  # a participant may quote it anywhere
             return await run_http(
                 request,
                 key=invocation.key,
@@ -250,7 +253,6 @@ class Dispatcher:
                 attempt=attempt.number,
                 op=invocation.op,  # pyright: ignore[reportArgumentType]
                 traceparent=attempt.traceparent,
-                sensitive_texts=secrets,
                 callback_address=address,
             )
         if invocation.action in REQUEST_ACTIONS and self._requests is not None:

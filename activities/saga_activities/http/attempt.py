@@ -22,7 +22,7 @@ The outcome is that of this attempt alone: an earlier one may have taken effect 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any, Literal
@@ -51,7 +51,7 @@ from sagas.protocol.outcomes import Failure, Outcome, refused_value
 from sagas.protocol.size_limits import limit_size
 from sagas.settings.masking import mask
 from sagas.sql_text.tokens import shown
-from sagas.text.masked_texts import mask_texts
+from sagas.text.masked_texts import mask_texts, texts_of_attempt
 
 Op = Literal["do", "undo", "confirm", "probe"]
 
@@ -72,17 +72,15 @@ async def run_http(
     attempt: int = 1,
     op: Op = "do",
     traceparent: str | None = None,
-    sensitive_texts: Sequence[str] = (),
     callback_address: str | None = None,
 ) -> Outcome:
     """Make one attempt of an HTTP call. Errors of the participant or the definition become the outcome, not exceptions.
 
     ``key`` is the idempotency key of the operation, ``forward_key`` that of the ``do`` that an undo or a confirm names.
     ``timeout`` (seconds) covers everything: token, connecting, sending and reading. ``attempt`` counts from 1 within
-    one call of the machine. ``callback_address``: where the participant may answer later.
-    ``sensitive_texts``: those of the input, which a participant may repeat. The result of a
-    ``probe`` is the response object, whatever its status, and no key is sent: a participant would take the probe for a
-    repeated ``do``.
+    one call of the machine. ``callback_address``: where the participant may answer later. The result of a ``probe`` is
+    the response object, whatever its status, and no key is sent: a participant would take the probe for a repeated
+    ``do``.
     Cancellation propagates: the caller knows whether the worker stops or the saga was cancelled.
     """
     if connection is None:
@@ -96,7 +94,6 @@ async def run_http(
                 attempt=attempt,
                 op=op,
                 traceparent=traceparent,
-                sensitive_texts=sensitive_texts,
                 callback_address=callback_address,
             )
     try:
@@ -106,7 +103,7 @@ async def run_http(
         is_refused, to_result = compile_refusal(arguments.get("rejected_when")), compile_result(arguments.get("result"))
     except (InvalidRequestError, ResultError) as error:
         return _no_effect(refused_value(str(error)), attempt, retryable=False)
-    call = _HttpAttempt(connection, request, connection.label(request.url), attempt, sensitive_texts)
+    call = _HttpAttempt(connection, request, connection.label(request.url), attempt)
     headers = _saga_headers(connection, request, key, forward_key, op, traceparent)
     if callback_address is not None:
         headers[CALLBACK_HEADER] = callback_address
@@ -152,7 +149,6 @@ class _HttpAttempt:
     request: HttpRequest
     participant: str
     number: int
-    sensitive_texts: Sequence[str] = ()
     reached: bool = False
     was_unauthorized: bool = False
 
@@ -188,7 +184,7 @@ class _HttpAttempt:
         to_result: Callable[[HttpResponse], Any],
     ) -> Outcome:
         """The outcome of a response."""
-        body = quotable_body(response, self.sensitive_texts)
+        body = quotable_body(response)
         failure = Failure(
             "HttpStatus",
             f"{self.participant} responded {response.status_line} to {self.request.target}"
@@ -197,7 +193,7 @@ class _HttpAttempt:
             quotes=True,
         )
         if 300 <= response.status < 400 and (location := response.headers.get("location")):
-            target = mask(mask_texts(location[:MAX_MASKED], self.sensitive_texts))
+            target = mask(location[:MAX_MASKED])
             message = f"{failure.message}, Location: `{shown(target, MAX_QUOTED_BODY)}`"
             failure = replace(failure, message=message)
         delay = retry_after(response)
@@ -241,14 +237,14 @@ class _HttpAttempt:
             return self._unusable(response, f"{message}: {error}")
 
     def _unusable(self, response: HttpResponse, message: str) -> Outcome:
-        if body := quotable_body(response, self.sensitive_texts):
+        if body := quotable_body(response):
             message += f"; the body begins `{shown(body, MAX_QUOTED_BODY)}`"
         return Outcome("unknown", failure=Failure("definition", message), attempt=self.number, retryable=False)
 
 
-def quotable_body(response: HttpResponse, sensitive_texts: Sequence[str]) -> str:
+def quotable_body(response: HttpResponse) -> str:
     """The beginning of a body of text; it is masked before it is cut, or a half of a sensitive text would stay."""
-    return mask(mask_texts(response.text, sensitive_texts)[:MAX_MASKED]) if _is_text(response) else ""
+    return mask(mask_texts(response.text, texts_of_attempt())[:MAX_MASKED]) if _is_text(response) else ""
 
 
 def _no_effect(failure: Failure, attempt: int, *, retryable: bool = True) -> Outcome:

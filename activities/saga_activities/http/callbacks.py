@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -58,14 +58,14 @@ def request_of(arguments: Mapping[str, Any], address: str) -> dict[str, Any]:
     return {**request, "result": "null"}
 
 
-def read_callback(arguments: Mapping[str, Any], participant: str, sensitive_texts: Sequence[str] = ()) -> Outcome:
+def read_callback(arguments: Mapping[str, Any], participant: str) -> Outcome:
     """The outcome of the request, as a result with ``done``: false if the callback is neither a yes nor a no.
 
     ``arguments``: ``callback`` and ``result`` of the request, and the ``response``, i.e. what was sent to the address.
     """
     settings, sent = arguments[CALLBACK], arguments["response"]
     response = HttpResponse(200, dict(sent.get("headers") or {}), sent["text"])
-    body = quotable_body(response, sensitive_texts)
+    body = quotable_body(response)
     quoted = f": `{shown(body, MAX_QUOTED_BODY)}`" if body else ""
     try:
         is_rejected = compile_condition("callback.rejected", settings.get("rejected", "false"))

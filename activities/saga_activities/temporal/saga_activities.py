@@ -51,7 +51,7 @@ from sagas.protocol.payloads import (
 from sagas.protocol.size_limits import MAX_PAYLOAD_BYTES, size_problem
 from sagas.settings.masking import mask
 from sagas.text.exact_json import decode_json, encode_json
-from sagas.text.masked_texts import masking
+from sagas.text.masked_texts import masking, texts_of_attempt
 from sagas.workflow.failures import SagaApplicationError
 from sagas.workflow.json_payloads import raw_json, read_payload
 
@@ -158,7 +158,7 @@ class SagaActivities:
                 watching.enter_context(watcher(watched))
             attempt = with_masked_heartbeats(await attempt_context(watched.saga, watched.traceparent, self._clock))
             ended = await self._perform(invocation, attempt, watched)
-            outcome = watched.outcome = mask_failure(note_no_effect(ended, info), invocation.sensitive_texts)
+            outcome = watched.outcome = mask_failure(note_no_effect(ended, info), texts_of_attempt())
         return temporal_result(outcome, invocation, attempt.number)
 
     async def _perform(self, invocation: Invocation, attempt: AttemptContext, observed: ObservedAttempt) -> Outcome:

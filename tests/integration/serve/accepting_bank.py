@@ -30,6 +30,7 @@ from tests.helpers.waiting import LIMIT, until
 
 class AcceptingBank:
     """``requests``: what has arrived, in order. ``statuses``: of the responses to the next requests, then 202.
+    ``heads``: what is sent in place of the next responses, with ``ADDRESS`` for the address of the callback.
 
     ``on_request``: called with each request before it is answered.
     """
@@ -37,6 +38,7 @@ class AcceptingBank:
     def __init__(self) -> None:
         self.requests: list[dict[str, Any]] = []
         self.statuses: list[int] = []
+        self.heads: list[str] = []
         self.on_request = lambda request: None
         bank = self
 
@@ -47,6 +49,11 @@ class AcceptingBank:
                 request = {"path": self.path, "headers": headers, "json": json.loads(body)}
                 bank.on_request(request)
                 bank.requests.append(request)
+                if bank.heads:
+                    head = bank.heads.pop(0).replace("ADDRESS", headers["saga-callback"])
+                    self.wfile.write(head.encode())
+                    self.close_connection = True
+                    return
                 self.send_response(bank.statuses.pop(0) if bank.statuses else 202)
                 self.send_header("content-length", "0")
                 self.end_headers()

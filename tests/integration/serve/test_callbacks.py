@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 
 from saga_workers.client import Client
 from sagas.builtins.callbacks import CALLBACK_UPDATE, MAX_CALLBACK_BYTES
+from sagas.protocol import payloads
+from sagas.text.digests import sha256_hex
 from tests.helpers.local_worker import finished, running_worker
 from tests.helpers.processes import TemporalServer
 from tests.helpers.waiting import until
@@ -290,3 +293,58 @@ async def test_the_wait_survives_continue_as_new(
 
 async def _has_moved(run: WorkflowHandle[Any, Any], first: str) -> bool:
     return (await run.describe()).run_id != first
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "ADDRESS\r\n\r\n",
+        "HTTP/1.1 200 ADDRESS\r\ncontent-length: -1\r\n\r\n",
+        "HTTP/1.1 500 ADDRESS\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\n@ADDRESS\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nx: \x00ADDRESS\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: ADDRESS\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: ADDRESS\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-encoding: ADDRESS\r\ncontent-length: 1\r\n\r\nx",
+        "HTTP/1.1 302 Found\r\nlocation: ADDRESS\r\ncontent-length: 0\r\n\r\n",
+    ],
+    ids=["status line", "length", "reason", "header line", "header", "transfer", "digits", "encoding", "location"],
+)
+async def test_no_history_and_no_log_has_an_address_that_the_participant_repeats(
+    desk: Desk, bank: AcceptingBank, caplog: pytest.LogCaptureFixture, head: str
+) -> None:
+    bank.heads = [head]
+    async with desk.open() as client:
+        saga = await begin(client)
+        await until(lambda: len(bank.requests) == 2, "the next attempt")
+        address = await bank.address()
+        handle = client.temporal.get_workflow_handle(saga)
+        async for event in handle.fetch_history_events():
+            assert address.rpartition("/")[2] not in str(event)
+        assert address.rpartition("/")[2] not in str(await client.show(saga))
+        assert (await call_back(address, BOOKED)).status_code == 200
+        assert (await finished(client, saga))["state"] == "COMPLETED"
+        texts = [str(event) async for event in handle.fetch_history_events()]
+    token = address.rpartition("/")[2]
+    assert not [text for text in [*texts, caplog.text] if token[:40] in text]
+
+
+async def test_an_input_of_numbers_with_large_exponents_costs_its_size(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, bank: AcceptingBank
+) -> None:
+    """The digest is made by who starts it again, and in the workflow task that makes the address of the callback."""
+    lengths: list[int] = []
+
+    def measured(text: str) -> str:
+        lengths.append(len(text))
+        return sha256_hex(text)
+
+    monkeypatch.setattr(payloads, "sha256_hex", measured)
+    numbers, id = [Decimal("1e999")] * 160_000, f"pay-{uuid.uuid4()}"
+    async with desk.open() as client:
+        for _ in range(2):
+            assert (await client.start("charge", {"numbers": numbers}, id=id)).id == id
+        assert (await call_back(await bank.address(), BOOKED)).status_code == 200
+        assert (await finished(client, id))["state"] == "COMPLETED"
+    assert max(lengths) > 1_000_000, "the digest of the input"
+    assert max(lengths) < 10 * len(numbers)

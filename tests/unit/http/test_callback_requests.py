@@ -12,6 +12,7 @@ from sagas.builtins.callbacks import address_placeholder
 from sagas.errors import UsageError
 from sagas.protocol.callback_address import called_back
 from sagas.settings.signing_keys import SigningKeys
+from sagas.text.masked_texts import masking
 
 KEYS = SigningKeys(("k" * 32,))
 IDS = ("pay-1", "a/b", "with space", "ü%2F?#&+", 'it\'s "q"')
@@ -75,6 +76,7 @@ def test_the_outcome_of_a_callback(text: str, kind: str, result: object) -> None
         "result": "response.json.id",
         "response": {"headers": {"content-type": "application/json"}, "text": text},
     }
-    outcome = read_callback(arguments, "bank", ["secret-1"])
+    with masking(["secret-1"]):
+        outcome = read_callback(arguments, "bank")
     assert (outcome.kind, outcome.result) == (kind, result)
     assert outcome.failure is None or "secret-1" not in str(outcome.failure.to_json())
