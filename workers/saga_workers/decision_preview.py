@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sagas.presentation.web_ui_text import effect_state
 from sagas.protocol.payloads import CLOSE_NESTED, SKIP_RESTORE
-from sagas.protocol.saga_view import ResidueView
+from sagas.protocol.saga_view import ResidueView, SagaView
 from sagas.text.exact_json import readable_json
 from sagas.text.shortening import shorten_middle
 
@@ -48,11 +49,13 @@ def consequences(machine: Machine, decision: DecisionMade) -> list[str]:
                 words.append(f"wait {command.seconds:g} s: {command.summary or command.id}")
             case Finish():
                 words.append(f"the saga ends {command.state}")
-    return words + [_remaining(row) for row in machine.view().residue[len(before.residue) :]] + list(notes.warnings)
+    after = machine.view()
+    return words + [_remaining(after, row) for row in after.residue[len(before.residue) :]] + list(notes.warnings)
 
 
-def _remaining(row: ResidueView) -> str:
-    what = "stays" if row.kind == "effect_stays" else "is missing"
+def _remaining(view: SagaView, row: ResidueView) -> str:
+    what = effect_state(view, row)
     where = "".join([f" in {row.system}" if row.system else "", f", key {row.key}" if row.key else ""])
-    by_hand = f"; by hand: {row.command}" if row.command else ""
+    look = ", if you do not find it" if row.kind == "effect_unclear" else ""
+    by_hand = f"; by hand{look}: {row.command}" if row.command else ""
     return f"the effect of {row.step}{where}, {what}: the saga will end RESIDUE{by_hand}"

@@ -84,14 +84,19 @@ def no_effect_text(step: StepView) -> str | None:
 
 
 def residue_text(view: SagaView, residue: ResidueView) -> str:
-    """Return what people read of a residue; nobody knows whether a step has an effect whose outcome is unknown."""
+    """Return what people read of a residue."""
+    return f"its effect {effect_state(view, residue)}"
+
+
+def effect_state(view: SagaView, residue: ResidueView) -> str:
+    """Return the verb of a sentence about an effect; nobody knows whether there is one if the outcome is unknown."""
     if residue.kind == "effect_missing":
-        return "its effect is missing"
+        return "is missing"
     if residue.kind == "effect_unclear":
-        return "its effect may be missing"
+        return "may be missing"
     steps = () if residue.saga else view.steps
     is_unknown = any(step.id == residue.step and step.outcome == "unknown" for step in steps)
-    return "its effect may remain" if is_unknown else "its effect stays"
+    return "may remain" if is_unknown else "stays"
 
 
 def table_row(*cells: str) -> str:
