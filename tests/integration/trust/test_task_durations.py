@@ -69,6 +69,8 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "long text": lambda: {"data": "x" * 1_000_000},
     "escapes": lambda: {"data": ["\n" * 1_000] * 500},
     "pairs": lambda: {"data": "\U0001f600" * 250_000},
+    "exponents": lambda: {"data": [Decimal("1e999")] * 160_000},
+    "whole with exponents": lambda: {"numbers": [Decimal("1e999")] * 1_500},
     "whole": lambda: {"numbers": [Decimal("1.0")] * 150_000},
 }
 
