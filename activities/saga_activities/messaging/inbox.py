@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from saga_activities.guard.schema import MYSQL_DIALECTS
 from saga_activities.guard.sql_session import SqlSession
-from saga_activities.guard.tables import MAX_NAME
+from saga_activities.guard.tables import MAX_NAME, now_sql
 from sagas.errors import UsageError
 from sagas.text.exact_numbers import exact_value, is_whole
 from sagas.text.shortening import shorten
@@ -156,6 +156,16 @@ def _stored_version(version: Any) -> int:
 def _shown(value: Any) -> str:
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= 40 else f"{shorten(text, 40)}…"
+
+
+async def purge_limit(engine: AsyncEngine, age: float) -> float:
+    """The time before which rows are older than ``age`` seconds by two clocks: that of this machine and of the server.
+
+    A machine whose clock is ahead would otherwise forget messages that may come again. A file has no clock of its own.
+    """
+    async with engine.connect() as connection:
+        now = await connection.scalar(sa.text(f"SELECT {now_sql(engine.dialect.name)}"))
+    return min(time.time(), float(now)) - age
 
 
 async def purge(engine: AsyncEngine, older_than: float, limit: int = 1_000) -> int:

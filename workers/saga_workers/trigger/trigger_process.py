@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -307,9 +306,9 @@ class TriggerTasks:
             while True:
                 for name in connections:
                     try:
-                        while await inbox.purge(
-                            self._databases.engine(name), time.time() - 2 * self._settings.retention
-                        ):
+                        engine = self._databases.engine(name)
+                        limit = await inbox.purge_limit(engine, 2 * self._settings.retention)
+                        while await inbox.purge(engine, limit):
                             await sleep_or_stop(0.1, self._stop)
                     except (SQLAlchemyError, OSError, TimeoutError) as error:
                         log.warning("inbox not purged: %s", driver_message(error), extra=fields(connection=name))
