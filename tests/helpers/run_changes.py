@@ -13,12 +13,15 @@ FIRST_TASK = 4
 """The event at which the first workflow task of a saga is completed."""
 
 
-async def reset_run(temporal: Temporal, id: str, task: int = FIRST_TASK, *, keeps_signals: bool = True) -> str:
-    """Reset the newest run of the id to the event at which a workflow task was completed; gives the id of the new run.
+async def reset_run(
+    temporal: Temporal, id: str, task: int = FIRST_TASK, *, run_id: str | None = None, keeps_signals: bool = True
+) -> str:
+    """Reset a run of the id, the newest one without ``run_id``, to the event at which a workflow task was completed;
+    gives the id of the new run.
 
     What the run has received later is applied to the new one, unless ``keeps_signals`` is false.
     """
-    described = await temporal.get_workflow_handle(id).describe()
+    described = await temporal.get_workflow_handle(id, run_id=run_id).describe()
     excluded = [] if keeps_signals else [ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL]
     request = ResetWorkflowExecutionRequest(
         namespace=temporal.namespace,

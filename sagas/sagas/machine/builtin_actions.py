@@ -11,7 +11,7 @@ from sagas.definition import times
 from sagas.definition.model import is_nested
 from sagas.definition.saga_ids import check_saga_name
 from sagas.errors import UsageError
-from sagas.machine import image_scopes
+from sagas.machine import earlier_effects, image_scopes
 from sagas.machine.expressions import arguments, evaluation
 from sagas.machine.expressions.evaluation import DefinitionError
 from sagas.machine.expressions.unmet_requirement import unmet_requirement
@@ -52,8 +52,12 @@ def evaluate_require(run: SagaRun, entry: Entry) -> Outcome:
 
 
 def evaluate_finish(run: SagaRun, entry: Entry) -> Outcome:
-    """`finish`: if the condition is true, the saga completes with the output; of parallel ones the first counts."""
+    """`finish`: if the condition is true, the saga completes with the output; of parallel ones the first counts.
+
+    It does not complete if an earlier run has gone further.
+    """
     ends = _condition(run, entry, "when", arguments.forward_argument(run, entry, "when"))
+    ends = ends and not any(earlier_effects.exist(run, id) for id in run.plan.finishes[entry.id])
     if ends and run.finished_by is None:
         run.output = arguments.forward_argument(run, entry, "output")
         run.finished_by = entry.id

@@ -45,7 +45,10 @@ def cancel_requested(run: SagaRun, event: CancelRequested) -> None:
         run.note_intervention("cancel" if event.kind == "cancelled" else "resume", event.at, event.who, event.message)
     message = event.closed or event.message or "a cancel was requested"
     details = {"who": event.who} if event.who and not event.closed else {}
-    run.post(RequestRollback(external_cause(event.kind, "Cancelled", message, details)))
+    cause = external_cause(event.kind, "Cancelled", message, details)
+    if event.kind == "terminated" and run.earlier.reason is not None:
+        cause = run.earlier.reason  # the rollback has begun in an earlier run
+    run.post(RequestRollback(cause))
 
 
 def external_cause(kind: str, type: str, message: str, details: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,10 @@ Rules 5 and 13. A pivot that provably never happens posts PivotFailed, which sta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sagas.definition.model import backoff
-from sagas.machine import attempt_counts, calls, failure_reasons, retries
+from sagas.machine import attempt_counts, calls, earlier_effects, failure_reasons, retries
 from sagas.machine.doubted_rejections import believed_promises, count_earlier_run
 from sagas.machine.expressions import expression_fields
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -19,12 +21,15 @@ from sagas.machine.internal_events import (
     PivotFailed,
     PivotFoundDone,
     ReachCommitPoint,
+    RequestRollback,
 )
 from sagas.machine.locking import locks
 from sagas.machine.state import OUTPUT_STEP, Entry, ParkedOperation, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import RecordState
 from sagas.protocol.outcomes import Outcome
+from sagas.text.shell import saga_command
+from sagas.text.shortening import join_names
 
 
 def start_committed(run: SagaRun) -> None:
@@ -45,10 +50,23 @@ def commit_or_complete(run: SagaRun) -> None:
     """All steps may be settled: without a pivot that reaches the commit point; past it, it completes the saga."""
     if run.steps_open:
         return
-    if not run.committed:
+    if OUTPUT_STEP not in run.parked and (left_out := earlier_effects.left_out(run)):
+        _refuse_to_complete(run, left_out)
+    elif not run.committed:
         run.post(ReachCommitPoint())
     elif run.confirm_steps_open == 0 and not run.parked:
         _finish_forward(run)
+
+
+def _refuse_to_complete(run: SagaRun, left_out: Sequence[str]) -> None:
+    """An earlier run has done what this one has left out: undo all of it, or park past the commit point."""
+    message = f"an earlier run of the saga has done {join_names(left_out, 5)}, which this one has left out"
+    if run.is_irrevocable:
+        advice = f"`{saga_command('show', run.saga_id)}` shows the keys; undo it by hand, then decide `done`"
+        run.parked[OUTPUT_STEP] = ParkedOperation(OUTPUT_STEP, "do", run.now, f"{message}: {advice}")
+        return
+    cause = {"kind": "failed", "step": None, "type": "EarlierRun", "message": message, "details": {}}
+    run.post(RequestRollback(cause))
 
 
 def must_wait_for_commit(run: SagaRun, id: str) -> bool:

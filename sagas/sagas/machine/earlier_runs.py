@@ -19,6 +19,10 @@ class EarlierRuns:
     runs is known, ``records`` has their steps as in a snapshot, see :mod:`sagas.machine.left_steps`. Where that is
     lost (``state_is_lost``), the guards and probes are asked, see :mod:`sagas.machine.undo.steps_ahead`. ``children``
     are the nested sagas of both, by entry id.
+
+    ``open_effects``: the entries whose effects were open in a guard before this run, with their generations;
+    ``in_guards``: all entries of which a guard had a record before. ``residue`` and ``reason`` are those of the earlier
+    runs; a rollback of this one goes on with them.
     """
 
     exist: bool = False
@@ -27,3 +31,7 @@ class EarlierRuns:
     state_is_lost: bool = False
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     children: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    open_effects: dict[str, int] = field(default_factory=dict[str, int])
+    in_guards: list[str] = field(default_factory=list[str])
+    residue: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    reason: dict[str, Any] | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sagas.definition.model import backoff, has_effect, is_nested, is_read
+from sagas.definition.model import StepDefinition, backoff, has_effect, is_nested, is_read
 from sagas.machine import (
     attempt_counts,
     builtin_actions,
     calls,
     commit,
     corrections,
+    earlier_effects,
     failure_reasons,
     retries,
     state_budget,
@@ -39,6 +40,7 @@ from sagas.machine.state import Entry, OperationState, SagaRun, StepRecord
 from sagas.protocol import outcomes
 from sagas.protocol.messages import RecordState
 from sagas.protocol.outcomes import Failure, Outcome, OutcomeKind
+from sagas.text.shortening import counted
 
 
 def start_ready_steps(run: SagaRun) -> None:
@@ -68,14 +70,14 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
     step = run.plan.steps[record.id]
     record.begun = True
     try:
-        if not expression_fields.should_run(run, step):
+        if not expression_fields.should_run(run, step) and not earlier_effects.exist(run, step.id):
             _skip_step(run, record)
             return
         if step.for_each is None:
             run.post(StartAttempt(run.new_entry(record, None)))
             record.running += 1
             return
-        record.items = expression_fields.for_each_items(run, step)
+        record.items = _items_of(run, step)
         run.kept_bytes += state_budget.budgeted_size(record.items)
     except DefinitionError as error:
         entry = run.new_entry(record, None)
@@ -94,6 +96,18 @@ def _start_step(run: SagaRun, record: StepRecord) -> None:
         _settle_step(run, record)
         return
     start_items(run, record)
+
+
+def _items_of(run: SagaRun, step: StepDefinition) -> list[Any]:
+    """The list of a `for_each`: that with which an earlier run has begun, because its items have their keys."""
+    items = earlier_effects.earlier_items(run, step.id)
+    if items is None:
+        items = expression_fields.for_each_items(run, step)
+    recorded = earlier_effects.recorded_entries(run, step.id)
+    if recorded > len(items):
+        earlier, now = counted(recorded, "item"), counted(len(items), "item")
+        raise DefinitionError(f"{step.id}.for_each: an earlier run has begun {earlier}, and the list has {now} now")
+    return items
 
 
 def restart_step(run: SagaRun, record: StepRecord) -> None:

@@ -1,4 +1,4 @@
-"""Steps that the runs before a reset had done, and that this run has not come to again.
+"""Steps and items that the runs before a reset had done, and that this run has not come to again.
 
 A rollback takes them over as they were left: done ones are undone with their results and arguments, and of a call that
 was in flight nobody knows how it has ended. Without that their effects would stay, known to no view.
@@ -9,13 +9,14 @@ the steps of a run that was deleted: its state is lost, so there is nothing to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sagas.definition.model import has_effect, is_nested
 from sagas.machine import forward
 from sagas.machine.doubted_rejections import doubt
+from sagas.machine.earlier_effects import begun_entries
 from sagas.machine.expressions.context import publish_result
 from sagas.machine.snapshot import load_run
 from sagas.machine.state import Entry, SagaRun, StepRecord
@@ -23,31 +24,49 @@ from sagas.text.records import pack_record, restore_record
 
 
 def take_over(run: SagaRun) -> None:
-    """At the start of a rollback: take over the steps that this run has not begun."""
+    """At the start of a rollback: take over the steps and items that this run has not begun, and what an operator has
+    left behind of them.
+    """
     for id, packed in run.earlier.records.items():
-        if id in run.steps and not run.steps[id].begun:
+        if id in run.steps:
             _take_over(run, restore_record(StepRecord, packed))
+    begun_here = {row["step"] for row in run.earlier.residue if _is_begun_here(run, row["step"])}
+    run.residue += [row for row in run.earlier.residue if row["step"] not in begun_here and row not in run.residue]
     run.earlier.records = {}
+    run.earlier.residue = []
+
+
+def _is_begun_here(run: SagaRun, id: str) -> bool:
+    """True for an entry that this run has begun itself, so that its own rollback tells what stays of it."""
+    entry = run.entry(id)
+    return entry is not None and entry.state not in ("PENDING", "SKIPPED") and not entry.taken_over
 
 
 def _take_over(run: SagaRun, left: StepRecord) -> None:
-    for entry in left.entries:
+    here = run.steps[left.id]
+    begun = begun_entries(run.plan.steps[left.id], here)
+    if begun >= len(left.entries):
+        return
+    for entry in left.entries[begun:]:
+        entry.taken_over = True
         if entry.id in run.earlier.children:
             run.children[entry.id] = dict(run.earlier.children[entry.id])
-    here = run.steps[left.id]
-    run.steps[left.id] = record = StepRecord(
-        left.id,
-        needs_open=here.needs_open,
-        items=left.items,
-        entries=left.entries,
-        settled=left.settled,
-        begun=True,
-        results=left.results,
-        generation=left.generation,
-    )
-    if record.settled and record.entries:
+    was_settled = here.settled
+    _join(here, left, begun)
+    here.begun = True
+    if begun == 0:
+        here.settled, here.generation = left.settled or was_settled, left.generation
+    if here.settled and not was_settled:
         run.steps_open -= 1
-        publish_result(run, record)
+        publish_result(run, here)
+
+
+def _join(record: StepRecord, older: StepRecord, begun: int) -> None:
+    """Add the entries of an older record behind those that this one has begun."""
+    record.entries = record.entries[:begun] + older.entries[begun:]
+    for name in ("items", "results"):
+        own, added = getattr(record, name), getattr(older, name)
+        setattr(record, name, added if own is None or added is None else own[:begun] + added[begun:])
 
 
 def correct_result(run: SagaRun, entry: Entry) -> None:
@@ -78,6 +97,9 @@ class LeftState:
     generations: dict[str, int]
     committed: bool
     goes_backward: bool
+    residue: list[dict[str, Any]]
+    operator: list[dict[str, Any]]
+    reason: dict[str, Any] | None
 
     @staticmethod
     def of(snapshot: Mapping[str, Any]) -> LeftState:
@@ -90,6 +112,8 @@ class LeftState:
         for entry in entries:
             generations[entry.id] = max(entry.generation, generations.get(entry.id, 1))
             _end_calls(run, entry)
+        for id, record in run.steps.items():
+            del record.entries[begun_entries(run.plan.steps[id], record) :]
         left = {
             id: pack_record(record)
             for id, record in run.steps.items()
@@ -101,7 +125,24 @@ class LeftState:
             {id: generation for id, generation in generations.items() if generation > 1},
             is_past,
             goes_backward,
+            run.residue,
+            run.operator,
+            run.reason if goes_backward else None,
         )
+
+
+def joined_records(states: Sequence[LeftState]) -> dict[str, Any]:
+    """The steps as several runs have left them, the last run first: an entry is as the last run has left it that has
+    begun it.
+    """
+    records: dict[str, StepRecord] = {}
+    for state in states:
+        for id, packed in state.records.items():
+            older = restore_record(StepRecord, packed)
+            record = records.setdefault(id, older)
+            if len(record.entries) < len(older.entries):
+                _join(record, older, len(record.entries))
+    return {id: pack_record(record) for id, record in records.items()}
 
 
 def _is_left(run: SagaRun, entry: Entry) -> bool:

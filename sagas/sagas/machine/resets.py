@@ -30,6 +30,11 @@ def run_was_reset(run: SagaRun, event: RunWasReset) -> None:
     earlier.state_is_lost = earlier.state_is_lost or event.state_is_lost
     earlier.records = dict(event.records)
     earlier.children = dict(event.children)
+    earlier.in_guards = list(event.in_guards)
+    earlier.open_effects = {id: open for id, open in event.in_guards.items() if open >= max(run.generation, 1)}
+    earlier.residue, earlier.reason = list(event.residue), event.reason
+    decided = [row for row in event.operator if row not in run.operator]
+    run.operator = sorted([*decided, *run.operator], key=lambda row: str(row["at"]))
     for id, generation in event.generations.items():
         earlier.generations[id] = max(generation, earlier.generations.get(id, 1))
     for record in run.steps.values():

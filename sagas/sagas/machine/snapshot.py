@@ -9,6 +9,7 @@ from typing import Any
 
 from sagas.definition.analysis.step_graph import ExecutionPlan
 from sagas.definition.snapshot import from_snapshot, to_snapshot
+from sagas.machine.earlier_effects import begun_entries
 from sagas.machine.earlier_runs import EarlierRuns
 from sagas.machine.expressions.context import publish_result
 from sagas.machine.lock_state import LockState
@@ -123,8 +124,12 @@ def _dump_state(run: SagaRun) -> dict[str, Any]:
     if run.undo_scope:
         data["undo_scope"] = run.undo_scope
     if run.earlier != EarlierRuns():
-        # A record of a step that this run has begun itself is of no use any more.
-        records = {id: record for id, record in run.earlier.records.items() if not run.steps[id].begun}
+        # A record of a step that this run has begun itself, with all its items, is of no use any more.
+        records = {
+            id: record
+            for id, record in run.earlier.records.items()
+            if begun_entries(run.plan.steps[id], run.steps[id]) < len(record.get("entries", ()))
+        }
         data["earlier"] = pack_record(replace(run.earlier, records=records))
     if run.child_row_locks:
         data["child_row_locks"] = run.child_row_locks

@@ -80,7 +80,8 @@ class Entry:
     (attempts) and ``retry_baseline_at`` (time): what came before no longer counts after an operator's retry.
     ``uncounted``: consecutive attempts that did not count. ``row_locked_at``: since when rows of another saga are in
     the way. ``failure_ignored``: dependants run as if the step had not run. ``decision``: an operator's decision that
-    is not carried out yet. ``ahead``: this run has not come to it, see :mod:`sagas.machine.undo.steps_ahead`.
+    is not carried out yet. ``ahead``: this run has not come to it, see :mod:`sagas.machine.undo.steps_ahead`;
+    nor to one that is ``taken_over`` from an earlier run.
     """
 
     id: str
@@ -108,6 +109,7 @@ class Entry:
     looked_up: bool = False
     failure_ignored: bool = False
     ahead: bool = False
+    taken_over: bool = False
     flight: str | None = None
     decision: dict[str, Any] | None = None
     undo: OperationState | None = None

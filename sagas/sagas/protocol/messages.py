@@ -163,7 +163,9 @@ class RunWasReset:
     missing are the last item of a `for_each` that a guard knows, and a nested saga that has left traces.
     ``pivot_done``: the saga is past its commit point, and its effects are in place. ``records`` are the steps as the
     runs before the reset have left them, in the form of a snapshot, and ``children`` their nested sagas, by entry id.
-    ``state_is_lost``: one of these runs is deleted, so that nobody knows what it had begun.
+    ``state_is_lost``: one of these runs is deleted, so that nobody knows what it had begun. ``in_guards``: the entries
+    that a guard has recorded, each with the generation of its open effect, or 0. ``residue``, ``operator`` and
+    ``reason``: those of the runs before.
     """
 
     at: float
@@ -172,6 +174,10 @@ class RunWasReset:
     records: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     children: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     state_is_lost: bool = False
+    in_guards: Mapping[str, int] = field(default_factory=dict[str, int])
+    residue: Sequence[dict[str, Any]] = ()
+    operator: Sequence[dict[str, Any]] = ()
+    reason: dict[str, Any] | None = None
 
 
 MachineEvent = (

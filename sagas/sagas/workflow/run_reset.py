@@ -96,6 +96,10 @@ class RunReset:
             records=left["records"],
             children=left["children"],
             state_is_lost=answer["state_is_lost"],
+            in_guards=answer["in_guards"],
+            residue=left["residue"],
+            operator=left["operator"],
+            reason=left["reason"],
         )
         events: list[MachineEvent] = [was_reset]
         if answer["undone"]:

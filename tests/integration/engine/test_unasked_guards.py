@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from saga_workers.client import Client
-from saga_workers.stuck.resumption import start_again
-from tests.helpers import run_changes
 from tests.helpers.local_worker import finished
 from tests.helpers.waiting import until
 from tests.integration.engine.environment import Environment, begin, row
+from tests.integration.engine.repeated_runs import repeat
 
 READS = """
     saga: reads
@@ -21,24 +19,6 @@ READS = """
 """
 NAME = '"${{ steps.look.result.name }}"'
 CONDITION = READS.replace(f"with: {{value: {NAME}}}", f"if: {NAME}")
-
-
-async def repeat(client: Client, id: str, how: str) -> None:
-    """Begin another run of the saga once this one waits for its signal."""
-
-    async def waits() -> bool:
-        return row(await client.show(id), "go")["state"] == "RUNNING"
-
-    async def gone() -> bool:
-        return (await client.locator.locate(id)).kind == "unknown"
-
-    await until(waits)
-    if how == "reset":
-        await run_changes.reset_run(client.temporal, id)
-        return
-    await run_changes.delete_run(client.temporal, id)
-    await until(gone)
-    await start_again(client, await client.locator.locate(id), who="anna", reason="lost")
 
 
 @pytest.mark.parametrize("how", ["reset", "resumed"])

@@ -1,19 +1,23 @@
-"""Looks up what a saga had done before Temporal's reset made a new run from one of its runs."""
+"""Looks up what a saga had done before Temporal's reset made a new run from one of its runs.
+
+A reset makes its run from any earlier one, and terminates another, so every run of the saga counts. Their states are
+read while there are few; beyond that nobody is said to know them, so that a rollback looks up each step.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.client import WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from saga_workers.location.done_commands import done_commands
 from saga_workers.location.locator import Locator
-from saga_workers.location.traces import guarded_effects, highest_generations, last_items
+from saga_workers.location.traces import GuardedEffect, guarded_effects, highest_generations, last_items
 from saga_workers.location.verified_outcomes import state_of
 from saga_workers.temporal.machine_query import query_machine
 from saga_workers.temporal.saga_runs import describe_saga_run
@@ -21,14 +25,14 @@ from saga_workers.temporal.temporal_runs import RunInfo, list_runs
 from saga_workers.temporal.visibility_filter import keyword_condition
 from saga_workers.worker.nested_traces import nested_traces
 from sagas.errors import RefusedError, SagaError
-from sagas.machine.left_steps import LeftState
+from sagas.machine.left_steps import LeftState, joined_records
 from sagas.protocol.payloads import UNDO_SUFFIX, pack_state, unpack_state
 from sagas.settings import Settings
 
 log = logging.getLogger("saga.reset")
 
-_MAX_RESETS = 10
-"""Runs that were reset one after the other, whose states are read."""
+_MAX_RUNS = 10
+"""Earlier runs of a saga whose states are read."""
 
 _QUERY_TIMEOUT = timedelta(seconds=8)
 
@@ -42,22 +46,23 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
     and of each nested saga that has left traces; ``pivot_done``: it is past its commit point, and the effects are in
-    place; ``left``: the steps and nested sagas of the runs before, packed; ``state_is_lost``: there was one whose state
-    nobody has; ``started_at``: when the saga was started, if a guard knows.
+    place; ``left``: the steps and nested sagas of the runs before, packed, with the residue, the decisions of operators
+    and the reason of a rollback; ``state_is_lost``: there was one whose state nobody has; ``in_guards``: see
+    :class:`sagas.protocol.messages.RunWasReset`; ``started_at``: when the saga was started, if a guard knows.
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
     saga_id = about["saga_id"]
     effects = await guarded_effects(settings, saga_id)
-    packed = [state async for state in _states_before(locator)]
+    started = datetime.fromtimestamp(float(about["since"]), UTC)
+    packed = [state async for state in _states_before(locator, started)]
     states = [LeftState.of(unpack_state(state)) for state in packed if state is not None]
-    undone_elsewhere = await _was_undone(locator, datetime.fromtimestamp(float(about["since"]), UTC))
+    undone_elsewhere = await _was_undone(locator, started)
     undone = undone_elsewhere or any(state.goes_backward for state in states)
     generations = highest_generations(effects)
-    left: dict[str, dict[str, Any]] = {"records": {}, "children": {}}
+    children: dict[str, Any] = {}
     for state in states:  # the last run first: what it has begun is as it has left it
-        for name, of_state in (("records", state.records), ("children", state.children)):
-            left[name] = {**of_state, **left[name]}
+        children = {**state.children, **children}
         for id, generation in state.generations.items():
             generations[id] = max(generation, generations.get(id, 1))
     nested = [
@@ -70,7 +75,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
     for trace in nested:
         generations[trace.entry] = max(trace.generation, generations.get(trace.entry, 1))
         if trace.child is not None:
-            left["children"].setdefault(trace.entry, trace.child)
+            children.setdefault(trace.entry, trace.child)
     done = [effect.entry for effect in effects if effect.open]
     done += [command.step for command in await done_commands(settings, [saga_id])]
     done += [trace.entry for trace in nested if trace.state == "COMPLETED"]
@@ -84,21 +89,42 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         "pivot_done": is_decided or (is_committed and not undone),
         "state_is_lost": None in packed and not undone_elsewhere,
         # What another run has undone, or is undoing, is not undone by this one.
-        "left": pack_state({"records": {}, "children": {}} if undone_elsewhere else left),
+        "in_guards": {} if undone_elsewhere else _in_guards(effects),
+        "left": pack_state(
+            {
+                "records": {} if undone_elsewhere else joined_records(states),
+                "children": {} if undone_elsewhere else children,
+                "residue": _joined_rows(state.residue for state in states),
+                "operator": _joined_rows(state.operator for state in states),
+                "reason": next((state.reason for state in states if state.reason is not None), None),
+            }
+        ),
     }
 
 
-async def _states_before(locator: Locator) -> AsyncIterator[str | None]:
-    """The states of the machines of the runs before the resets, the last run first; None for one that nobody has.
+def _in_guards(effects: Sequence[GuardedEffect]) -> dict[str, int]:
+    """The entries in the guards, each with the highest generation whose effect is open; 0 if none is."""
+    generations: dict[str, int] = {}
+    for effect in effects:
+        generation = effect.generation if effect.open else 0
+        generations[effect.entry] = max(generations.get(effect.entry, 0), generation)
+    return generations
 
-    Raises SagaError.
+
+def _joined_rows(rows_of_runs: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    joined: list[dict[str, Any]] = []
+    for rows in rows_of_runs:
+        joined += [row for row in rows if row not in joined]
+    return joined
+
+
+async def _states_before(locator: Locator, started: datetime) -> AsyncIterator[str | None]:
+    """The states of the machines of the earlier runs of the current activity's saga, the last run first; None for one
+    that nobody has. Raises SagaError.
     """
-    info = activity.info()
-    workflow_id, run_id = info.workflow_id or "", info.workflow_run_id
-    for _ in range(_MAX_RESETS):
-        run_id = run_id and await _run_before(locator, workflow_id, run_id)
-        if run_id is None:
-            return
+    workflow_id = activity.info().workflow_id or ""
+    run_ids = await _runs_before(locator, started)
+    for run_id in run_ids[:_MAX_RUNS]:
         try:
             state = await query_machine(locator.temporal, (workflow_id, run_id), locator.keys, timeout=_QUERY_TIMEOUT)
         except (WorkflowQueryFailedError, WorkflowQueryRejectedError, RefusedError) as error:
@@ -106,16 +132,43 @@ async def _states_before(locator: Locator) -> AsyncIterator[str | None]:
             yield None
             continue
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                yield None
-                return
-            raise SagaError(f"the run {run_id} of {workflow_id}, which was reset, does not answer: {error}") from error
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise SagaError(f"the run {run_id} of {workflow_id} does not answer: {error}") from error
+            yield None
+            continue
         if state is not None:
             yield state
+    if len(run_ids) > _MAX_RUNS:
+        yield None
+
+
+async def _runs_before(locator: Locator, started: datetime) -> list[str]:
+    """The ids of the earlier runs of the current activity's saga, the last first: those that Temporal lists, and those
+    from which a reset has made one of them. One that was continued as a new run has left its state to that.
+
+    Raises SagaError while Temporal does not list the current run either, because the list lags behind.
+    """
+    info = activity.info()
+    workflow_id, run_id = info.workflow_id or "", info.workflow_run_id or ""
+    workflow_type = info.workflow_type or ""
+    conditions = (keyword_condition("WorkflowId", workflow_id), keyword_condition("WorkflowType", workflow_type))
+    run_ids: list[str] = []
+    async for run in list_runs(locator.temporal, " AND ".join(conditions)):
+        is_later = run.close_time is None or run.close_time >= started
+        if run.id == workflow_id and is_later and run.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW:
+            run_ids.append(run.run_id)
+    if run_id not in run_ids:
+        raise SagaError(f"Temporal does not list the run {run_id} of {workflow_id} yet")
+    for made in run_ids:  # which grows meanwhile
+        before = await _run_before(locator, workflow_id, made) if len(run_ids) <= _MAX_RUNS + 1 else None
+        if before is not None and before not in run_ids:
+            run_ids.append(before)
+    run_ids.remove(run_id)
+    return run_ids
 
 
 async def _run_before(locator: Locator, workflow_id: str, run_id: str) -> str | None:
-    """The run from which the last reset has made this one; None: no run was reset, or it is deleted."""
+    """The run from which the last reset has made this one; None: no run was reset, or this one is deleted."""
     before = None
     try:
         async for event in locator.temporal.get_workflow_handle(workflow_id, run_id=run_id).fetch_history_events():

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sagas.definition.model import is_nested, is_read
-from sagas.machine import corrections
+from sagas.machine import corrections, earlier_effects
 from sagas.machine.internal_events import CompensateStep
 from sagas.machine.state import Entry, SagaRun, StepRecord
 
@@ -107,6 +107,7 @@ def _reset_step(run: SagaRun, id: str, followers: set[str]) -> None:
     old = run.steps[id]
     run.steps_open += old.settled
     run.step_values.pop(id, None)
+    earlier_effects.forget(run, id)
     generation = max((entry.generation for entry in old.entries), default=old.generation - 1) + 1
     for entry in old.entries:
         run.children.pop(entry.id, None)

@@ -1,10 +1,10 @@
-"""Steps that an earlier run of the saga may have begun, and that this run has not come to.
+"""Steps and items that an earlier run of the saga may have begun, and that this run has not come to, or has left out.
 
-Nobody has the state of the earlier run: it was deleted. So before a rollback undoes anything, each step ahead is looked
-up as one whose outcome is unknown: its guard tells, or a probe, or the run of its nested saga, and what none of them
-knows is undone by its key. The pivot comes first, with what it needs: if it is done, nothing is undone (rule 5), and
-the run goes on until it comes to it. Steps of a run whose state is known need no look-up, see
-:mod:`sagas.machine.left_steps`.
+If nobody has the state of the earlier run, because it was deleted, each of them is looked up before a rollback undoes
+anything, as one whose outcome is unknown: its guard tells, or a probe, or the run of its nested saga, and what none of
+them knows is undone by its key. The pivot comes first, with what it needs: if it is done, nothing is undone (rule 5),
+and the run goes on until it comes to it. If the state is known, see :mod:`sagas.machine.left_steps`, only those are
+looked up that have an open effect in a guard all the same.
 
 The steps are looked up in the order of the graph, so that the results of earlier ones are there for the expressions of
 later ones, and so that nothing is asked about a step that needs one which certainly never happened.
@@ -18,6 +18,7 @@ from sagas.definition.model import StepDefinition, has_effect, is_nested
 from sagas.expressions import compile_expression
 from sagas.machine import builtin_actions, commit, forward
 from sagas.machine.doubted_rejections import doubt
+from sagas.machine.earlier_effects import begun_entries, recorded_entries
 from sagas.machine.expressions import expression_fields
 from sagas.machine.expressions.context import publish_result
 from sagas.machine.expressions.evaluation import DefinitionError
@@ -31,7 +32,7 @@ from sagas.machine.undo import savepoints
 def must_find_pivot(run: SagaRun) -> bool:
     """True while a rollback has to wait, because the pivot may be done and this run has not come to it."""
     pivot = run.plan.pivot
-    if not run.earlier.state_is_lost or run.phase != "forward" or pivot is None or run.steps[pivot.id].begun:
+    if not run.earlier.state_is_lost or run.phase != "forward" or pivot is None or _has_begun(run, pivot):
         return False
     return _may_have_run(run, pivot, _never_reached(run))
 
@@ -41,7 +42,7 @@ def is_seeking(run: SagaRun) -> bool:
     pivot = run.plan.pivot
     if not run.earlier.state_is_lost or run.pending_cause is None or pivot is None or run.phase != "forward":
         return False
-    return not run.steps[pivot.id].begun
+    return not _has_begun(run, pivot)
 
 
 def seek_pivot(run: SagaRun) -> bool:
@@ -70,7 +71,7 @@ def is_idle(run: SagaRun) -> bool:
 
 def look_up_next(run: SagaRun) -> bool:
     """Look up the next steps that a rollback covers. False once there are no more."""
-    if not run.earlier.state_is_lost:
+    if not run.earlier.exist:
         return False
     return _look_up_next(run, {id for id in run.plan.steps if savepoints.rollback_covers(run, id)})
 
@@ -170,13 +171,20 @@ def _never_reached(run: SagaRun) -> set[str]:
 
 
 def _is_absent(run: SagaRun, id: str) -> bool:
-    """True for a step ahead that was looked up and has not happened, so that no run has gone on behind it."""
-    entries = [
-        entry for entry in run.steps[id].entries if entry.ahead and not builtin_actions.was_started_again(run, entry)
-    ]
-    return run.plan.steps[id].on_failure != "continue" and any(
-        entry.resolved and entry.outcome in ("failed", "rejected") for entry in entries
-    )
+    """True for a step ahead that was looked up and has not happened, so that no run has gone on behind it.
+
+    Only a guard is a proof, which had no record of it before: the `skip` of an operator closes a step there, and a run
+    goes on behind it. One also goes on behind a step that its condition or an empty list has left out.
+    """
+    step, entries = run.plan.steps[id], [entry for entry in run.steps[id].entries if entry.ahead]
+    may_be_left_out = step.on_failure == "continue" or step.if_ is not None or step.for_each is not None
+    if may_be_left_out or not step.do.guarded or id in run.earlier.in_guards:
+        return False
+    return any(entry.resolved and entry.outcome in ("failed", "rejected") for entry in entries)
+
+
+def _has_begun(run: SagaRun, step: StepDefinition) -> bool:
+    return begun_entries(step, run.steps[step.id]) > 0
 
 
 def _may_have_run(run: SagaRun, step: StepDefinition, never: Collection[str]) -> bool:
@@ -198,35 +206,44 @@ def _is_left_out(run: SagaRun, step: StepDefinition) -> bool:
 
 
 def _is_known(run: SagaRun, source: str) -> bool:
-    """True if the expression reads only steps whose results are there."""
-    paths = [reference.path for reference in compile_expression(source).references]
-    return all(path[0] != "steps" or (len(path) > 1 and path[1] in run.step_values) for path in paths)
+    """True if the expression reads only steps whose results are there, and are those of every run: a guard has kept
+    them, while a read or a signal may have told the earlier run something else.
+    """
+    for path in (reference.path for reference in compile_expression(source).references):
+        if path[0] == "steps" and (len(path) < 2 or path[1] not in run.step_values):
+            return False
+        if path[0] == "steps" and not run.plan.steps[path[1]].do.guarded:
+            return False
+    return True
 
 
 def _missing_entries(run: SagaRun, step: StepDefinition, never: Collection[str]) -> int:
     """The number of entries of the step that an earlier run may have begun, and this one has not."""
-    record = run.steps[step.id]
-    if record.begun and (record.items is None or len(record.entries) >= _item_count(run, record)):
-        return 0
-    if not _may_have_run(run, step, never) or commit.must_wait_for_commit(run, step.id):
-        return 0
-    if not step.do.guarded and step.compensate is None and not is_nested(step):
-        return 0  # nothing tells of it, and nothing undoes it
+    record, begun = run.steps[step.id], begun_entries(step, run.steps[step.id])
+    recorded = recorded_entries(run, step.id)
+    if not run.earlier.state_is_lost or not _may_be_looked_up(run, step, never):
+        return max(recorded - begun, 0)
     if step.for_each is None:
-        return 1
+        return 1 - begun
     if record.items is None:
         try:
             record.items = expression_fields.for_each_items(run, step)
         except DefinitionError:
             record.items = []  # only what the guards know of it
-        record.results = []
-    return _item_count(run, record) - len(record.entries)
+    return max(recorded, _item_count(run, record)) - begun
+
+
+def _may_be_looked_up(run: SagaRun, step: StepDefinition, never: Collection[str]) -> bool:
+    if not step.do.guarded and step.compensate is None and not is_nested(step):
+        return False  # nothing tells of it, and nothing undoes it
+    return _may_have_run(run, step, never) and not commit.must_wait_for_commit(run, step.id)
 
 
 def _item_count(run: SagaRun, record: StepRecord) -> int:
     """The number of items that an earlier run may have begun: those of the list, and those that have left traces."""
-    listed = 0 if is_nested(run.plan.steps[record.id]) else len(record.items or ())
-    return max(listed, len(record.entries), _items_of_earlier(run, record.id))
+    step = run.plan.steps[record.id]
+    listed = 0 if is_nested(step) else len(record.items or ())
+    return max(listed, begun_entries(step, record), _items_of_earlier(run, record.id))
 
 
 def _items_of_earlier(run: SagaRun, id: str) -> int:
@@ -236,7 +253,11 @@ def _items_of_earlier(run: SagaRun, id: str) -> int:
 
 
 def _begin(run: SagaRun, record: StepRecord, entries: int) -> None:
+    step = run.plan.steps[record.id]
+    del record.entries[begun_entries(step, record) :]
     record.begun = True
+    if step.for_each is not None:
+        record.items, record.results = record.items or [], record.results or []
     for _ in range(entries):
         entry = run.new_entry(record, None if record.items is None else len(record.entries))
         entry.ahead, entry.state, entry.started_at = True, "RUNNING", run.now

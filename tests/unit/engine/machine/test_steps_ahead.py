@@ -43,9 +43,8 @@ def test_a_run_that_repeats_no_other_asks_nothing() -> None:
 
 
 def test_a_failure_looks_ahead_like_a_cancel() -> None:
-    driver = MachineDriver(saga(step("a"), step("b"), step("c")), answers={"b": "rejected", "c~seal": "done"})
-    driver.machine._run.earlier.state_is_lost = True  # pyright: ignore[reportPrivateUsage]
-    driver.run()
+    answers = {"b": "rejected", "c~seal": "done"}
+    driver = MachineDriver(saga(step("a"), step("b"), step("c")), answers=answers, repeats=True).run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
 
 
@@ -237,9 +236,10 @@ def test_a_nested_saga_ahead_that_has_completed_is_undone(restore: bool) -> None
     assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~earlier", "c~seal", "c~undo", "b~undo", "a~undo"])
 
 
-def test_nothing_is_asked_about_steps_behind_a_nested_saga_that_had_not_completed() -> None:
+def test_steps_behind_a_nested_saga_that_had_not_completed_are_looked_up() -> None:
+    """An operator may have skipped it."""
     driver = with_child_ahead(saga(step("a"), WAIT, NESTED, step("c")), {"b~earlier": ("COMPENSATED", None)}).run()
-    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~earlier", "a~undo"])
+    assert (driver.state, driver.log) == ("COMPENSATED", ["a", "b~earlier", "c~seal", "a~undo"])
 
 
 def test_the_end_of_a_nested_saga_that_was_started_again_tells_nothing_about_later_steps() -> None:
@@ -320,3 +320,27 @@ def test_a_nested_pivot_ahead_whose_end_nobody_knows_parks(repeats: bool) -> Non
     assert (driver.state, driver.undone, "b~earlier" in driver.log) == ("PARKED", [], not repeats)
     driver.decide("b", "compensate", evidence="it is undone").run()
     assert (driver.state, driver.undone) == ("COMPENSATED", ["a"])
+
+
+def test_steps_behind_one_that_a_guard_had_closed_before_are_looked_up() -> None:
+    """The `skip` of an operator has closed it, and the earlier run has gone on."""
+    driver = MachineDriver(LINE, answers={"c~seal": "done"}, repeats=True)
+    driver.feed(RunWasReset(driver.now, {}, False, in_guards={"b": 0})).run(until=0.0).cancel().run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "a"])
+
+
+def test_a_step_that_its_condition_leaves_out_now_is_called_again_if_its_effect_is_open() -> None:
+    look = step("look", kind="read")
+    branch = step("b", if_="steps.look.result.ok == false")
+    driver = MachineDriver(saga(step("a"), look, branch, WAIT), repeats=True)
+    driver.feed(RunWasReset(driver.now, {}, False, in_guards={"b": 1})).signal("go").run()
+    assert (driver.state, driver.states()["b"]) == ("COMPLETED", "DONE")
+
+
+def test_an_open_effect_of_a_step_that_was_left_out_before_the_reset_is_undone() -> None:
+    """Another run of the saga has done it: the reset has gone back to a state in which it had been left out."""
+    branch = step("b", if_="1 == 2")
+    driver = MachineDriver(saga(step("a"), branch, step("c")), answers={"b~seal": "done"}, hold=["c"]).start()
+    driver.feed(RunWasReset(driver.now, {}, False, in_guards={"b": 1})).end("c").run()
+    assert (driver.state, driver.undone) == ("COMPENSATED", ["c", "b", "a"])
+    assert "an earlier run of the saga has done b, which this one has left out" in driver.story["reason"]["message"]

@@ -1,0 +1,82 @@
+"""Effects that earlier runs of the saga have left in steps which this run has not come to, or has left out.
+
+A run that repeats another one may decide otherwise: a read answers differently now, so the condition of a step is
+false, its list is shorter, or a `finish` ends the saga. The earlier decision stands for a step that has left an effect:
+it is called again, under its key. Where that is impossible, the saga does not complete.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sagas.definition.model import StepDefinition, has_effect
+from sagas.machine.state import Entry, SagaRun, StepRecord
+from sagas.text.records import restore_record
+
+
+def begun_entries(step: StepDefinition, record: StepRecord) -> int:
+    """The number of entries that this run has begun: none of a step that it has left out, whose list is empty or could
+    not be evaluated, and no item that waits.
+    """
+    for number, entry in enumerate(record.entries):
+        if entry.state in ("PENDING", "SKIPPED") or (step.for_each is not None and entry.index is None):
+            return number
+    return len(record.entries)
+
+
+def left_record(run: SagaRun, id: str) -> StepRecord | None:
+    """The step as a run before has left it; None if none is known that has begun it."""
+    packed = run.earlier.records.get(id)
+    return None if packed is None else restore_record(StepRecord, packed)
+
+
+def exist(run: SagaRun, id: str) -> bool:
+    """True if an earlier run has left effects of the step."""
+    step = run.plan.steps[id]
+    if not run.earlier.exist or not has_effect(step):
+        return False
+    if _recorded_items(run, id) or (step.pivot and run.earlier.pivot_in_place):
+        return True
+    record = left_record(run, id)
+    return record is not None and any(_is_in_place(entry) for entry in record.entries)
+
+
+def earlier_items(run: SagaRun, id: str) -> list[Any] | None:
+    """The list of a `for_each` with which a run before has begun; None if it is not known, or had no effect."""
+    record = left_record(run, id) if exist(run, id) else None
+    return None if record is None else record.items
+
+
+def recorded_entries(run: SagaRun, id: str) -> int:
+    """The number of entries of the step up to the last one whose effect is open in a guard."""
+    return max(_recorded_items(run, id), default=-1) + 1
+
+
+def left_out(run: SagaRun) -> list[str]:
+    """The entries whose effects are in place although this run has left them out."""
+    ids = list(run.earlier.open_effects)
+    for id in run.earlier.records:
+        record = left_record(run, id)
+        ids += [entry.id for entry in record.entries if _is_in_place(entry)] if record is not None else []
+    return [id for id in dict.fromkeys(ids) if _is_left_out(run, id)]
+
+
+def forget(run: SagaRun, step: str) -> None:
+    """The effects of the step are undone, and it runs again with another generation."""
+    for id in [id for id in run.earlier.open_effects if id.partition("#")[0] == step]:
+        del run.earlier.open_effects[id]
+
+
+def _recorded_items(run: SagaRun, id: str) -> list[int]:
+    entries = [entry.partition("#") for entry in run.earlier.open_effects]
+    return [int(index or 0) for step, _, index in entries if step == id]
+
+
+def _is_in_place(entry: Entry) -> bool:
+    is_undone = entry.undo is not None and entry.undo.state in ("DONE", "SKIPPED")
+    return entry.outcome in ("done", "unknown") and not entry.resolved and not is_undone
+
+
+def _is_left_out(run: SagaRun, id: str) -> bool:
+    step, entry = run.plan.steps.get(id.partition("#")[0]), run.entry(id)
+    return step is not None and has_effect(step) and (entry is None or entry.state in ("PENDING", "SKIPPED"))
