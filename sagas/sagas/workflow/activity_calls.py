@@ -179,7 +179,8 @@ class ActivityCalls:
             try:
                 return await handle
             except ActivityError as error:
-                if call.retry.give_up_after is not None or call.id in self._cancelled or not _waited(error):
+                is_limited = call.retry.give_up_after is not None or call.execution == "local"
+                if is_limited or call.id in self._cancelled or not _waited(error):
                     raise
             handle = start_again()
 

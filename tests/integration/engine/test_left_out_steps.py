@@ -209,3 +209,22 @@ async def test_a_residue_and_its_decision_outlast_a_reset(env: Environment) -> N
     assert (story["state"], story["residue"], await env.effects()) == ("RESIDUE", before["residue"], ["b"])
     assert story["reason"] == before["reason"]
     assert [row["decision"] for row in story["operator"]][:2] == [row["decision"] for row in before["operator"]][:2]
+
+
+async def test_what_the_saga_before_with_this_id_has_left_is_not_undone(env: Environment) -> None:
+    env.plan["undo b"] = [Rejected("not b"), None]
+    async with env.serving(CALLS) as client:
+        id = await begin(client, "calls")
+        await waits_at(client, id, "go")
+        await handle(client, id).signal("go")
+        await waits_at(client, id, "go2")
+        await client.cancel(id)
+        assert (await finished(client, id))["state"] == "PARKED"
+        assert (await resolve(client, id, "b", "skip"))["state"] == "RESIDUE"
+        await begin(client, "calls", id=id, again=True)
+        await waits_at(client, id, "go")
+        await run_changes.reset_run(client.temporal, id)
+        await waits_at(client, id, "go")
+        await client.cancel(id)
+        assert ((await finished(client, id))["state"], await env.effects()) == ("COMPENSATED", ["b"])
+        assert undone(env) == ["undo h", "undo b", "undo a", "undo a"]

@@ -43,6 +43,9 @@ _NOT_BACKWARD = ("FAILED", "COMMITTED", "COMPLETED")
 async def look_before_reset(settings: Settings, locator: Locator, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the saga had done. ``about``: see :data:`saga_activities.temporal.saga_activities.LookBeforeReset`.
 
+    Effects of a saga with this id that has completed before it was started again (``saga start --again``) are not its
+    own: they have lower generations.
+
     ``undone``: it was compensated, or is being compensated, by a run of its own or by that of its undo;
     ``generations``: the highest of each entry, where it is not the first, and those of the last item of each `for_each`
     and of each nested saga that has left traces; ``pivot_done``: it is past its commit point, and the effects are in
@@ -52,8 +55,8 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
 
     Raises SagaError for a guard that cannot be read, and for a run that does not answer.
     """
-    saga_id = about["saga_id"]
-    effects = await guarded_effects(settings, saga_id)
+    saga_id, generation = about["saga_id"], int(about["generation"])
+    effects = [effect for effect in await guarded_effects(settings, saga_id) if effect.generation >= generation]
     started = datetime.fromtimestamp(float(about["since"]), UTC)
     packed = [state async for state in _states_before(locator, started)]
     states = [LeftState.of(unpack_state(state)) for state in packed if state is not None]
@@ -66,9 +69,7 @@ async def look_before_reset(settings: Settings, locator: Locator, about: Mapping
         for id, generation in state.generations.items():
             generations[id] = max(generation, generations.get(id, 1))
     nested = [
-        trace
-        for step in about["nested"]
-        async for trace in nested_traces(settings, locator, saga_id, step, int(about["generation"]))
+        trace for step in about["nested"] async for trace in nested_traces(settings, locator, saga_id, step, generation)
     ]
     for id in last_items(effects):
         generations.setdefault(id, 1)
