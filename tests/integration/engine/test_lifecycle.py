@@ -110,7 +110,7 @@ async def test_a_reset_of_an_undone_run_begins_nothing(env: Environment) -> None
         env.plan.clear()
         await reset_run(client.temporal, saga)
         story = await finished(client, saga)
-    assert (story["state"], story["reason"]["kind"], states(story)["a"]) == ("COMPENSATED", "terminated", "PENDING")
+    assert (story["state"], story["reason"]["kind"], states(story)["a"]) == ("COMPENSATED", "rejected", "PENDING")
     assert await env.effects() == []
 
 

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from saga_workers.client import Client
 from saga_workers.devstack.service import http_get
+from saga_workers.enqueued.enqueued_metrics import EnqueuedMetrics
 from saga_workers.relay.relay_metrics import RelayMetrics
 from saga_workers.relay.relay_status import OutboxGauges
 from saga_workers.serve.api import requests_counter
@@ -158,7 +159,8 @@ def test_the_page_lists_exactly_the_existing_metrics() -> None:
     serving = {_exposed(metric.name, metric.type) for metric in requests_counter(CollectorRegistry()).collect()}
     relay = [*RelayMetrics().collect(), *OutboxGauges([]).collect()]
     relayed = {_exposed(metric.name, metric.type) for metric in relay}
-    assert named == counted | asked | triggered | serving | relayed
+    enqueued = {_exposed(metric.name, metric.type) for metric in EnqueuedMetrics({}).collect()}
+    assert named == counted | asked | triggered | serving | relayed | enqueued
 
 
 def _exposed(name: str, kind: str) -> str:
