@@ -26,6 +26,7 @@ from sagas.machine import (
     standing_pauses,
     state_budget,
     task_budget,
+    timers,
 )
 from sagas.machine.cancel import external_cause
 from sagas.machine.decisions import apply, preview, rules
@@ -53,7 +54,7 @@ from sagas.machine.internal_events import (
 from sagas.machine.locking import locks, operator_pause
 from sagas.machine.origin import effect_recorded, origin_of
 from sagas.machine.snapshot import dump_compact, dump_run, load_run
-from sagas.machine.state import Entry, Flight, InternalEvent, SagaRun
+from sagas.machine.state import Entry, InternalEvent, SagaRun
 from sagas.machine.undo import effect_lookup, rollback, savepoints, steps_ahead
 from sagas.machine.view import build_view
 from sagas.protocol.messages import (
@@ -270,7 +271,7 @@ def _handle_event(run: SagaRun, event: MachineEvent) -> None:
         case ChildParked():
             parked.reported(run, event)
         case TimerFired():
-            _timer_fired(run, event)
+            timers.timer_fired(run, event)
         case CancelRequested():
             cancel.cancel_requested(run, event)
         case SignalReceived():
@@ -309,7 +310,7 @@ def _commit_at_start(run: SagaRun) -> None:
 
 
 def _call_ended(run: SagaRun, event: CallEnded) -> None:
-    flight, entry = _flight(run, event.id)
+    flight, entry = run.flight_of(event.id)
     if flight is None or entry is None or flight.kind != "call":
         return  # a duplicate, or an obsolete call
     run.end_flight(flight)
@@ -343,7 +344,7 @@ def _call_ended(run: SagaRun, event: CallEnded) -> None:
 
 def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
     """The call in flight is not the first of its operation any more, so its end alone does not tell what happened."""
-    flight, entry = _flight(run, event.id)
+    flight, entry = run.flight_of(event.id)
     if flight is None or entry is None:
         return
     flight.attempts_made, flight.due_at = flight.attempts_made + event.attempts, event.due_at
@@ -351,7 +352,7 @@ def _attempts_made(run: SagaRun, event: AttemptsMade) -> None:
 
 
 def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
-    flight, entry = _flight(run, event.id)
+    flight, entry = run.flight_of(event.id)
     if flight is None or entry is None or flight.kind != "saga":
         return
     run.end_flight(flight)
@@ -362,37 +363,6 @@ def _saga_ended(run: SagaRun, event: SagaEnded) -> None:
         effect_lookup.earlier_child_ended(run, entry, outcome, flight.purpose)
     else:
         forward.attempt_ended(run, entry, outcome, 1)
-
-
-def _timer_fired(run: SagaRun, event: TimerFired) -> None:
-    if event.id == task_budget.PAUSE:
-        run.paused = False
-        return
-    if event.id in run.timers:
-        _saga_timer_fired(run, event.id)
-        return
-    flight, entry = _flight(run, event.id)
-    if flight is None or entry is None or flight.fires_at is None:
-        return
-    run.end_flight(flight)
-    if flight.kind == "wait":
-        forward.attempt_ended(run, entry, builtin_actions.wait_timer_fired(run, entry), 1)
-        return
-    repetition.repeat(run, entry, flight)
-
-
-def _saga_timer_fired(run: SagaRun, id: str) -> None:
-    """Handle a timer of the whole saga: its deadline, or the warning before it."""
-    del run.timers[id]
-    if id == savepoints.TIMER:
-        savepoints.run_again(run)
-    elif id in locks.TIMERS:
-        locks.timer_fired(run, id)
-    elif id == "warn_after":
-        run.overdue = True
-        notify.notify_milestone(run, "overdue")
-    else:
-        run.post(RequestRollback(external_cause("deadline", "Deadline", "the deadline has passed", {})))
 
 
 def _signal_received(run: SagaRun, event: SignalReceived) -> None:
@@ -416,13 +386,6 @@ def _undo_requested(run: SagaRun, event: UndoRequested) -> None:
         run.undoing_finished = True
         run.note_intervention("undo", event.at, event.who, event.reason)
         rollback.start_rollback(run, external_cause("undone", "Undone", event.reason, {"who": event.who}))
-
-
-def _flight(run: SagaRun, id: str) -> tuple[Flight, Entry] | tuple[None, None]:
-    """The flight with this id and its entry; None for both when it has ended already."""
-    flight = run.flights.get(id)
-    entry = run.entry(flight.entry) if flight is not None else None
-    return (None, None) if flight is None or entry is None else (flight, entry)
 
 
 def _advance(run: SagaRun) -> bool:

@@ -309,6 +309,12 @@ class SagaRun:
             return record.entries[number]
         return None
 
+    def flight_of(self, id: str) -> tuple[Flight, Entry] | tuple[None, None]:
+        """The flight with this id and its entry; None for both when it has ended already."""
+        flight = self.flights.get(id)
+        entry = self.entry(flight.entry) if flight is not None else None
+        return (None, None) if flight is None or entry is None else (flight, entry)
+
     def without_sensitive_texts(self, outcome: Outcome) -> Outcome:
         """The outcome, whose failure quotes no `x-sensitive` value of the input."""
         return outcome if outcome.kind == "done" else mask_failure(outcome, self.plan.sensitive_texts(self.input))
