@@ -12,7 +12,7 @@ from saga_workers.client import Client
 from sagas import Rejected
 from tests.helpers.local_worker import finished
 from tests.helpers.run_changes import reset_run
-from tests.integration.engine.environment import Environment, begin, handle, resolve, row
+from tests.integration.engine.environment import Environment, begin, handle, resolve, row, send_signed
 from tests.integration.engine.nested.families import (
     GO,
     REPLACED,
@@ -100,7 +100,7 @@ async def test_the_latest_generation_of_a_child_is_that_of_another_run_of_its_pa
     async with env.serving(WAITING_PARENT.replace(nested("child", "child"), retried), CHILD) as client:
         id = await _begun(client)
         await has_state(client, id, "PARKED")
-        await resolve(client, id, "child", "retry")
+        await send_signed(client, id, {"step": "child", "decision": "retry", "reason": "because", "who": "ada"})
         await waits(client, id)
         assert (await client.show(f"{id}/child@2"))["state"] == "COMPLETED"
         await delete_and_resume(client, id)
