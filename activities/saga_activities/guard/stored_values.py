@@ -35,15 +35,15 @@ class StoredValues:
     def __init__(self, cipher: ValueCipher | None = None) -> None:
         self._cipher = cipher
 
-    def seal(self, text: str | None) -> str | None:
+    def encrypt_text(self, text: str | None) -> str | None:
         """The text to store for a result. Markers without values stay readable: commands without the key read them."""
         if self._cipher is None or text is None or not holds_values(text):
             return text
         data = base64.b64encode(self._cipher.encrypt(text.encode())).decode()
         return encode_json({"saga:encrypted": {"key": self._cipher.key_id, "data": data}}).decode()
 
-    def unseal(self, text: str | None) -> str | None:
-        """The text that :meth:`seal` was given. Raises :class:`UndecryptableRow`."""
+    def decrypt_text(self, text: str | None) -> str | None:
+        """The text that :meth:`encrypt_text` was given. Raises :class:`UndecryptableRow`."""
         if text is None or not text.startswith(_ENCRYPTED_TEXT):
             return text
         try:
@@ -52,18 +52,18 @@ class StoredValues:
         except (KeyError, TypeError, ValueError, binascii.Error):
             raise UndecryptableRow(_CHANGED) from None
 
-    def seal_bytes(self, data: bytes | None) -> bytes | None:
+    def encrypt_bytes(self, data: bytes | None) -> bytes | None:
         """The bytes to store for a snapshot."""
         if self._cipher is None or data is None:
             return data
         return _ENCRYPTED_BYTES + self._cipher.key_id.encode() + self._cipher.encrypt(data)
 
-    def unseal_bytes(self, data: bytes) -> bytes:
-        """The bytes that :meth:`seal_bytes` was given. Raises :class:`UndecryptableRow`."""
+    def decrypt_bytes(self, data: bytes) -> bytes:
+        """The bytes that :meth:`encrypt_bytes` was given. Raises :class:`UndecryptableRow`."""
         if not data.startswith(_ENCRYPTED_BYTES):
             return data
-        sealed = data.removeprefix(_ENCRYPTED_BYTES)
-        return self._decrypted(sealed[:_KEY_ID_BYTES].decode(errors="replace"), sealed[_KEY_ID_BYTES:])
+        encrypted = data.removeprefix(_ENCRYPTED_BYTES)
+        return self._decrypted(encrypted[:_KEY_ID_BYTES].decode(errors="replace"), encrypted[_KEY_ID_BYTES:])
 
     def _decrypted(self, key_id: str, data: bytes) -> bytes:
         if self._cipher is None:

@@ -101,9 +101,9 @@ def _finite(value: Any, convert: Callable[[str], str]) -> Any:
 # Writing: one statement for many rows.
 async def write_rows(connection: AsyncConnection, records: Sequence[RunRecord]) -> None:
     """Insert the rows or update them; a row with a later state stays as it is. At most one record for each key."""
-    seal = stored_values(connection.engine).seal_bytes
+    encrypt = stored_values(connection.engine).encrypt_bytes
     values = [
-        {column.name: getattr(record, column.name) for column in _COLUMNS} | {"machine": seal(record.machine)}
+        {column.name: getattr(record, column.name) for column in _COLUMNS} | {"machine": encrypt(record.machine)}
         for record in records
     ]
     if connection.dialect.name == "postgresql" and len(values) > 1:
@@ -212,7 +212,7 @@ async def read_machine(engine: AsyncEngine, saga_id: str) -> bytes | None:
         row = (await connection.execute(query)).first()
         if row is None or row.machine is None:
             return None
-        machine = stored_values(engine).unseal_bytes(row.machine)
+        machine = stored_values(engine).decrypt_bytes(row.machine)
         if row.story is not None:
             return machine
         snapshot = await _with_definition(connection, machine, row.digest)
@@ -286,12 +286,12 @@ async def _documents_of_machines(
     of_these = among(connection, _COLUMNS.saga_id, sorted({saga_id for saga_id, _ in keys}))
     query = sa.select(*columns).where(of_these)
     rows = [row for row in await connection.execute(query) if (row.saga_id, row.started_at) in keys]
-    unseal_bytes = stored_values(connection.engine).unseal_bytes
+    decrypt_bytes = stored_values(connection.engine).decrypt_bytes
     definitions = {digest: await _read_definition(connection, digest) for digest in {row.digest for row in rows}}
     return {
         (row.saga_id, row.started_at): _finite(row.story, _unescaped)
         if row.story
-        else _document_of_machine(unseal_bytes(row.machine), definitions[row.digest], row.saga)
+        else _document_of_machine(decrypt_bytes(row.machine), definitions[row.digest], row.saga)
         for row in rows
     }
 

@@ -147,7 +147,11 @@ class Preparation(ScriptTransactions):
         url = self.engine.url
         arguments = session_arguments(url)
         engine = create_async_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
-        values = {**entry_key.values, "op": rules.run_op(self._run), "result": stored_values(self.engine).seal(result)}
+        values = {
+            **entry_key.values,
+            "op": rules.run_op(self._run),
+            "result": stored_values(self.engine).encrypt_text(result),
+        }
         async with engine.connect() as connection:
             if (await connection.execute(_STORE_RESULT, values)).rowcount != 1:
                 raise InfrastructureError("a later attempt of this step has taken over")
