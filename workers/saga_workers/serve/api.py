@@ -340,7 +340,7 @@ class SagaApi:
 
 
 def _authorization(request: Request) -> str:
-    """The header Authorization, or what stands for it in the path."""
+    """The header Authorization of the request; for a codec path with a token, the header that has this token."""
     path = request.scope["path"]
     token = token_in_path(path) if is_codec_path(path) else None
     return request.headers.get("authorization", "") if token is None else f"Bearer {unquote(token)}"
