@@ -20,6 +20,10 @@ MAX_INTEGER_DIGITS = 4_000
 MAX_INTEGER_BITS = 13_287
 """The largest number of bits that always fits into :data:`MAX_INTEGER_DIGITS` digits."""
 
+MAX_NUMBER_TEXTS = 4_000_000
+"""Characters of all numbers of one request, array or call with events, as text without exponents. An exponent of three
+digits stands for a thousand; numbers without one have fewer in an input of 2 MB."""
+
 MAX_INPUT_VALUES = 250_000
 """Values (elements, fields) of one input."""
 

@@ -20,6 +20,10 @@ PHRASES: dict[ModuleType, dict[str, tuple[str, float]]] = {
         "MAX_DECIMAL_DIGITS": ("integers of 4,000 digits, decimals of {}", 1),
         "MAX_INTEGER_DIGITS": ("integers of {} digits", 1),
         "MAX_INPUT_VALUES": ("| an input | {} values", 1),
+        "MAX_NUMBER_TEXTS": (
+            "| numbers that become text in a request, an array or the events of a call | {} characters",
+            1,
+        ),
         "MAX_RESULT_VALUES": ("| result of a step, `output`, details of a failure | 2 MB and {} values", 1),
         "MAX_CHECK_STEPS": ("{} evaluation steps together, about a second of CPU", 1),
         "MAX_TASK_STEPS": ("| a workflow task | after {} evaluation steps", 1),

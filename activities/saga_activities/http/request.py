@@ -18,9 +18,10 @@ from sagas.builtins.http_headers import KeyFormat, reserved_headers
 from sagas.builtins.registry import BUILTINS, READ_METHODS
 from sagas.input_limits import MAX_JSON_DEPTH
 from sagas.text.digests import name_uuid, sha256_hex
-from sagas.text.exact_json import encode_json, number_text
+from sagas.text.exact_json import encode_json
 from sagas.text.header_names import is_header_name
 from sagas.text.json_values import json_problem
+from sagas.text.message_texts import MessageTexts
 
 METHODS = (*READ_METHODS, "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 FIELDS = frozenset(BUILTINS["http"].parameters["properties"]) - {CALLBACK}
@@ -77,13 +78,14 @@ def _build(
     method = str(arguments.get("method", "GET")).upper()
     if method not in METHODS:
         raise InvalidRequestError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    headers = _headers(arguments.get("headers"), managed_headers)
-    content, kind = _content(arguments)
+    texts = MessageTexts()
+    headers = _headers(arguments.get("headers"), managed_headers, texts)
+    content, kind = _content(arguments, texts)
     if content is not None and method in READ_METHODS:
         raise InvalidRequestError(f"a {method} request has no body; name the method, such as `method: POST`")
     if kind is not None:
         headers.setdefault("content-type", kind)
-    url = _with_query(_url(arguments, base, permits), arguments.get("query"))
+    url = _with_query(_url(arguments, base, permits), arguments.get("query"), texts)
     path = _parsed(url).raw_path.partition(b"?")[0].decode("ascii")
     foreign = base is not None and not same_origin(url, base)
     return HttpRequest(method, url, f"{method} {path}", headers, content, foreign)
@@ -146,13 +148,13 @@ def redirect_target(url: str, location: str) -> str | None:
     return str(target) if usable else None
 
 
-def _with_query(url: str, query: Any) -> str:
+def _with_query(url: str, query: Any, texts: MessageTexts) -> str:
     if query is None:
         return url
     if not isinstance(query, Mapping):
         raise InvalidRequestError(f"`query` must be a mapping, not {_describe_type(query)}")
     pairs = [
-        (str(name), _scalar_string(item, f"query.{name}"))
+        (str(name), _scalar_string(item, f"query.{name}", texts))
         for name, value in query.items()
         if value is not None
         for item in (value if isinstance(value, list | tuple) else [value])
@@ -162,7 +164,7 @@ def _with_query(url: str, query: Any) -> str:
     return url + ("&" if "?" in url else "?") + urlencode(pairs)
 
 
-def _headers(headers: Any, managed_headers: tuple[str, ...]) -> dict[str, str]:
+def _headers(headers: Any, managed_headers: tuple[str, ...], texts: MessageTexts) -> dict[str, str]:
     if headers is None:
         return {}
     if not isinstance(headers, Mapping):
@@ -177,14 +179,14 @@ def _headers(headers: Any, managed_headers: tuple[str, ...]) -> dict[str, str]:
             raise InvalidRequestError(f"{name!r} is not a header name")
         if value is None:
             continue
-        text = _scalar_string(value, f"headers.{name}").strip(" ")
+        text = _scalar_string(value, f"headers.{name}", texts).strip(" ")
         if not text.isascii() or not text.isprintable():
             raise InvalidRequestError(f"the header {name} may contain printable ASCII only")
         result[lower] = text
     return result
 
 
-def _content(arguments: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
+def _content(arguments: Mapping[str, Any], texts: MessageTexts) -> tuple[bytes | None, str | None]:
     given = [name for name in ("json", "form", "body") if name in arguments]
     if len(given) > 1:
         raise InvalidRequestError(f"`{given[0]}` and `{given[1]}` are both a body; give only one")
@@ -201,21 +203,23 @@ def _content(arguments: Mapping[str, Any]) -> tuple[bytes | None, str | None]:
     if given[0] == "form":
         if not isinstance(value, Mapping):
             raise InvalidRequestError(f"`form` must be a mapping, not {_describe_type(value)}")
-        pairs = [(str(name), _scalar_string(item, f"form.{name}")) for name, item in value.items() if item is not None]
+        pairs = [
+            (str(name), _scalar_string(item, f"form.{name}", texts)) for name, item in value.items() if item is not None
+        ]
         return urlencode(pairs).encode(), "application/x-www-form-urlencoded"
     if not isinstance(value, str):
         raise InvalidRequestError(f"`body` must be a string, not {_describe_type(value)}; use `json` for data")
     return value.encode(), "text/plain; charset=utf-8"
 
 
-def _scalar_string(value: Any, name: str) -> str:
+def _scalar_string(value: Any, name: str, texts: MessageTexts) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return value
     if isinstance(value, int | float | Decimal):
         try:
-            return number_text(value)
+            return texts.text(value)
         except ValueError as error:
             raise InvalidRequestError(f"`{name}` cannot be written: {error}") from None
     raise InvalidRequestError(f"`{name}` must be a string, a number or a boolean, not {_describe_type(value)}")

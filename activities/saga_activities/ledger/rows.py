@@ -87,15 +87,23 @@ def _unescaped(text: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
 
 
+_MAX_ZEROS = 100
+"""Zeros of a number in ``jsonb`` for which only its exponent stands: PostgreSQL writes them out for each reader."""
+
+
 def _finite(value: Any, convert: Callable[[str], str]) -> Any:
-    """A JSON value with text for infinite numbers, and with its text and names converted."""
+    """A JSON value with its text and names converted, and text for infinite numbers and those of too many zeros."""
     if isinstance(value, str):
         return convert(value)
     if isinstance(value, float | Decimal):
-        return value if math.isfinite(value) else str(value)
+        return value if math.isfinite(value) and not _has_many_zeros(value) else str(value)
     if isinstance(value, Mapping):
         return {convert(key): _finite(item, convert) for key, item in value.items()}
     return [_finite(item, convert) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _has_many_zeros(number: float | Decimal) -> bool:
+    return isinstance(number, Decimal) and abs(number.adjusted()) > _MAX_ZEROS + len(str(number))
 
 
 # Writing: one statement for many rows.

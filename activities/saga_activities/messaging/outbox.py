@@ -30,7 +30,8 @@ from sagas.builtins.messaging import first_reserved_header, reserved_header_mess
 from sagas.errors import UsageError
 from sagas.protocol.outcomes import Failure, Outcome
 from sagas.protocol.payloads import Invocation
-from sagas.text.exact_json import encode_json, value_text
+from sagas.text.exact_json import encode_json
+from sagas.text.message_texts import MessageTexts
 from sagas.text.shortening import counted
 from sagas.text.uuid7 import uuid7
 
@@ -93,11 +94,14 @@ class PreparedEvents:
             "generation": invocation.generation,
             "created_at": time.time(),
         }
+        texts = MessageTexts()
         return PreparedEvents(
             tuple(
                 {
                     **event_row(
-                        replace(event, hold=event.hold and waits, headers=headers | {**event.headers}), max_bytes
+                        replace(event, hold=event.hold and waits, headers=headers | {**event.headers}),
+                        max_bytes,
+                        texts,
                     ),
                     **address,
                 }
@@ -119,18 +123,22 @@ async def insert_prepared(sql: SqlSession, prepared: Iterable[PreparedEvents]) -
         await sql.execute(_INSERT_EVENT.format(outbox=outbox_rows(sql.dialect).name, shards=shards), rows)
 
 
-def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
-    """The columns of a row that depend only on the event. Raises as :meth:`PreparedEvents.of` does."""
+def event_row(event: Event, max_bytes: int = MAX_MESSAGE_BYTES, texts: MessageTexts | None = None) -> dict[str, Any]:
+    """The columns of a row that depend only on the event. ``texts``: the events of one call share it.
+
+    Raises as :meth:`PreparedEvents.of` does.
+    """
+    texts = texts or MessageTexts()
     # Beginning with the time, new events are adjacent in the unique index of a large outbox: PostgreSQL needs a third
     # less time to write and to mark one than with random ids.
     event_id = event.id or uuid7()
-    key = key_text(event.key)
+    key = key_text(event.key, texts)
     row = {
         "event_id": event_id,
         "topic": event.topic,
         "event_key": key,
         "value": _json_text(event, event.value),
-        "headers": _json_text(event, header_strings(event)),
+        "headers": _json_text(event, header_strings(event, texts)),
         "status": HELD if event.hold else NEW,
         "event_type": event.type,
         "hash": shard_hash(event.topic, key, event_id),
@@ -172,8 +180,9 @@ def _json_text(event: Event, value: Any) -> str:
         raise UnusableResult(f"the event for {event.topic} cannot be written as JSON: {error}") from error
 
 
-def header_strings(event: Event) -> dict[str, str]:
+def header_strings(event: Event, texts: MessageTexts | None = None) -> dict[str, str]:
     """The headers as strings; numbers and booleans are written as JSON. Raises :class:`UnusableResult`."""
+    texts = texts or MessageTexts()
     try:
         given = to_json_value(event.headers)
     except UnusableResult as error:
@@ -187,7 +196,7 @@ def header_strings(event: Event) -> dict[str, str]:
                 f"a header must be a string; {name!r} of the event for {event.topic} is {value!r}: leave it out, or"
                 " write text"
             )
-        headers[name] = value_text(value)
+        headers[name] = _text(value, "the headers", texts)
     return headers
 
 
@@ -230,14 +239,25 @@ def _read_event(item: Any, invocation: Invocation) -> Event:
         raise UsageError(reserved_header_message(header))
     if hold and (why := hold_refusal(invocation)) is not None:
         raise UsageError(why)
-    return Event(item["topic"], key_text(item.get("key")), item["value"], headers, hold)
+    return Event(item["topic"], item.get("key"), item["value"], headers, hold)
 
 
-def key_text(key: Any) -> str | None:
-    """The key of a message: a string unchanged, a number with its digits, other JSON as such; else its ``str``."""
+def key_text(key: Any, texts: MessageTexts | None = None) -> str | None:
+    """The key of a message: a string unchanged, a number with its digits, other JSON as such; else its ``str``.
+
+    Raises :class:`UnusableResult`.
+    """
     if key is None:
         return None
-    return value_text(key) if isinstance(key, str | int | float | Decimal | dict | list) else str(key)
+    is_json = isinstance(key, str | int | float | Decimal | dict | list)
+    return _text(key, "the key", texts or MessageTexts()) if is_json else str(key)
+
+
+def _text(value: Any, place: str, texts: MessageTexts) -> str:
+    try:
+        return texts.text(value)
+    except ValueError as error:
+        raise UnusableResult(f"{place} of an event cannot be written: {error}") from error
 
 
 def hold_refusal(invocation: Invocation) -> str | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from saga_activities.parameters.json_parameters import UnusableParameter
 from saga_activities.parameters.parameter_columns import Parameters, needs_care
 from sagas.sql_text.parameters.compared_parameters import ComparedParameter, compared_parameters
 from sagas.sql_text.parsed import ParsedSql
 from sagas.sql_text.placeholders import placeholder_names
-from sagas.text.exact_json import number_text
+from sagas.text.message_texts import MessageTexts
 
 AskTypes = Callable[[ParsedSql, Parameters], Awaitable[Mapping[str, int]]]
 """Gives the object identifiers of the types of parameters by their names, without running the statement."""
@@ -34,7 +35,7 @@ async def with_float_arrays(
         return rows
     types = await ask_types(statement, {**rows[0], **dict.fromkeys(lists)})
     floats = {name for name in lists if types.get(name) in _FLOATS}
-    return [{name: _text(value) if name in floats else value for name, value in row.items()} for row in rows]
+    return [{name: _text(name, value) if name in floats else value for name, value in row.items()} for row in rows]
 
 
 def _comparison_operands(statement: ParsedSql) -> set[str]:
@@ -66,13 +67,20 @@ async def with_floats(statement: ParsedSql, row: Parameters, ask_types: AskTypes
         is_compared = all(use.direct and use.use in ("compared", "element") for use in of_name)
         is_number = not isinstance(row[name], list) and needs_care(row[name])
         if is_number and is_compared and len(of_name) == places.count(name):
-            texts[name] = _text(row[name])
+            texts[name] = _text(name, row[name])
     types = await ask_types(statement, {**row, **texts}) if texts else {}
     return {**row, **{name: text for name, text in texts.items() if types[name] in _FLOATS}}
 
 
-def _text(value: Any) -> Any:
-    """A number, or the items of an array, as PostgreSQL reads them."""
+def _text(name: str, value: Any) -> Any:
+    """A number, or the items of an array, as PostgreSQL reads them. Raises UnusableParameter."""
+    try:
+        return _operand(value, MessageTexts())
+    except ValueError as error:
+        raise UnusableParameter(f"the parameter {name} cannot be written: {error}") from error
+
+
+def _operand(value: Any, texts: MessageTexts) -> Any:
     if isinstance(value, list):
-        return f"{{{','.join('NULL' if item is None else str(_text(item)) for item in value)}}}"
-    return number_text(value) if needs_care(value) or isinstance(value, int) else value
+        return f"{{{','.join('NULL' if item is None else str(_operand(item, texts)) for item in value)}}}"
+    return texts.text(value) if needs_care(value) or isinstance(value, int) else value

@@ -217,6 +217,26 @@ async def test_an_amount_is_not_rounded_when_it_is_added(server_guard_database: 
     assert rounded.kind == "done", "the author rounds"
 
 
+_DIGITS = ("1", "-1.0", "12.50", "-7", "123456789012345678901234567.890")
+_EXPONENTS = (-(10**9), -10_000, -930, -400, -30, 3, 30, 400, 930, 10_000, 10**9)
+_EXTREMES = [Decimal("-0"), Decimal("-0.0"), *(Decimal(f"{digits}e{at}") for digits in _DIGITS for at in _EXPONENTS)]
+
+
+@pytest.mark.parametrize("column", ["big", "exact", "price", "ratio", "label", "doc"])
+async def test_any_exponent_is_stored_exactly_or_refused(numbers: GuardDatabase, column: str) -> None:
+    for number in _EXTREMES:
+        outcome, id = await insert(numbers, column, number)
+        if outcome.kind == "done":
+            text = await stored(numbers, column, id)
+            assert len(text) <= 2_000
+            assert Decimal(text) == number, number
+        else:
+            assert outcome.failure is not None
+            assert not outcome.retryable, number
+            assert len(outcome.failure.message) < 2_500, number
+            assert await numbers.rows("select id from exact_numbers where id = :id", id=id) == []
+
+
 async def test_lists_are_exact(numbers: GuardDatabase) -> None:
     if numbers.kind != "postgres":
         pytest.skip("arrays are PostgreSQL's")

@@ -73,6 +73,13 @@ async def test_a_story_keeps_every_digit(ledger: RunLedger) -> None:
     assert encode_json({name: read[name] for name in ("amount", "long", "int", "wide")}).decode() == text
 
 
+async def test_a_story_is_as_long_for_its_readers_as_it_was(ledger: RunLedger) -> None:
+    await ledger.write([record(input=decode_json(f"[{','.join(['1e999', '-1e-999'] * 1_000)}]"))])
+    row = await ledger.find("s-1")
+    assert row is not None
+    assert len(encode_json(row.view.input)) < 30_000
+
+
 async def test_a_later_state_replaces_an_earlier_one_in_any_order(ledger: RunLedger) -> None:
     parked, completed, undone = record(state="PARKED", later=1), record(later=2), record(state="COMPENSATED", later=3)
     for order in ((parked, completed, undone), (undone, parked, completed), (completed, parked, undone)):
